@@ -1,0 +1,1 @@
+"""What a conversation is: messages, their keys, their groups, their size. Pure."""

@@ -1,0 +1,138 @@
+"""Where the values of a JSON text stand, so that one can be replaced and every other byte stays.
+
+Decoding and encoding again changes what is not ours: escapes, floats, unknown fields, the order of keys,
+duplicate keys. So a body is never written out again; it is cut at the spans found here and put together.
+A text whose spans cannot be told for certain (duplicate or escaped keys, bad JSON) gives None, and is
+passed on as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+_SPACE = frozenset(b" \t\r\n")
+_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
+_STRING = msgspec.json.Decoder(str)
+_QUOTE, _BACKSLASH, _COLON, _COMMA = 0x22, 0x5C, 0x3A, 0x2C
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One key of an object: `at` is the byte offset of the key's quote, `start` and `end` span the value."""
+
+    key: str
+    at: int
+    start: int
+    end: int
+
+
+def _skip(raw: bytes, at: int) -> int:
+    while raw[at] in _SPACE:
+        at += 1
+    return at
+
+
+def members(raw: bytes) -> list[Member] | None:
+    """The members of the JSON object `raw` in their order; None where they cannot be told apart for certain.
+
+    The spans come from walking the text beside msgspec's own reading of it: each key and each value must
+    stand where the walk expects it. A duplicate key, which a decoder folds away, breaks the walk.
+    """
+    try:
+        values = _OBJECT.decode(raw)
+        found = []
+        at = _skip(raw, 0) + 1
+        for key, value in values.items():
+            if found:
+                at = _skip(raw, at)
+                if raw[at] != _COMMA:
+                    return None
+                at += 1
+            at = _skip(raw, at)
+            close = raw.index(b'"', at + 1)
+            if raw[at] != _QUOTE or raw[at + 1 : close] != key.encode():
+                return None
+            start = _skip(raw, close + 1)
+            if raw[start] != _COLON:
+                return None
+            start = _skip(raw, start + 1)
+            end = start + memoryview(value).nbytes
+            if raw[start:end] != bytes(value):
+                return None
+            found.append(Member(key, at, start, end))
+            at = end
+        at = _skip(raw, at)
+        return found if raw[at : at + 1] == b"}" and not raw[at + 1 :].strip(b" \t\r\n") else None
+    except (ValueError, RecursionError, IndexError):
+        return None  # not an object, or not JSON: whoever asked passes the bytes on
+
+
+def elements(raw: bytes) -> list[tuple[int, int]] | None:
+    """The (start, end) spans of the elements of the JSON array `raw`, or None where it is no array."""
+    try:
+        values = _ARRAY.decode(raw)
+        found = []
+        at = _skip(raw, 0) + 1
+        for value in values:
+            if found:
+                at = raw.index(b",", at) + 1
+            at = _skip(raw, at)
+            end = at + memoryview(value).nbytes
+            found.append((at, end))
+            at = end
+        return found
+    except (ValueError, RecursionError, IndexError):
+        return None
+
+
+def member(raw: bytes, key: str) -> Member | None:
+    """The member of that name, or None."""
+    for found in members(raw) or ():
+        if found.key == key:
+            return found
+    return None
+
+
+def value(raw: bytes, key: str) -> bytes | None:
+    """The bytes of one member's value, or None."""
+    found = member(raw, key)
+    return raw[found.start : found.end] if found else None
+
+
+def string(raw: bytes) -> str | None:
+    """The text of a JSON string, or None where it is none, or holds what cannot be text (a lone surrogate)."""
+    try:
+        return _STRING.decode(raw)
+    except (ValueError, RecursionError):
+        return None
+
+
+def with_member(raw: bytes, key: str, new: bytes) -> bytes:
+    """The object with one value replaced where it stands, or, where the key is new, added at the end.
+
+    Raises ValueError where the members cannot be told apart.
+    """
+    found = members(raw)
+    if found is None:
+        raise ValueError("the members of this object cannot be told apart")
+    for one in found:
+        if one.key == key:
+            return raw[: one.start] + new + raw[one.end :]
+    end = raw.rindex(b"}")
+    return raw[:end] + (b"," if found else b"") + msgspec.json.encode(key) + b":" + new + raw[end:]
+
+
+def without_member(raw: bytes, key: str) -> bytes:
+    """The object without that key, and without the comma that went with it. ValueError as in `with_member`."""
+    found = members(raw)
+    if found is None:
+        raise ValueError("the members of this object cannot be told apart")
+    for n, one in enumerate(found):
+        if one.key == key:
+            if n + 1 < len(found):
+                return raw[: one.at] + raw[found[n + 1].at :]
+            return raw[: found[n - 1].end if n else one.at] + raw[one.end :]
+    return raw

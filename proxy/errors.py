@@ -1,0 +1,151 @@
+"""Every error that is raised on purpose, with the HTTP status and code a client would see.
+
+    ProxyError
+    ├── ConfigError            the start is refused: a setting is wrong
+    ├── RequestError           the client's request breaks one of our own few limits
+    │   ├── BadRequest         400
+    │   ├── TooLarge           413
+    │   ├── HeadersTooLarge    431
+    │   └── Unavailable        503   we are draining, overloaded, or storage is required and away
+    ├── ClientGone             the client left; nobody is there to be told
+    ├── UpstreamError
+    │   ├── UpstreamUnreachable  502   no connection, or reset before the headers
+    │   ├── UpstreamTimeout      504   connect, idle or total time ran out
+    │   └── UpstreamBroken       502   the answer broke off in the middle
+    ├── StoreError
+    │   ├── StoreUnavailable   a read or write failed, or the spool is full
+    │   └── StoreRefused       the file cannot be opened safely: locked, newer schema, wrong rights
+    └── RuleBroken             a plan that a strict upstream would refuse; the original goes out
+
+One tree, because every error has to be answered in one of three ways: told to the client in OpenAI's
+shape, answered by sending the client's original bytes, or told to the operator at the start.
+"""
+
+from __future__ import annotations
+
+
+class ProxyError(Exception):
+    """Something that we detected ourselves. `hint` says what to do about it."""
+
+    status = 500
+    code = "proxy_error"
+    type = "proxy_error"
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.hint}".strip()
+
+
+class ConfigError(ProxyError):
+    """A setting that cannot be used: names its key, its value, what is allowed and, if known, its line."""
+
+    code = "config_error"
+
+    def __init__(self, key: str, value: object, allowed: str, *, line: int | None = None, source: str = "") -> None:
+        where = source + (f":{line}" if line is not None else "")
+        super().__init__(f"{where + ': ' if where else ''}{key} = {value!r} is not usable; allowed: {allowed}")
+        self.key = key
+        self.value = value
+        self.allowed = allowed
+        self.line = line
+        self.source = source
+
+
+class RequestError(ProxyError):
+    """The client's request breaks a limit of ours; upstream is not asked."""
+
+    status = 400
+    code = "invalid_request"
+    type = "invalid_request_error"
+
+
+class BadRequest(RequestError):
+    """400: the request cannot be read, and cannot be passed on as it is either."""
+
+
+class TooLarge(RequestError):
+    """413: the body is over `limits.body_mb`."""
+
+    status = 413
+    code = "request_too_large"
+
+
+class HeadersTooLarge(RequestError):
+    """431: the header block is over `limits.header_kb`."""
+
+    status = 431
+    code = "headers_too_large"
+
+
+class Unavailable(RequestError):
+    """503: shutting down, overloaded, or `store.persist = "required"` and the store is away."""
+
+    status = 503
+    code = "unavailable"
+    type = "proxy_error"
+
+
+class ClientGone(ProxyError):
+    """The client closed its side; the upstream call is ended and the exchange recorded."""
+
+    status = 499
+    code = "client_gone"
+
+
+class UpstreamError(ProxyError):
+    """The upstream could not be asked, or its answer broke."""
+
+    status = 502
+    code = "upstream_error"
+    type = "upstream_error"
+
+
+class UpstreamUnreachable(UpstreamError):
+    """502: refused, unresolvable, TLS failed, or reset before the headers came."""
+
+    code = "upstream_unreachable"
+
+
+class UpstreamTimeout(UpstreamError):
+    """504: the connect, idle or total time ran out."""
+
+    status = 504
+    code = "upstream_timeout"
+
+
+class UpstreamBroken(UpstreamError):
+    """The answer ended before it was complete."""
+
+    code = "upstream_broken"
+
+
+class StoreError(ProxyError):
+    """What is remembered could not be read or written."""
+
+    code = "store_error"
+
+
+class StoreUnavailable(StoreError):
+    """A read or write failed or took too long, or the spool is full: chat goes on without it."""
+
+    code = "store_unavailable"
+
+
+class StoreRefused(StoreError):
+    """The store cannot be opened safely; the start is refused."""
+
+    code = "store_refused"
+
+
+class RuleBroken(ProxyError):
+    """A plan breaks a rule of the wire (`rule` is its id, W1 to W14); the original goes out instead."""
+
+    code = "rule_broken"
+
+    def __init__(self, rule: str, message: str) -> None:
+        super().__init__(message)
+        self.rule = rule
