@@ -1,0 +1,98 @@
+# Everything a developer or CI does. Needs Python 3.11 (or 3.12, 3.13) with pip, and make; nothing else.
+#
+#   make run     the proxy on 127.0.0.1:8080, SQLite in ./data, the built-in demo upstream   (ARGS="--port 9000 ...")
+#   make test    every test, on this Python and on each other supported one that is found    (PYTEST_ARGS="-k sse ...")
+#   make lint | types | house | bench | lock | clean
+
+SHELL := /bin/sh
+VERSIONS := 3.11 3.12 3.13
+
+# A name on the PATH may be a shim that fails when called, so each candidate is run before it is chosen.
+PYTHON ?= $(shell for v in $(VERSIONS); do for p in python$$v python3; do \
+	"$$p" -c "import sys; sys.exit('%d.%d' % sys.version_info[:2] != '$$v')" 2>/dev/null && echo $$p && exit; done; done)
+ifeq ($(strip $(PYTHON)),)
+$(error Python 3.11, 3.12 or 3.13 is needed and none was found; name one with PYTHON=/path/to/python)
+endif
+
+# --no-deps: the locks name everything, and leave out what a client package asks for and no test of ours imports.
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-deps
+BIN := .venv/bin
+PYTEST_ARGS ?=
+ARGS ?=
+
+.PHONY: run test test-here test-others lint format types house bench lock clean
+
+run: .venv/.runtime
+	@mkdir -p -m 700 data
+	@exec $(BIN)/context-proxy serve $(ARGS)
+
+test: test-here test-others
+
+test-here: .venv/.test
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# The other supported Pythons: on the PATH, or where pyenv keeps them. Each has its own environment.
+test-others: .venv/.test
+	@here=$$($(BIN)/python -c "import sys; print('%d.%d' % sys.version_info[:2])"); \
+	for v in $(VERSIONS); do \
+		[ "$$v" = "$$here" ] && continue; \
+		found=; \
+		for p in python$$v "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/$$v.*/bin/python; do \
+			"$$p" -c "import sys; sys.exit('%d.%d' % sys.version_info[:2] != '$$v')" 2>/dev/null && found=$$p && break; \
+		done; \
+		if [ -z "$$found" ]; then echo "== Python $$v: not found, not tested"; continue; fi; \
+		echo "== Python $$v: $$found (tests marked slow are left out here)"; \
+		$(MAKE) --no-print-directory .venvs/$$v/.test VENV_PYTHON="$$found" || exit 1; \
+		.venvs/$$v/bin/python -m pytest -m "not slow and not long" $(PYTEST_ARGS) || exit 1; \
+	done
+
+lint: .venv/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: .venv/.test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: .venv/.test
+	$(BIN)/mypy
+
+house: .venv/.test
+	$(BIN)/python -m pytest -q tests/test_house.py
+
+bench: .venv/.test
+	$(BIN)/python tests/benchmarks/overhead.py $(ARGS)
+
+# The locks hold for 3.11 to 3.13 on Linux and macOS. The test lock takes the first one's versions as given.
+# The marker that stands on every line because of tool.uv.environments says nothing, so it is taken out.
+COMPILE := .venvs/lock/bin/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes \
+	--no-header --no-annotate --no-emit-index-url --no-emit-find-links --quiet --extra postgres --extra build
+lock:
+	$(PYTHON) -m venv .venvs/lock
+	.venvs/lock/bin/python -m pip install --quiet --disable-pip-version-check uv
+	$(COMPILE) $(UPGRADE) --output-file requirements.lock
+	sed -i "s/ ; sys_platform == 'darwin' or sys_platform == 'linux' / /" requirements.lock
+	$(COMPILE) $(UPGRADE) --extra test --constraint requirements.lock --output-file tests/requirements.lock
+	sed -i "s/ ; sys_platform == 'darwin' or sys_platform == 'linux' / /" tests/requirements.lock
+
+clean:
+	rm -rf .venv .venvs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find proxy tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/.runtime: requirements.lock pyproject.toml | .venv/bin/python
+	$(BIN)/python $(PIP_INSTALL) --require-hashes -r requirements.lock
+	$(BIN)/python $(PIP_INSTALL) --no-build-isolation --editable .
+	@touch $@
+
+.venv/.test: tests/requirements.lock .venv/.runtime
+	$(BIN)/python $(PIP_INSTALL) --require-hashes -r tests/requirements.lock
+	@touch $@
+
+.venvs/%/.test: tests/requirements.lock pyproject.toml
+	[ -x .venvs/$*/bin/python ] || $(VENV_PYTHON) -m venv .venvs/$*
+	.venvs/$*/bin/python $(PIP_INSTALL) --require-hashes -r tests/requirements.lock
+	.venvs/$*/bin/python $(PIP_INSTALL) --no-build-isolation --editable .
+	@touch $@
