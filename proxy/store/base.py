@@ -1,0 +1,312 @@
+"""What is remembered: one row type a table, what is read back, and the `Store` that every backend is.
+
+The rows are made above: ids and times come from the caller and are inserted as they are, so that a store
+has no clock and two backends given the same rows hold the same. The order of a row's fields is the order of
+its table's columns (`sql.py`), which makes a row's tuple the statement's arguments without any mapping.
+
+Times are Unix seconds. Keys, forms and hashes are bytes; whatever a model or client wrote is bytes, or is stored as
+bytes, because text columns refuse lone surrogates (SQLite) and NUL (PostgreSQL), and both occur in JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Literal, Protocol, runtime_checkable
+
+from msgspec import Struct
+
+Kind = Literal["main", "fork", "twin", "side"]
+Action = Literal["text", "gone", "text_only", "kept"]
+Outcome = Literal["complete", "partial", "client_gone", "failed", "rejected", "deferred"]
+
+
+class SessionRow(Struct, frozen=True, gc=False):
+    """A conversation's name under a tenant. Inserted once; later ones of the same name are ignored."""
+
+    tenant: str
+    session: str
+    explicit: bool
+    """Whether the client named it (path, header, body field) or the hash chain did."""
+    created_at: float
+    settings: str = "{}"
+    """JSON object."""
+
+
+class ThreadRow(Struct, frozen=True, gc=False):
+    """One line of history in a session. Inserted once; `HeadRow` moves it on."""
+
+    tenant: str
+    session: str
+    thread: str
+    parent: str | None
+    fork_key: bytes | None
+    kind: Kind
+    system: bytes
+    created_at: float
+
+
+class HeadRow(Struct, frozen=True, gc=False):
+    """Where a thread stands now: updates the thread's row, and does nothing if there is none."""
+
+    tenant: str
+    session: str
+    thread: str
+    head: bytes
+    answer: bytes | None
+    last_at: float
+    stopped: str | None
+    """Why rewriting stopped for this thread, if it did."""
+
+
+class MessageRow(Struct, frozen=True, gc=False):
+    """A message, once, however often it is resent: inserted or ignored on (tenant, session, key)."""
+
+    tenant: str
+    session: str
+    key: bytes
+    """The chain key: which message this is, its parents included."""
+    parent: bytes
+    position: int
+    thread: str
+    role: str
+    group_id: str
+    body: bytes
+    form: bytes
+    """blake2b (16 bytes) of `body`."""
+    call_id: str | None
+    status: Literal["completed", "tool_call", "dropped"]
+    strategy: str
+    tokens: int
+    answer: bool
+    """The proxy itself gave this answer."""
+    reached: bool
+    created_at: float
+
+
+class FormRow(Struct, frozen=True, gc=False):
+    """Bytes by their hash: other forms of a message, envelopes, inserts, whole bodies. Inserted or ignored."""
+
+    tenant: str
+    session: str
+    form: bytes
+    body: bytes
+
+
+class EditRow(Struct, frozen=True, gc=False):
+    """A decision about one message. The first of a (thread, key, version) stands, whoever else decides the same:
+    read back what was stored before using it."""
+
+    tenant: str
+    session: str
+    thread: str
+    key: bytes
+    version: int
+    stage: str
+    reason: str
+    action: Action
+    text: str | None
+    before: int
+    after: int
+    """Tokens of the message before and after."""
+    exchange: str
+    created_at: float
+
+
+class StateRow(Struct, frozen=True, gc=False):
+    """A STATE block, filed under the answer that it stood in. Inserted or ignored on (thread, key)."""
+
+    tenant: str
+    session: str
+    thread: str
+    key: bytes
+    text: str
+    created_at: float
+
+
+class ExchangeRow(Struct, frozen=True, gc=False):
+    """What is needed to build a request's prompt again. Inserted once, with status 'open'."""
+
+    tenant: str
+    session: str
+    exchange: str
+    thread: str
+    head: bytes
+    messages: int
+    envelope: bytes
+    forms: bytes
+    """JSON: messages that came in another form than the one stored first."""
+    edits: int
+    """The highest edit number of the thread in force."""
+    inserts: bytes
+    """JSON: what was inserted where."""
+    policy: str
+    schedule: str
+    model: str
+    upstream: str
+    strategy: str
+    tokens_before: int
+    tokens_after: int
+    predicted: int | None
+    started_at: float
+
+
+class OutcomeRow(Struct, frozen=True, gc=False):
+    """How an exchange ended: updates its row, and does nothing if there is none."""
+
+    tenant: str
+    session: str
+    exchange: str
+    status: Outcome
+    http_status: int
+    finish: str | None
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    cached_tokens: int | None
+    answer: bytes | None
+    fallback: str | None
+    first_byte_ms: float | None
+    ended_at: float
+    note: str | None
+
+
+class GapRow(Struct, frozen=True, gc=False):
+    """What could not be stored. Added up for the same exchange and reason."""
+
+    tenant: str
+    session: str
+    exchange: str
+    bytes: int
+    reason: str
+    created_at: float
+    items: int = 1
+    """How many calls of `put` were lost."""
+
+
+Row = SessionRow | ThreadRow | HeadRow | MessageRow | FormRow | EditRow | StateRow | ExchangeRow | OutcomeRow | GapRow
+
+
+class Hit(Struct, frozen=True, gc=False):
+    """A stored node of the hash chain that a request reaches."""
+
+    session: str
+    thread: str
+    """The thread that stored the node first; forks of it share the node."""
+    key: bytes
+    position: int
+    reached: bool
+    answer: bool
+    last_at: float
+    """When that thread was last used."""
+
+
+class ThreadRecord(ThreadRow, frozen=True, kw_only=True):
+    """A thread with where it stands and what is in force on it."""
+
+    head: bytes
+    answer: bytes | None
+    last_at: float
+    stopped: str | None
+    edits: list[tuple[EditRow, int]]
+    """In force, each with its number, in the order of the numbers."""
+    states: list[StateRow]
+    """Oldest first."""
+
+
+class SessionRecord(SessionRow, frozen=True, kw_only=True):
+    """A session with its threads, oldest first, and how many rows it has in each table."""
+
+    threads: list[ThreadRow]
+    counts: dict[str, int]
+
+
+class MessageRecord(MessageRow, frozen=True, kw_only=True):
+    """A stored message; `seq` counts the messages of its session from 1, in the order they were stored."""
+
+    seq: int
+
+
+class ExchangeRecord(ExchangeRow, frozen=True, kw_only=True):
+    """An exchange with its outcome; `status` is 'open' and the rest None until there is one."""
+
+    status: str
+    http_status: int | None
+    finish: str | None
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    cached_tokens: int | None
+    answer: bytes | None
+    fallback: str | None
+    first_byte_ms: float | None
+    ended_at: float | None
+    note: str | None
+
+
+@runtime_checkable
+class Store(Protocol):
+    """Reads raise StoreUnavailable when they fail or take too long; `open` raises StoreRefused."""
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the last write and the last read went well."""
+        ...
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong when it is not healthy, for /readyz and the log; never a message's content."""
+        ...
+
+    @property
+    def queued(self) -> int:
+        """Items that wait to be written."""
+        ...
+
+    @property
+    def dropped(self) -> int:
+        """Items that were refused or could not be stored, since the start."""
+        ...
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None:
+        """Writes what is queued, then closes. Idempotent."""
+        ...
+
+    def put(self, rows: Sequence[Row]) -> asyncio.Future[None]:
+        """One transaction: all of `rows` or none, in the order of the calls. Never raises and never waits. The future
+        resolves when the rows are durable, and holds StoreUnavailable if they were refused (the spool is full, a
+        value cannot be stored, the store closed). Cancelling the future does not take the rows back."""
+        ...
+
+    async def find(self, tenant: str, keys: Sequence[bytes], session: str | None) -> list[Hit]:
+        """The stored nodes among `keys`, which are in chain order, root first. At most 32: deepest first, then of the
+        thread used last. `session` keeps the search inside one."""
+        ...
+
+    async def thread(self, tenant: str, session: str, thread: str) -> ThreadRecord | None: ...
+
+    async def session(self, tenant: str, session: str) -> SessionRecord | None: ...
+
+    async def chain(self, tenant: str, session: str, key: bytes) -> list[MessageRecord]:
+        """From the root to this node, by the parent links; empty if the node is not stored."""
+        ...
+
+    async def known(self, tenant: str, session: str, keys: Sequence[bytes]) -> set[bytes]: ...
+
+    async def exchange(self, tenant: str, session: str, exchange: str) -> ExchangeRecord | None: ...
+
+    async def exchanges(
+        self, tenant: str, session: str, limit: int = 100, before: float | None = None
+    ) -> list[ExchangeRecord]:
+        """Newest first; `before` (exclusive, a `started_at`) turns the page."""
+        ...
+
+    async def edits(self, tenant: str, session: str, thread: str, upto: int | None = None) -> list[tuple[EditRow, int]]:
+        """The latest version of each key whose number is at most `upto`, in the order of the numbers."""
+        ...
+
+    async def form(self, tenant: str, session: str, form: bytes) -> bytes | None: ...
+
+    async def count(self) -> dict[str, int]:
+        """Rows a table."""
+        ...

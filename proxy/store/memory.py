@@ -1,0 +1,84 @@
+"""The store without a file, for tests and `--db :memory:`: the same SQL on a private in-memory SQLite database.
+
+It runs on the event loop: there is no disk to wait for, and without a thread a `put` is done when it returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+from proxy.errors import StoreUnavailable
+from proxy.store import encode
+from proxy.store.base import Row
+from proxy.store.reads import Reads
+from proxy.store.schema import MIGRATIONS
+from proxy.store.sql import for_sqlite
+
+
+class MemoryStore(Reads):
+    """`Store` that forgets everything when it is closed."""
+
+    def __init__(self) -> None:
+        self.trouble = "not open"
+        self.dropped = 0
+        self.queued = 0
+        self._connection: sqlite3.Connection | None = None
+
+    @property
+    def healthy(self) -> bool:
+        return not self.trouble
+
+    async def open(self) -> None:
+        self._connection = sqlite3.connect(":memory:", isolation_level=None, cached_statements=256)
+        for migration in MIGRATIONS:
+            for statement in migration.statements:
+                self._connection.execute(statement)
+        self.trouble = ""
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+            self.trouble = "closed"
+
+    def put(self, rows: Sequence[Row]) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        try:
+            self._write(rows)
+        except (sqlite3.Error, OverflowError, UnicodeError, TypeError, ValueError, KeyError, AttributeError) as error:
+            self.dropped += 1
+            unavailable = StoreUnavailable(f"the rows could not be stored: {type(error).__name__}: {error}.")
+            unavailable.__cause__ = error
+            future.set_exception(unavailable)
+            future.exception()  # nobody has to wait for a put
+            gap = encode.gap(rows, encode.size(rows), type(error).__name__)
+            if gap is not None and self._connection is not None:
+                with contextlib.suppress(sqlite3.Error, UnicodeError):
+                    self._write([gap])
+        else:
+            future.set_result(None)
+        return future
+
+    def _write(self, rows: Sequence[Row]) -> None:
+        if self._connection is None:
+            raise ValueError("the store is closed")
+        self._connection.execute("BEGIN")
+        try:
+            for text, args in encode.statements(rows):
+                self._connection.executemany(for_sqlite(text), args)
+        except BaseException:
+            self._connection.execute("ROLLBACK")
+            raise
+        self._connection.execute("COMMIT")
+
+    async def _fetch(self, text: str, args: Sequence[Any]) -> list[tuple[Any, ...]]:
+        if self._connection is None:
+            raise StoreUnavailable("the store is closed.")
+        try:
+            return self._connection.execute(for_sqlite(text), args).fetchall()
+        except (sqlite3.Error, OverflowError, UnicodeError) as error:
+            raise StoreUnavailable(f"a read failed: {type(error).__name__}.") from error

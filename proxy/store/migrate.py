@@ -1,0 +1,95 @@
+"""Brings a SQLite file up to the code's schema before anything else opens it, or says why it cannot.
+
+All missing migrations run in one transaction together with the number that they lead to, so that a kill in the middle
+leaves the file as it was. A file that is newer than the code, of another program, or damaged is refused, untouched.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import aiosqlite
+
+from proxy.errors import StoreRefused
+from proxy.store.files import Identity, uri
+from proxy.store.schema import LATEST, MIGRATIONS, Migration
+
+APPLICATION_ID = 0x63747870
+"""Marks our files among other SQLite files ("ctxp")."""
+
+_CHECKED_SIZE = 64 << 20
+"""Files up to this size are checked page by page at the start (some 0.1 s); for larger ones it would take too long."""
+
+
+class Damaged(StoreRefused):
+    """The file is not what SQLite wrote."""
+
+
+async def migrate(path: Path, migrations: Sequence[Migration] = MIGRATIONS) -> int:
+    """The number of migrations that were run. Raises StoreRefused, or Damaged where the file itself is at fault."""
+    connection = await aiosqlite.connect(uri(path), uri=True, isolation_level=None, timeout=1.0)
+    try:
+        return await _migrate(connection, path, migrations)
+    except sqlite3.DatabaseError as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            raise _damaged(path, str(error)) from error
+        raise StoreRefused(
+            f"the database {path} cannot be opened: {error}.", hint="See that no other program holds it."
+        ) from error
+    finally:
+        await connection.close()
+
+
+async def _migrate(connection: aiosqlite.Connection, path: Path, migrations: Sequence[Migration]) -> int:
+    version = await _number(connection, "PRAGMA user_version")
+    mark = await _number(connection, "PRAGMA application_id")
+    tables = await _number(connection, "SELECT count(*) FROM sqlite_master")
+    latest = migrations[-1].number if migrations else LATEST
+    if tables and mark != APPLICATION_ID:
+        raise StoreRefused(f"{path} is a database of another program.", hint="Give another path with --db.")
+    if version > latest:
+        raise StoreRefused(
+            f"{path} has schema {version}, and this version knows schemas up to {latest}.",
+            hint="Install the version that wrote it, or a newer one.",
+        )
+    if Identity.of(path).size <= _CHECKED_SIZE:
+        found = (await _rows(connection, "PRAGMA quick_check(1)"))[0][0]
+        if found != "ok":
+            raise _damaged(path, str(found))
+    # Only takes effect while the file has no table: freed pages can then be given back in small steps.
+    await connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+    mode = (await _rows(connection, "PRAGMA journal_mode = WAL"))[0][0]
+    if mode != "wal":
+        raise StoreRefused(
+            f"{path} cannot have a write-ahead log (journal mode {mode}).", hint="Put it on a local file system."
+        )
+    await connection.execute("PRAGMA synchronous = FULL")
+    missing = [migration for migration in migrations if migration.number > version]
+    if missing:
+        await connection.execute("BEGIN IMMEDIATE")
+        for migration in missing:
+            for statement in migration.statements:
+                await connection.execute(statement)
+        await connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        await connection.execute(f"PRAGMA user_version = {latest}")
+        await connection.execute("COMMIT")
+    return len(missing)
+
+
+def _damaged(path: Path, found: str) -> Damaged:
+    return Damaged(
+        f"the database {path} is damaged: {found}.",
+        hint="Put a backup in its place, or move it away to start with an empty one.",
+    )
+
+
+async def _rows(connection: aiosqlite.Connection, text: str) -> list[Any]:
+    return list(await connection.execute_fetchall(text))
+
+
+async def _number(connection: aiosqlite.Connection, text: str) -> int:
+    return int((await _rows(connection, text))[0][0])

@@ -1,0 +1,157 @@
+"""Every read of a store, on top of one thing that a backend has to give: a statement's rows.
+
+So SQLite, PostgreSQL and memory read the same by construction. A read is one statement where it can be, because with
+a thread or a network between, the trip costs more than the work.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from proxy.store import sql
+from proxy.store.base import (
+    EditRow,
+    ExchangeRecord,
+    Hit,
+    MessageRecord,
+    SessionRecord,
+    StateRow,
+    ThreadRecord,
+    ThreadRow,
+)
+from proxy.store.encode import to_text
+from proxy.store.schema import TABLES
+
+_ALL = 1 << 62
+"""Above any number of an edit, and inside 64 bits."""
+
+
+def _chunks(keys: Sequence[bytes]) -> list[list[bytes]]:
+    """The keys, deepest first, in lists of the sizes in sql.CHUNKS, each filled up with its last key.
+
+    The middle size comes first: a conversation that goes on is recognised by its last few dozen messages.
+    """
+    small, middle, large = sql.CHUNKS
+    left = list(reversed(keys))
+    made: list[list[bytes]] = []
+    while left:
+        size = small if len(left) <= small else middle if len(left) <= middle or not made else large
+        part, left = left[:size], left[size:]
+        made.append(part + part[-1:] * (size - len(part)))
+    return made
+
+
+def _deepest(hits: list[Hit]) -> list[Hit]:
+    hits.sort(key=lambda hit: (-hit.position, -hit.last_at))
+    return hits[: sql.FIND_MOST]
+
+
+def _hit(row: Sequence[Any]) -> Hit:
+    return Hit(row[0], row[1], row[2], row[3], bool(row[4]), bool(row[5]), row[6])
+
+
+def _edit(row: Sequence[Any]) -> tuple[EditRow, int]:
+    text = None if row[8] is None else to_text(row[8])
+    return EditRow(*(*row[:8], text, *row[9:13])), row[13]
+
+
+def _message(row: Sequence[Any]) -> MessageRecord:
+    return MessageRecord(*(*row[:14], bool(row[14]), bool(row[15]), row[16]), seq=row[17])
+
+
+_OUTCOME = (
+    *("status", "http_status", "finish", "prompt_tokens", "completion_tokens", "cached_tokens", "answer"),
+    *("fallback", "first_byte_ms", "ended_at", "note"),
+)
+
+
+def _exchange(row: Sequence[Any]) -> ExchangeRecord:
+    return ExchangeRecord(*row[:19], **dict(zip(_OUTCOME, row[19:], strict=True)))
+
+
+class Reads(ABC):
+    """The reading half of a `Store`."""
+
+    @abstractmethod
+    async def _fetch(self, text: str, args: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """All rows of one statement of sql.py. Raises StoreUnavailable."""
+
+    async def find(self, tenant: str, keys: Sequence[bytes], session: str | None) -> list[Hit]:
+        hits: list[Hit] = []
+        for chunk in _chunks(keys):
+            size = len(chunk)
+            if session is not None:
+                rows = await self._fetch(sql.FIND_IN_SESSION[size], (tenant, session, *chunk))
+            else:
+                rows = await self._fetch(sql.FIND[size], (tenant, *chunk, 2 * size))
+                if len(rows) == 2 * size:
+                    rows = await self._find_newest(tenant, chunk)
+            hits.extend(map(_hit, rows))
+            if len(hits) >= sql.FIND_MOST:
+                break  # the keys still to come are all less deep
+        return _deepest(hits)
+
+    async def _find_newest(self, tenant: str, chunk: list[bytes]) -> list[tuple[Any, ...]]:
+        """Key by key, where so many sessions share keys that one statement would have to cut at random."""
+        rows: list[tuple[Any, ...]] = []
+        for key in dict.fromkeys(chunk):
+            rows += await self._fetch(sql.FIND_NEWEST, (tenant, key, sql.FIND_MOST))
+            if len(rows) >= sql.FIND_MOST:
+                break
+        return rows
+
+    async def known(self, tenant: str, session: str, keys: Sequence[bytes]) -> set[bytes]:
+        found: set[bytes] = set()
+        for chunk in _chunks(keys):
+            found.update(row[0] for row in await self._fetch(sql.KNOWN[len(chunk)], (tenant, session, *chunk)))
+        return found
+
+    async def thread(self, tenant: str, session: str, thread: str) -> ThreadRecord | None:
+        place = (tenant, session, thread)
+        rows = await self._fetch(sql.THREAD, place)
+        if not rows:
+            return None
+        row = rows[0]
+        edits = await self.edits(*place)
+        states = [StateRow(*(*s[:4], to_text(s[4]), s[5])) for s in await self._fetch(sql.STATES, place)]
+        return ThreadRecord(
+            *row[:8], head=row[8], answer=row[9], last_at=row[10], stopped=row[11], edits=edits, states=states
+        )
+
+    async def session(self, tenant: str, session: str) -> SessionRecord | None:
+        place = (tenant, session)
+        rows = await self._fetch(sql.SESSION, place)
+        if not rows:
+            return None
+        row = rows[0]
+        threads = [ThreadRow(*t) for t in await self._fetch(sql.THREADS, place)]
+        counts = dict(zip(sql.COUNTED, (await self._fetch(sql.SESSION_COUNTS, place * 6))[0], strict=True))
+        counts["threads"] = len(threads)
+        return SessionRecord(row[0], row[1], bool(row[2]), row[3], row[4], threads=threads, counts=counts)
+
+    async def chain(self, tenant: str, session: str, key: bytes) -> list[MessageRecord]:
+        place = (tenant, session)
+        return [_message(row) for row in await self._fetch(sql.CHAIN, (*place, key, *place, *place))]
+
+    async def exchange(self, tenant: str, session: str, exchange: str) -> ExchangeRecord | None:
+        rows = await self._fetch(sql.EXCHANGE, (tenant, session, exchange))
+        return _exchange(rows[0]) if rows else None
+
+    async def exchanges(
+        self, tenant: str, session: str, limit: int = 100, before: float | None = None
+    ) -> list[ExchangeRecord]:
+        end = 1e300 if before is None else before
+        return [_exchange(row) for row in await self._fetch(sql.EXCHANGES, (tenant, session, end, limit))]
+
+    async def edits(self, tenant: str, session: str, thread: str, upto: int | None = None) -> list[tuple[EditRow, int]]:
+        most = _ALL if upto is None else upto
+        return [_edit(row) for row in await self._fetch(sql.EDITS, (tenant, session, thread, most, most))]
+
+    async def form(self, tenant: str, session: str, form: bytes) -> bytes | None:
+        rows = await self._fetch(sql.FORM, (tenant, session, form))
+        return rows[0][0] if rows else None
+
+    async def count(self) -> dict[str, int]:
+        return dict(zip(TABLES, (await self._fetch(sql.COUNT, ()))[0], strict=True))

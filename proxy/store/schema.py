@@ -1,0 +1,191 @@
+"""The tables, as numbered migrations, each with its reason.
+
+A store is brought up to date by the migrations above its own number, all in one transaction, so that a kill in the
+middle leaves the old schema whole and the next start does it again. A migration that was once released is never
+changed; a change is a new one at the end. One text for SQLite and PostgreSQL: the types are those that SQLite
+gives the right affinity, and only BLOB has another name in PostgreSQL (BYTEA).
+
+Every primary key starts with (tenant, session): a read without them cannot use it, and PostgreSQL can be sharded by
+them without a change of schema.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One step of the schema. `number` is what the store's version is afterwards."""
+
+    number: int
+    reason: str
+    statements: tuple[str, ...]
+
+
+TABLES = ("sessions", "threads", "messages", "forms", "edits", "states", "exchanges", "gaps")
+"""In the order in which rows refer to each other."""
+
+_SESSIONS = """
+CREATE TABLE sessions (
+    tenant TEXT NOT NULL,
+    session TEXT NOT NULL,
+    explicit BOOLEAN NOT NULL,
+    created_at DOUBLE PRECISION NOT NULL,
+    settings TEXT NOT NULL,
+    PRIMARY KEY (tenant, session)
+)"""
+
+_THREADS = """
+CREATE TABLE threads (
+    tenant TEXT NOT NULL,
+    session TEXT NOT NULL,
+    thread TEXT NOT NULL,
+    parent TEXT,
+    fork_key BLOB,
+    kind TEXT NOT NULL,
+    system BLOB NOT NULL,
+    created_at DOUBLE PRECISION NOT NULL,
+    head BLOB NOT NULL,
+    answer BLOB,
+    last_at DOUBLE PRECISION NOT NULL,
+    stopped TEXT,
+    PRIMARY KEY (tenant, session, thread)
+)"""
+
+_MESSAGES = """
+CREATE TABLE messages (
+    tenant TEXT NOT NULL,
+    session TEXT NOT NULL,
+    key BLOB NOT NULL,
+    parent BLOB NOT NULL,
+    position BIGINT NOT NULL,
+    thread TEXT NOT NULL,
+    role TEXT NOT NULL,
+    group_id TEXT NOT NULL,
+    body BLOB NOT NULL,
+    form BLOB NOT NULL,
+    call_id TEXT,
+    status TEXT NOT NULL,
+    strategy TEXT NOT NULL,
+    tokens BIGINT NOT NULL,
+    answer BOOLEAN NOT NULL,
+    reached BOOLEAN NOT NULL,
+    created_at DOUBLE PRECISION NOT NULL,
+    seq BIGINT NOT NULL,
+    PRIMARY KEY (tenant, session, key)
+)"""
+
+_FORMS = """
+CREATE TABLE forms (
+    tenant TEXT NOT NULL,
+    session TEXT NOT NULL,
+    form BLOB NOT NULL,
+    body BLOB NOT NULL,
+    PRIMARY KEY (tenant, session, form)
+)"""
+
+_EDITS = """
+CREATE TABLE edits (
+    tenant TEXT NOT NULL,
+    session TEXT NOT NULL,
+    thread TEXT NOT NULL,
+    key BLOB NOT NULL,
+    version BIGINT NOT NULL,
+    stage TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    action TEXT NOT NULL,
+    text BLOB,
+    before BIGINT NOT NULL,
+    after BIGINT NOT NULL,
+    exchange TEXT NOT NULL,
+    created_at DOUBLE PRECISION NOT NULL,
+    number BIGINT NOT NULL,
+    PRIMARY KEY (tenant, session, thread, key, version)
+)"""
+
+_STATES = """
+CREATE TABLE states (
+    tenant TEXT NOT NULL,
+    session TEXT NOT NULL,
+    thread TEXT NOT NULL,
+    key BLOB NOT NULL,
+    text BLOB NOT NULL,
+    created_at DOUBLE PRECISION NOT NULL,
+    number BIGINT NOT NULL,
+    PRIMARY KEY (tenant, session, thread, key)
+)"""
+
+_EXCHANGES = """
+CREATE TABLE exchanges (
+    tenant TEXT NOT NULL,
+    session TEXT NOT NULL,
+    exchange TEXT NOT NULL,
+    thread TEXT NOT NULL,
+    head BLOB NOT NULL,
+    messages BIGINT NOT NULL,
+    envelope BLOB NOT NULL,
+    forms BLOB NOT NULL,
+    edits BIGINT NOT NULL,
+    inserts BLOB NOT NULL,
+    policy TEXT NOT NULL,
+    schedule TEXT NOT NULL,
+    model TEXT NOT NULL,
+    upstream TEXT NOT NULL,
+    strategy TEXT NOT NULL,
+    tokens_before BIGINT NOT NULL,
+    tokens_after BIGINT NOT NULL,
+    predicted BIGINT,
+    started_at DOUBLE PRECISION NOT NULL,
+    status TEXT NOT NULL,
+    http_status BIGINT,
+    finish TEXT,
+    prompt_tokens BIGINT,
+    completion_tokens BIGINT,
+    cached_tokens BIGINT,
+    answer BLOB,
+    fallback TEXT,
+    first_byte_ms DOUBLE PRECISION,
+    ended_at DOUBLE PRECISION,
+    note TEXT,
+    PRIMARY KEY (tenant, session, exchange)
+)"""
+
+_GAPS = """
+CREATE TABLE gaps (
+    tenant TEXT NOT NULL,
+    session TEXT NOT NULL,
+    exchange TEXT NOT NULL,
+    bytes BIGINT NOT NULL,
+    reason TEXT NOT NULL,
+    created_at DOUBLE PRECISION NOT NULL,
+    items BIGINT NOT NULL,
+    PRIMARY KEY (tenant, session, exchange, reason)
+)"""
+
+MIGRATIONS: tuple[Migration, ...] = (
+    Migration(
+        1,
+        "The first schema: sessions, threads, messages once each, forms by hash, edits, states, exchanges, gaps.",
+        (
+            _SESSIONS,
+            _THREADS,
+            _MESSAGES,
+            # The order in which a session's messages came, for lists, and for the next number.
+            "CREATE UNIQUE INDEX messages_by_seq ON messages (tenant, session, seq)",
+            # The search by hash chain over all sessions of a tenant. With the time, because a first message that
+            # thousands of sessions share ("run the daily check") must not cost a look at each of them.
+            "CREATE INDEX messages_by_key ON messages (tenant, key, created_at)",
+            _FORMS,
+            _EDITS,
+            "CREATE UNIQUE INDEX edits_by_number ON edits (tenant, session, thread, number)",
+            _STATES,
+            "CREATE UNIQUE INDEX states_by_number ON states (tenant, session, thread, number)",
+            _EXCHANGES,
+            "CREATE INDEX exchanges_by_start ON exchanges (tenant, session, started_at)",
+            _GAPS,
+        ),
+    ),
+)
+
+LATEST = MIGRATIONS[-1].number

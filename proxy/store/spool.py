@@ -1,0 +1,113 @@
+"""What waits to be written, seen from the event loop: futures, the bound, and the record of what was lost.
+
+All of this runs on the event loop, so that it needs no lock; the writer thread takes items from `inbox` and has
+`settle` called with those that are done. The bound holds from the moment of `put` until the item is durable: an item
+that the writer has in hand while a disk is full still counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from queue import SimpleQueue
+
+from proxy.errors import StoreUnavailable
+from proxy.store import encode
+from proxy.store.base import GapRow, Row
+
+log = logging.getLogger(__name__)
+
+_MOST_GAPS = 4096
+"""Exchanges of which a loss is remembered one by one; beyond that, losses are added up without a name."""
+
+
+class Item:
+    """One call of `put`: one transaction's worth, and who waits for it."""
+
+    __slots__ = ("future", "rows", "size")
+
+    def __init__(self, rows: Sequence[Row], future: asyncio.Future[None], size: int) -> None:
+        self.rows = rows
+        self.future = future
+        self.size = size
+
+
+class Spool:
+    """Items on their way to the writer. `limit` is in bytes, as `encode.size` counts them."""
+
+    def __init__(self, limit: int) -> None:
+        self.inbox: SimpleQueue[Item | None] = SimpleQueue()
+        """None is the last thing that comes."""
+        self.waiting = 0
+        self.bytes = 0
+        self.dropped = 0
+        self._limit = limit
+        self._gaps: dict[tuple[str, str, str, str], GapRow] = {}
+        self._open = True
+
+    def put(self, rows: Sequence[Row]) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if not rows:
+            future.set_result(None)
+            return future
+        item = Item(rows, future, encode.size(rows))
+        if not self._open:
+            self._lose(item, "closed", StoreUnavailable("the store is closed."))
+        elif self.bytes and self.bytes + item.size > self._limit:
+            # A single item over the limit is taken when nothing else waits: it could never be stored otherwise.
+            self._lose(item, "spool full", StoreUnavailable(f"{self.bytes} bytes already wait to be written."))
+        else:
+            self._enqueue(item)
+        return future
+
+    def _enqueue(self, item: Item) -> None:
+        self.waiting += 1
+        self.bytes += item.size
+        self.inbox.put(item)
+
+    def settle(self, items: Sequence[Item], error: Exception | None) -> None:
+        """The items are durable, or can never be because of `error`."""
+        for item in items:
+            self.waiting -= 1
+            self.bytes -= item.size
+            if error is not None:
+                unavailable = StoreUnavailable(f"the rows could not be stored: {type(error).__name__}: {error}.")
+                unavailable.__cause__ = error
+                self._lose(item, type(error).__name__, unavailable)
+            elif not item.future.done():
+                item.future.set_result(None)
+        if error is None and self._gaps and self._open:
+            self._write_gaps()
+
+    def _lose(self, item: Item, reason: str, error: StoreUnavailable) -> None:
+        self.dropped += 1
+        if not item.future.done():
+            item.future.set_exception(error)
+            # Marks it as seen: nobody has to wait for a put, and what is lost is counted and recorded here.
+            item.future.exception()
+        gap = encode.gap(item.rows, item.size, reason)
+        if gap is None:
+            return
+        place = (gap.tenant, gap.session, gap.exchange, reason)
+        if place not in self._gaps and len(self._gaps) >= _MOST_GAPS:
+            place = ("", "", "", reason)
+        known = self._gaps.get(place)
+        taken, items = (known.bytes, known.items) if known else (0, 0)
+        tenant, session, exchange, _ = place
+        self._gaps[place] = GapRow(tenant, session, exchange, taken + gap.bytes, reason, gap.created_at, items + 1)
+
+    def _write_gaps(self) -> None:
+        """What was lost is recorded as soon as something can be written again, over the bound if need be."""
+        gaps = tuple(self._gaps.values())
+        self._gaps.clear()
+        log.warning("storing works again; %d gaps are recorded", len(gaps))
+        self._enqueue(Item(gaps, asyncio.get_running_loop().create_future(), encode.size(gaps)))
+
+    def close(self) -> None:
+        """Nothing is taken any more, and the writer learns that what it has is all. Idempotent."""
+        if self._open:
+            if self._gaps:
+                self._write_gaps()
+            self._open = False
+            self.inbox.put(None)

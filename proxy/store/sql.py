@@ -1,0 +1,180 @@
+"""Every statement, once, as a constant with $1 placeholders: the same text for SQLite and PostgreSQL.
+
+Only what both understand: ON CONFLICT, recursive WITH, scalar subqueries. The placeholders of a statement come in
+order, each once, so that the text turns into SQLite's by writing `?` for each (numbered ones draw a
+DeprecationWarning from some releases of Python 3.12); a value needed twice is passed twice.
+
+ON CONFLICT names its columns: a clash on a running number (two replicas that write to one session at once) is not
+ignored but raised, and the transaction tried again.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+
+CHUNKS = (8, 64, 512)
+"""Sizes of the lists of keys. A shorter one is filled up with its last key: few texts, each prepared once."""
+
+FIND_MOST = 32
+"""Hits that `find` gives at most: identity is decided among the deepest few."""
+
+
+def _keys(first: int, size: int) -> str:
+    return ", ".join(f"${n}" for n in range(first, first + size))
+
+
+def _per_chunk(text: str, first: int) -> dict[int, str]:
+    """One text a chunk size: {keys} becomes its placeholders from `first` on, {limit} the one after them."""
+    return {size: text.replace("{keys}", _keys(first, size)).replace("{limit}", f"${first + size}") for size in CHUNKS}
+
+
+INSERT_SESSION = """
+INSERT INTO sessions (tenant, session, explicit, created_at, settings) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (tenant, session) DO NOTHING"""
+
+INSERT_THREAD = """
+INSERT INTO threads (tenant, session, thread, parent, fork_key, kind, system, created_at, head, last_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+ON CONFLICT (tenant, session, thread) DO NOTHING"""
+
+UPDATE_HEAD = """
+UPDATE threads SET head = $1, answer = $2, last_at = $3, stopped = $4
+WHERE tenant = $5 AND session = $6 AND thread = $7"""
+
+INSERT_MESSAGE = """
+INSERT INTO messages (tenant, session, key, parent, position, thread, role, group_id, body, form, call_id, status,
+    strategy, tokens, answer, reached, created_at, seq)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17,
+    (SELECT coalesce(max(m.seq), 0) + 1 FROM messages m WHERE m.tenant = $18 AND m.session = $19))
+ON CONFLICT (tenant, session, key) DO NOTHING"""
+
+INSERT_FORM = """
+INSERT INTO forms (tenant, session, form, body) VALUES ($1, $2, $3, $4)
+ON CONFLICT (tenant, session, form) DO NOTHING"""
+
+INSERT_EDIT = """
+INSERT INTO edits (tenant, session, thread, key, version, stage, reason, action, text, before, after, exchange,
+    created_at, number)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13,
+    (SELECT coalesce(max(e.number), 0) + 1 FROM edits e WHERE e.tenant = $14 AND e.session = $15 AND e.thread = $16))
+ON CONFLICT (tenant, session, thread, key, version) DO NOTHING"""
+
+INSERT_STATE = """
+INSERT INTO states (tenant, session, thread, key, text, created_at, number)
+VALUES ($1, $2, $3, $4, $5, $6,
+    (SELECT coalesce(max(s.number), 0) + 1 FROM states s WHERE s.tenant = $7 AND s.session = $8 AND s.thread = $9))
+ON CONFLICT (tenant, session, thread, key) DO NOTHING"""
+
+INSERT_EXCHANGE = """
+INSERT INTO exchanges (tenant, session, exchange, thread, head, messages, envelope, forms, edits, inserts, policy,
+    schedule, model, upstream, strategy, tokens_before, tokens_after, predicted, started_at, status)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, 'open')
+ON CONFLICT (tenant, session, exchange) DO NOTHING"""
+
+UPDATE_OUTCOME = """
+UPDATE exchanges SET status = $1, http_status = $2, finish = $3, prompt_tokens = $4, completion_tokens = $5,
+    cached_tokens = $6, answer = $7, fallback = $8, first_byte_ms = $9, ended_at = $10, note = $11
+WHERE tenant = $12 AND session = $13 AND exchange = $14"""
+
+ADD_GAP = """
+INSERT INTO gaps (tenant, session, exchange, bytes, reason, created_at, items) VALUES ($1, $2, $3, $4, $5, $6, $7)
+ON CONFLICT (tenant, session, exchange, reason) DO UPDATE SET
+    bytes = gaps.bytes + excluded.bytes, items = gaps.items + excluded.items, created_at = excluded.created_at"""
+
+_HIT = """
+SELECT m.session, m.thread, m.key, m.position, m.reached, m.answer, coalesce(t.last_at, m.created_at)
+FROM messages m
+LEFT JOIN threads t ON t.tenant = m.tenant AND t.session = m.session AND t.thread = m.thread
+"""
+
+FIND_IN_SESSION = _per_chunk(_HIT + "WHERE m.tenant = $1 AND m.session = $2 AND m.key IN ({keys})", 3)
+
+FIND = _per_chunk(_HIT + "WHERE m.tenant = $1 AND m.key IN ({keys}) LIMIT {limit}", 2)
+
+FIND_NEWEST = _HIT + "WHERE m.tenant = $1 AND m.key = $2 ORDER BY m.created_at DESC LIMIT $3"
+"""For a key that more sessions share than FIND may give."""
+
+KNOWN = _per_chunk("SELECT m.key FROM messages m WHERE m.tenant = $1 AND m.session = $2 AND m.key IN ({keys})", 3)
+
+THREAD = """
+SELECT tenant, session, thread, parent, fork_key, kind, system, created_at, head, answer, last_at, stopped
+FROM threads WHERE tenant = $1 AND session = $2 AND thread = $3"""
+
+THREADS = """
+SELECT tenant, session, thread, parent, fork_key, kind, system, created_at
+FROM threads WHERE tenant = $1 AND session = $2 ORDER BY created_at, thread"""
+
+STATES = """
+SELECT tenant, session, thread, key, text, created_at
+FROM states WHERE tenant = $1 AND session = $2 AND thread = $3 ORDER BY number"""
+
+EDITS = """
+SELECT e.tenant, e.session, e.thread, e.key, e.version, e.stage, e.reason, e.action, e.text, e.before, e.after,
+    e.exchange, e.created_at, e.number
+FROM edits e
+WHERE e.tenant = $1 AND e.session = $2 AND e.thread = $3 AND e.number <= $4 AND NOT EXISTS (
+    SELECT 1 FROM edits n WHERE n.tenant = e.tenant AND n.session = e.session AND n.thread = e.thread
+        AND n.key = e.key AND n.version > e.version AND n.number <= $5)
+ORDER BY e.number"""
+
+SESSION = """
+SELECT tenant, session, explicit, created_at, settings FROM sessions WHERE tenant = $1 AND session = $2"""
+
+SESSION_COUNTS = """
+SELECT (SELECT count(*) FROM messages WHERE tenant = $1 AND session = $2),
+    (SELECT count(*) FROM forms WHERE tenant = $3 AND session = $4),
+    (SELECT count(*) FROM edits WHERE tenant = $5 AND session = $6),
+    (SELECT count(*) FROM states WHERE tenant = $7 AND session = $8),
+    (SELECT count(*) FROM exchanges WHERE tenant = $9 AND session = $10),
+    (SELECT count(*) FROM gaps WHERE tenant = $11 AND session = $12)"""
+
+COUNTED = ("messages", "forms", "edits", "states", "exchanges", "gaps")
+"""The columns of SESSION_COUNTS."""
+
+CHAIN = """
+WITH RECURSIVE up (key, parent, depth) AS (
+    SELECT m.key, m.parent, 0 FROM messages m WHERE m.tenant = $1 AND m.session = $2 AND m.key = $3
+    UNION ALL
+    SELECT m.key, m.parent, up.depth + 1 FROM up
+    JOIN messages m ON m.tenant = $4 AND m.session = $5 AND m.key = up.parent
+    WHERE up.depth < 100000
+)
+SELECT m.tenant, m.session, m.key, m.parent, m.position, m.thread, m.role, m.group_id, m.body, m.form, m.call_id,
+    m.status, m.strategy, m.tokens, m.answer, m.reached, m.created_at, m.seq
+FROM up JOIN messages m ON m.tenant = $6 AND m.session = $7 AND m.key = up.key
+ORDER BY up.depth DESC"""
+"""The bound on the depth ends the walk should a message be its own ancestor."""
+
+_EXCHANGE = """
+SELECT tenant, session, exchange, thread, head, messages, envelope, forms, edits, inserts, policy, schedule, model,
+    upstream, strategy, tokens_before, tokens_after, predicted, started_at, status, http_status, finish,
+    prompt_tokens, completion_tokens, cached_tokens, answer, fallback, first_byte_ms, ended_at, note
+FROM exchanges
+"""
+
+EXCHANGE = _EXCHANGE + "WHERE tenant = $1 AND session = $2 AND exchange = $3"
+
+EXCHANGES = (
+    _EXCHANGE
+    + "WHERE tenant = $1 AND session = $2 AND started_at < $3 ORDER BY started_at DESC, exchange DESC LIMIT $4"
+)
+
+FORM = "SELECT body FROM forms WHERE tenant = $1 AND session = $2 AND form = $3"
+
+COUNT = """
+SELECT (SELECT count(*) FROM sessions), (SELECT count(*) FROM threads), (SELECT count(*) FROM messages),
+    (SELECT count(*) FROM forms), (SELECT count(*) FROM edits), (SELECT count(*) FROM states),
+    (SELECT count(*) FROM exchanges), (SELECT count(*) FROM gaps)"""
+"""In the order of schema.TABLES."""
+
+_PLACEHOLDER = re.compile(r"\$(\d+)")
+
+
+@functools.cache
+def for_sqlite(text: str) -> str:
+    """The statement with `?` for each placeholder. Raises ValueError where they do not come in order, each once."""
+    numbers = [int(number) for number in _PLACEHOLDER.findall(text)]
+    if numbers != list(range(1, len(numbers) + 1)):
+        raise ValueError(f"placeholders must come in order, each once: {numbers} in {text.strip()[:60]!r}")
+    return _PLACEHOLDER.sub("?", text)

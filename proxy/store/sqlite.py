@@ -1,0 +1,189 @@
+"""The store in one SQLite file: a writer thread with its own connection, and readers through aiosqlite.
+
+SQLite lets one connection write at a time, and in WAL mode readers never wait for it. The readers are `query_only` and
+do not checkpoint, so that one thread alone decides what is on disk. Each read is one statement, hence one snapshot
+that lives for milliseconds and does not keep the log from being cut; one that takes over `read_s` is interrupted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import Sequence
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Literal
+
+import aiosqlite
+
+from proxy.errors import StoreRefused, StoreUnavailable
+from proxy.store import files
+from proxy.store.base import Row
+from proxy.store.migrate import Damaged, migrate
+from proxy.store.reads import Reads
+from proxy.store.sql import for_sqlite
+from proxy.store.writer import Writer
+
+log = logging.getLogger(__name__)
+
+_BAD_ARGUMENT = (OverflowError, UnicodeError, sqlite3.ProgrammingError, sqlite3.InterfaceError)
+
+
+class SqliteStore(Reads):
+    """`Store` on a file. `quarantine`: a damaged file is moved aside and a new one begun, instead of refused."""
+
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        durability: Literal["full", "normal"] = "full",
+        spool_mb: int = 64,
+        readers: int = 2,
+        read_s: float = 2.0,
+        drain_s: float = 5.0,
+        quarantine: bool = False,
+    ) -> None:
+        self.path = Path(path)
+        self._quarantine = quarantine
+        self._lock = files.Lock(self.path)
+        self._writer = Writer(self.path, durability=durability, spool_bytes=spool_mb << 20, drain_s=drain_s)
+        self._readers = [_Reader(self.path, read_s) for _ in range(readers)]
+        self._closed = False
+
+    @property
+    def healthy(self) -> bool:
+        return not self.trouble
+
+    @property
+    def trouble(self) -> str:
+        return self._writer.trouble or next((reader.trouble for reader in self._readers if reader.trouble), "")
+
+    @property
+    def queued(self) -> int:
+        return self._writer.spool.waiting
+
+    @property
+    def dropped(self) -> int:
+        return self._writer.spool.dropped
+
+    @property
+    def commits(self) -> int:
+        """Transactions so far; far fewer than items under load."""
+        return self._writer.commits
+
+    @property
+    def log_bytes(self) -> int:
+        """Size of the write-ahead log, for an alert: a foreign reader with an old snapshot makes it grow."""
+        return self._writer.log_bytes
+
+    async def open(self) -> None:
+        """Raises StoreRefused. A store is opened once."""
+        # At level DEBUG aiosqlite logs every statement with its arguments, which are the users' messages.
+        logging.getLogger("aiosqlite").setLevel(logging.WARNING)
+        try:
+            files.prepare(self.path)
+            self._lock.take()
+            await self._migrate()
+            await self._writer.start()
+            for reader in self._readers:
+                await reader.open()
+        except BaseException as error:
+            await self.close()
+            if isinstance(error, (sqlite3.Error, OSError)):
+                raise StoreRefused(f"the database {self.path} cannot be opened: {error}.") from error
+            raise
+        files.make_private(self.path)
+        log.info("store open: SQLite %s", sqlite3.sqlite_version)
+
+    async def _migrate(self) -> None:
+        try:
+            await migrate(self.path)
+        except Damaged as error:
+            if not self._quarantine:
+                raise
+            log.warning("%s It is kept as %s.", error.message, files.set_aside(self.path))
+            files.prepare(self.path)
+            await migrate(self.path)
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for reader in self._readers:
+            await reader.close()
+        # Last, so that its connection is the last one and SQLite copies the log into the database.
+        await self._writer.stop()
+        self._lock.release()
+        if self.dropped:
+            log.warning("store closed; %d items were not stored", self.dropped)
+        else:
+            log.info("store closed; 0 items dropped")
+
+    def put(self, rows: Sequence[Row]) -> asyncio.Future[None]:
+        return self._writer.put(rows)
+
+    async def _fetch(self, text: str, args: Sequence[Any]) -> list[tuple[Any, ...]]:
+        reader: _Reader = min(self._readers, key=attrgetter("busy"))
+        return await reader.fetch(for_sqlite(text), args)
+
+
+class _Reader:
+    """One reading connection, with its thread. After a fault it is dropped, and opened again by the next read."""
+
+    def __init__(self, path: Path, read_s: float) -> None:
+        self.busy = 0
+        self.trouble = ""
+        self._path = path
+        self._read_s = read_s
+        self._connection: aiosqlite.Connection | None = None
+        self._opening = asyncio.Lock()
+        self._closed = False
+
+    async def open(self) -> aiosqlite.Connection:
+        async with self._opening:
+            if self._closed:
+                raise StoreUnavailable("the store is closed.")
+            if self._connection is None:
+                connection = await aiosqlite.connect(
+                    files.uri(self._path), uri=True, isolation_level=None, timeout=1.0, cached_statements=128
+                )
+                await connection.execute("PRAGMA query_only = 1")
+                await connection.execute("PRAGMA wal_autocheckpoint = 0")
+                self._connection = connection
+            return self._connection
+
+    async def fetch(self, text: str, args: Sequence[Any]) -> list[Any]:
+        self.busy += 1
+        try:
+            async with asyncio.timeout(self._read_s):
+                connection = self._connection or await self.open()
+                rows = await connection.execute_fetchall(text, args)
+        except TimeoutError as error:
+            self.trouble = f"a read took longer than {self._read_s} s"
+            if self._connection is not None:
+                await self._connection.interrupt()
+            raise StoreUnavailable(f"{self.trouble}.") from error
+        except _BAD_ARGUMENT as error:
+            # What was asked for cannot be stored either; nothing is wrong with the file.
+            raise StoreUnavailable(f"the store cannot be asked for that: {type(error).__name__}.") from error
+        except (sqlite3.Error, OSError, ValueError) as error:
+            self.trouble = f"{type(error).__name__}: {error}"
+            await self._drop()
+            raise StoreUnavailable(f"a read failed: {error}.") from error
+        finally:
+            self.busy -= 1
+        self.trouble = ""
+        return list(rows)
+
+    async def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            try:
+                await connection.close()
+            except (sqlite3.Error, ValueError) as error:
+                log.warning("closing a reader failed: %s", type(error).__name__)
+
+    async def close(self) -> None:
+        self._closed = True
+        await self._drop()

@@ -1,0 +1,332 @@
+"""The one thread that writes to SQLite, with a connection of its own, and commits what has queued in one go.
+
+Group commit without waiting: a lone item is committed at once; what comes while that commit waits for the disk goes
+into the next one. So the delay is one commit at most, and the number of syncs falls by itself as the load rises.
+
+An item is taken from the queue only when it is durable: it is written, committed, and then dropped from `_pending`, so
+that no fault in between loses it. Inserts are ignored where the row is there and updates set the same values, so
+that writing an item twice after a fault of unclear outcome does no harm (a gap may be counted twice).
+
+Errors are of two kinds. A row that cannot be stored fails its own item: the batch is rolled back and its items are
+written one by one. Anything else is the disk's or the file's: the items stay, the connection is closed and opened again
+with growing pauses, and nothing is acknowledged until it works. After an I/O error the log's contents are not
+trusted: a failed fsync may have marked pages clean that never reached the disk, and writing the same rows again would
+find them "there" and sync nothing. So a whole checkpoint, which copies the log into the database and syncs that, has
+to succeed first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from queue import Empty
+from typing import Literal
+
+from proxy.store import encode
+from proxy.store.base import Row
+from proxy.store.files import Identity, beside, make_private, uri
+from proxy.store.spool import Item, Spool
+from proxy.store.sql import for_sqlite
+
+log = logging.getLogger(__name__)
+
+_BATCH = 64
+_BATCH_S = 0.010
+"""A group ends at so many items, or when writing them has taken so long, whichever comes first."""
+_SYNC_S = 0.9
+"""With durability "normal": the log is synced before a second has passed since the first unsynced commit."""
+_LOOK_S = 5.0
+"""How often the file is looked at when nothing is written: a lost or replaced file is noticed within 10 s."""
+_IDLE_S = 1.0
+_IDLE_LOG = 1 << 20
+"""After so long without a write, a log over this size is copied into the database and cut to nothing."""
+_PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
+_LOG_LIMIT = 64 << 20
+
+_BAD_ROW = (
+    *(sqlite3.IntegrityError, sqlite3.DataError, sqlite3.ProgrammingError, sqlite3.InterfaceError),
+    *(sqlite3.NotSupportedError, OverflowError, UnicodeError, TypeError, ValueError, KeyError, AttributeError),
+)
+_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+class Writer:
+    """`put` and `stop` are called on the event loop; everything else with an underscore runs in the thread."""
+
+    def __init__(
+        self, path: Path, *, durability: Literal["full", "normal"], spool_bytes: int, drain_s: float = 5.0
+    ) -> None:
+        self.commits = 0
+        self.trouble = "not started"
+        self.spool = Spool(spool_bytes)
+        self._path = path
+        self._normal = durability == "normal"
+        self._drain_s = drain_s
+        self._pending: deque[Item] = deque()
+        self._connection: sqlite3.Connection | None = None
+        self._identity: Identity | None = None
+        self._distrust = False
+        self._failures = 0
+        self._unsynced_since = 0.0
+        self._last_write = 0.0
+        self._last_look = 0.0
+        self._stop_at: float | None = None
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._ended: asyncio.Future[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def start(self) -> None:
+        """Raises sqlite3.Error or OSError where the file cannot be opened."""
+        self._loop = asyncio.get_running_loop()
+        self._ended = self._loop.create_future()
+        started: asyncio.Future[None] = self._loop.create_future()
+        self._thread = threading.Thread(target=self._main, args=(started,), name="store-writer", daemon=True)
+        self._thread.start()
+        await started
+
+    def put(self, rows: Sequence[Row]) -> asyncio.Future[None]:
+        return self.spool.put(rows)
+
+    async def stop(self) -> None:
+        """Writes what waits, for `drain_s` at most if the disk does not let it, and ends the thread. Idempotent."""
+        self.spool.close()
+        self._stopping.set()
+        if self._ended is not None and self._thread is not None:
+            await asyncio.shield(self._ended)
+            self._thread.join()
+
+    @property
+    def log_bytes(self) -> int:
+        """Size of the write-ahead log: it grows while another process holds a snapshot of the database."""
+        with contextlib.suppress(OSError):
+            return beside(self._path)[0].stat().st_size
+        return 0
+
+    # From here on: in the thread.
+
+    def _main(self, started: asyncio.Future[None]) -> None:
+        try:
+            self._connect()
+        except (sqlite3.Error, OSError) as error:
+            self._call(_succeed, self._ended)
+            self._call(_fail, started, error)
+            return
+        self.trouble = ""
+        self._call(_succeed, started)
+        try:
+            while not self._finished():
+                self._turn()
+            if self._unsynced_since:
+                self._sync_log()
+        except OSError as error:
+            log.error("the last second of the log could not be synced: %s", error)
+        finally:
+            self._close()
+            self._call(_succeed, self._ended)
+
+    def _finished(self) -> bool:
+        return self._stop_at is not None and not self._pending
+
+    def _turn(self) -> None:
+        """One round: take what has queued, write it, look after the file. Whatever fails is tried again."""
+        self._gather()
+        try:
+            if self._connection is None:
+                self._reopen()
+            if self._pending:
+                self._write()
+            self._look_after()
+        except Exception as error:  # noqa: BLE001  the thread must not end: logged, shown as `trouble`, tried again
+            self._failed(error)
+            if self._stop_at is not None and time.monotonic() >= self._stop_at:
+                self._give_up(error)
+            else:
+                self._pause()
+        else:
+            if self.trouble:
+                log.warning("the store works again after %d failures", self._failures)
+                self.trouble = ""
+                self._failures = 0
+
+    def _gather(self) -> None:
+        """Waits until there is something to write or to look after, then takes what is there without waiting."""
+        inbox = self.spool.inbox
+        with contextlib.suppress(Empty):
+            if not self._pending and self._stop_at is None:
+                self._accept(inbox.get(timeout=self._until_next_look()))
+            while len(self._pending) < _BATCH and self._stop_at is None:
+                self._accept(inbox.get_nowait())
+
+    def _accept(self, item: Item | None) -> None:
+        if item is None:
+            self._stop_at = time.monotonic() + self._drain_s
+        else:
+            self._pending.append(item)
+
+    def _until_next_look(self) -> float:
+        if self.trouble:
+            return 0.0  # paused already
+        if self._unsynced_since:
+            return max(0.0, self._unsynced_since + _SYNC_S - time.monotonic())
+        return _IDLE_S if self._last_write else _LOOK_S
+
+    def _write(self) -> None:
+        batch = list(islice(self._pending, _BATCH))
+        try:
+            self._done(self._commit(batch), None)
+        except _BAD_ROW:
+            for item in batch:
+                try:
+                    self._done(self._commit([item]), None)
+                except _BAD_ROW as error:
+                    log.warning("rows that cannot be stored: %s", type(error).__name__)
+                    self._done(1, error)
+
+    def _commit(self, batch: Sequence[Item]) -> int:
+        """Writes the first of the batch in one transaction and returns how many, once they are durable."""
+        connection = self._connection
+        identity = self._identity
+        if connection is None or identity is None:
+            raise sqlite3.OperationalError("not connected")
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            started = time.monotonic()
+            count = 0
+            for item in batch:
+                for text, args in encode.statements(item.rows):
+                    connection.executemany(for_sqlite(text), args)
+                count += 1
+                if time.monotonic() - started > _BATCH_S:
+                    break
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                with contextlib.suppress(sqlite3.Error):
+                    connection.execute("ROLLBACK")
+            raise
+        identity.check(self._path)
+        self.commits += 1
+        self._last_write = time.monotonic()
+        if self._normal and not self._unsynced_since:
+            self._unsynced_since = self._last_write
+        return count
+
+    def _done(self, count: int, error: Exception | None) -> None:
+        items = [self._pending.popleft() for _ in range(count)]
+        self._call(self.spool.settle, items, error)
+
+    def _look_after(self) -> None:
+        """What has to be done from time to time: sync in "normal", look at the file, cut the log when idle."""
+        now = time.monotonic()
+        if self._unsynced_since and now - self._unsynced_since >= _SYNC_S:
+            self._sync_log()
+            self._unsynced_since = 0.0
+        if now - self._last_look >= _LOOK_S and self._identity is not None:
+            self._last_look = now
+            self._identity.check(self._path)
+            self._identity = Identity.of(self._path)
+        if self._last_write and not self._pending and now - self._last_write >= _IDLE_S:
+            self._last_write = 0.0
+            if self.log_bytes > _IDLE_LOG:
+                self._checkpoint()
+
+    def _sync_log(self) -> None:
+        """By a descriptor of its own: a checkpoint would not sync while a reader holds an old snapshot. No lock lies on
+        the log, so that closing the descriptor drops none."""
+        descriptor = os.open(beside(self._path)[0], os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        except OSError:
+            self._distrust = True
+            raise
+        finally:
+            os.close(descriptor)
+
+    def _checkpoint(self) -> bool:
+        """Copies the log into the database and cuts it. Whether all of it was copied; readers may prevent that."""
+        if self._connection is None:
+            return False
+        _, frames, copied = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        return bool(frames == copied)
+
+    def _connect(self) -> None:
+        connection = _open(self._path)
+        try:
+            connection.execute(f"PRAGMA synchronous = {'NORMAL' if self._normal else 'FULL'}")
+            connection.execute(f"PRAGMA journal_size_limit = {_LOG_LIMIT}")
+            connection.execute("PRAGMA temp_store = MEMORY")
+            connection.execute("BEGIN IMMEDIATE")  # so that -wal and -shm exist, and a lock is noticed now
+            connection.execute("ROLLBACK")
+            make_private(self._path)
+            self._identity = self._identity or Identity.of(self._path)
+        except BaseException:
+            connection.close()
+            raise
+        self._connection = connection
+
+    def _reopen(self) -> None:
+        if self._identity is not None:
+            self._identity.check(self._path)
+        self._connect()
+        if self._distrust:
+            if not self._checkpoint():
+                raise sqlite3.OperationalError("a reader keeps the log from being copied after an I/O error")
+            self._distrust = False
+
+    def _failed(self, error: Exception) -> None:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if not self.trouble:
+            known = isinstance(error, (sqlite3.Error, OSError))
+            log.error("the store cannot write; %d items wait", len(self._pending), exc_info=None if known else error)
+        self.trouble = f"{type(error).__name__}: {error}"
+        self._failures += 1
+        self._distrust = self._distrust or code == sqlite3.SQLITE_IOERR
+        if code not in _BUSY:
+            self._close()
+
+    def _pause(self) -> None:
+        pause = _PAUSES_S[min(self._failures, len(_PAUSES_S)) - 1]
+        if self._stop_at is None and not self._stopping.is_set():
+            self._stopping.wait(pause)
+        else:
+            time.sleep(min(pause, self._drain_s / 10))
+
+    def _give_up(self, error: Exception) -> None:
+        log.error("closing with %d items not stored", len(self._pending))
+        self._done(len(self._pending), error)
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.close()
+            self._connection = None
+
+    def _call(self, function: object, *args: object) -> None:
+        """On the event loop, if there still is one."""
+        if self._loop is not None and callable(function):
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(function, *args)
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(uri(path), uri=True, isolation_level=None, timeout=1.0, cached_statements=128)
+
+
+def _succeed(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _fail(future: asyncio.Future[None], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)

@@ -1,0 +1,144 @@
+"""Stores on real files, and rows to put into them. A backend joins by one more entry in BACKENDS."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from proxy.store.base import (
+    EditRow,
+    ExchangeRow,
+    FormRow,
+    HeadRow,
+    MessageRow,
+    OutcomeRow,
+    SessionRow,
+    StateRow,
+    Store,
+    ThreadRow,
+)
+from proxy.store.memory import MemoryStore
+from proxy.store.sqlite import SqliteStore
+
+BACKENDS: dict[str, Callable[[Path], Store]] = {
+    "sqlite": lambda folder: SqliteStore(folder / "store.sqlite3"),
+    "memory": lambda _folder: MemoryStore(),
+}
+
+
+@pytest.fixture(params=sorted(BACKENDS))
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+    made = BACKENDS[request.param](tmp_path)
+    await made.open()
+    yield made
+    await made.close()
+
+
+def digest(*parts: object) -> bytes:
+    return hashlib.blake2b(repr(parts).encode(), digest_size=16).digest()
+
+
+class Make:
+    """Rows of one tenant and session with the fields that a test does not care about filled in."""
+
+    def __init__(self, tenant: str = "t1", session: str = "s1") -> None:
+        self.tenant = tenant
+        self.session = session
+
+    def begin(self, at: float = 1.0, thread: str = "main") -> list[SessionRow | ThreadRow]:
+        return [SessionRow(self.tenant, self.session, True, at), self.thread(thread, at)]
+
+    def thread(self, thread: str = "main", at: float = 1.0, parent: str | None = None) -> ThreadRow:
+        kind = "main" if parent is None else "fork"
+        fork_key = None if parent is None else b"fork"
+        return ThreadRow(self.tenant, self.session, thread, parent, fork_key, kind, b"system", at)  # type: ignore[arg-type]
+
+    def head(self, head: bytes, at: float, thread: str = "main", stopped: str | None = None) -> HeadRow:
+        return HeadRow(self.tenant, self.session, thread, head, b"answer", at, stopped)
+
+    def message(
+        self,
+        key: bytes,
+        parent: bytes = b"root",
+        position: int = 0,
+        *,
+        body: bytes = b'{"role":"user","content":"hi"}',
+        thread: str = "main",
+        at: float = 1.0,
+        answer: bool = False,
+        reached: bool = True,
+    ) -> MessageRow:
+        return MessageRow(
+            self.tenant,
+            self.session,
+            key,
+            parent,
+            position,
+            thread,
+            "user",
+            "g1",
+            body,
+            digest(body),
+            None,
+            "completed",
+            "openai",
+            7,
+            answer,
+            reached,
+            at,
+        )
+
+    def line(self, count: int, name: str = "m", start: float = 1.0) -> list[MessageRow]:
+        """`count` messages, each the child of the one before."""
+        keys = [digest(name, n) for n in range(count)]
+        return [
+            self.message(key, keys[n - 1] if n else b"root", n, body=b"body %d" % n, at=start + n, answer=n % 2 == 1)
+            for n, key in enumerate(keys)
+        ]
+
+    def form(self, body: bytes) -> FormRow:
+        return FormRow(self.tenant, self.session, digest(body), body)
+
+    def edit(
+        self, key: bytes, version: int = 1, text: str | None = "short", thread: str = "main", stage: str = "mask"
+    ) -> EditRow:
+        return EditRow(self.tenant, self.session, thread, key, version, stage, "old", "text", text, 100, 10, "x1", 2.0)
+
+    def state(self, key: bytes, text: str, thread: str = "main", at: float = 3.0) -> StateRow:
+        return StateRow(self.tenant, self.session, thread, key, text, at)
+
+    def exchange(self, exchange: str, at: float = 4.0, model: str = "gpt-5") -> ExchangeRow:
+        return ExchangeRow(
+            self.tenant,
+            self.session,
+            exchange,
+            "main",
+            b"head",
+            12,
+            b"envelope",
+            b"[]",
+            3,
+            b"[]",
+            "thrifty",
+            "when_it_pays",
+            model,
+            "default",
+            "openai",
+            1000,
+            800,
+            None,
+            at,
+        )
+
+    def outcome(self, exchange: str, at: float = 5.0) -> OutcomeRow:
+        return OutcomeRow(
+            self.tenant, self.session, exchange, "complete", 200, "stop", 900, 50, 700, b"answer", None, 12.5, at, None
+        )
+
+
+@pytest.fixture
+def make() -> Make:
+    return Make()

@@ -1,0 +1,280 @@
+"""Every method of a store, the same on each backend."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from proxy.errors import StoreUnavailable
+from proxy.store import sql
+from proxy.store.base import SessionRow, Store
+from tests.store.conftest import Make, digest
+
+
+async def test_a_message_is_stored_once_however_often_it_is_put(store: Store, make: Make) -> None:
+    rows = make.line(5)
+    for upto in range(1, 6):
+        await store.put([*make.begin(), *rows[:upto]])
+    assert (await store.count())["messages"] == 5
+    assert [record.seq for record in await store.chain("t1", "s1", rows[-1].key)] == [1, 2, 3, 4, 5]
+
+
+async def test_seq_counts_in_the_order_of_storing_and_by_session(store: Store, make: Make) -> None:
+    other = Make(session="s2")
+    for row in make.line(3):
+        await store.put([row, other.message(row.key, row.parent, row.position)])
+    for place in ("s1", "s2"):
+        assert [record.seq for record in await store.chain("t1", place, digest("m", 2))] == [1, 2, 3]
+
+
+async def test_what_is_put_first_stays(store: Store, make: Make) -> None:
+    key = digest("k")
+    await store.put([make.message(key, body=b"first")])
+    await store.put([make.message(key, body=b"second")])
+    assert (await store.chain("t1", "s1", key))[0].body == b"first"
+
+
+async def test_a_message_comes_back_field_for_field(store: Store, make: Make) -> None:
+    row = make.message(digest("k"), body=b'\xff\x00{"nan":NaN}', answer=True, reached=False)
+    await store.put([row])
+    (record,) = await store.chain("t1", "s1", row.key)
+    for name in row.__struct_fields__:
+        assert getattr(record, name) == getattr(row, name), name
+    assert record.answer is True
+    assert record.reached is False
+
+
+async def test_a_chain_runs_from_the_root_to_the_node_and_leaves_branches_out(store: Store, make: Make) -> None:
+    rows = make.line(6)
+    branch = make.message(digest("branch"), rows[2].key, 3, body=b"branch")
+    await store.put([*rows, branch])
+    assert [r.body for r in await store.chain("t1", "s1", rows[5].key)] == [b"body %d" % n for n in range(6)]
+    assert [r.body for r in await store.chain("t1", "s1", branch.key)] == [b"body 0", b"body 1", b"body 2", b"branch"]
+    assert await store.chain("t1", "s1", digest("unknown")) == []
+    assert await store.chain("t1", "s2", rows[5].key) == []
+    assert await store.chain("t2", "s1", rows[5].key) == []
+
+
+async def test_a_chain_ends_where_a_message_is_its_own_parent(store: Store, make: Make) -> None:
+    key = digest("loop")
+    await store.put([make.message(key, key)])
+    assert (await store.chain("t1", "s1", key))[0].key == key
+
+
+@pytest.mark.parametrize("count", [1, 8, 9, 64, 65, 130, 500])
+async def test_find_gives_the_deepest_stored_nodes_first(store: Store, make: Make, count: int) -> None:
+    rows = make.line(count)
+    unknown = [digest("new", n) for n in range(3)]
+    await store.put([*make.begin(), *rows])
+    for session in ("s1", None):
+        hits = await store.find("t1", [*(row.key for row in rows), *unknown], session)
+        assert [hit.position for hit in hits] == list(range(count - 1, -1, -1))[: sql.FIND_MOST]
+        assert hits[0].key == rows[-1].key
+        assert hits[0].answer is rows[-1].answer
+        assert hits[0].thread == "main"
+
+
+async def test_find_reaches_a_node_far_behind_many_unknown_keys(store: Store, make: Make) -> None:
+    rows = make.line(3)
+    await store.put([*make.begin(), *rows])
+    keys = [*(row.key for row in rows), *(digest("new", n) for n in range(600))]
+    assert [hit.position for hit in await store.find("t1", keys, None)] == [2, 1, 0]
+    assert await store.find("t1", [], None) == []
+
+
+async def test_find_prefers_the_thread_that_was_used_last(store: Store) -> None:
+    key = digest("shared")
+    for number, last in ((1, 30.0), (2, 50.0), (3, 40.0)):
+        one = Make(session=f"s{number}")
+        await store.put([*one.begin(), one.message(key), one.head(key, last)])
+    hits = await store.find("t1", [key], None)
+    assert [(hit.session, hit.last_at) for hit in hits] == [("s2", 50.0), ("s3", 40.0), ("s1", 30.0)]
+
+
+async def test_find_gives_the_newest_of_very_many_sessions_that_share_their_first_message(store: Store) -> None:
+    root, second = digest("run the daily check"), digest("second")
+    for number in range(150):
+        one = Make(session=f"s{number:03}")
+        await store.put([*one.begin(float(number)), one.message(root, at=float(number))])
+    deep = Make(session="s007")
+    await store.put([deep.message(second, root, 1)])
+    hits = await store.find("t1", [root], None)
+    assert [hit.session for hit in hits] == [f"s{n:03}" for n in range(149, 149 - sql.FIND_MOST, -1)]
+    hits = await store.find("t1", [root, second], None)
+    assert hits[0].key == second
+    assert len(hits) == sql.FIND_MOST
+
+
+async def test_find_and_known_never_cross_a_tenant_or_a_named_session(store: Store, make: Make) -> None:
+    rows = make.line(4)
+    keys = [row.key for row in rows]
+    await store.put([*make.begin(), *rows])
+    assert await store.find("t2", keys, None) == []
+    assert await store.find("t1", keys, "s2") == []
+    assert await store.known("t2", "s1", keys) == set()
+    assert await store.known("t1", "s2", keys) == set()
+    assert await store.known("t1", "s1", [*keys, digest("new")]) == set(keys)
+
+
+async def test_a_thread_comes_back_with_its_head_edits_and_states(store: Store, make: Make) -> None:
+    keys = [digest("k", n) for n in range(3)]
+    await store.put(make.begin())
+    fresh = await store.thread("t1", "s1", "main")
+    assert fresh is not None
+    assert (fresh.head, fresh.answer, fresh.last_at, fresh.stopped) == (b"", None, 1.0, None)
+    await store.put([make.edit(keys[0]), make.edit(keys[1]), make.state(keys[1], "one", at=9.0)])
+    await store.put([make.edit(keys[0], 2, None), make.state(keys[2], "two", at=8.0)])
+    await store.put([make.head(keys[2], 7.0, stopped="upstream_reject")])
+    record = await store.thread("t1", "s1", "main")
+    assert record is not None
+    assert (record.head, record.answer, record.last_at, record.stopped) == (keys[2], b"answer", 7.0, "upstream_reject")
+    assert [(edit.key, edit.version, edit.text, number) for edit, number in record.edits] == [
+        (keys[1], 1, "short", 2),
+        (keys[0], 2, None, 3),
+    ]
+    assert [state.text for state in record.states] == ["one", "two"]
+    assert await store.thread("t1", "s1", "other") is None
+
+
+async def test_the_first_edit_of_a_version_stands(store: Store, make: Make) -> None:
+    key = digest("k")
+    await store.put([make.edit(key, text="mine")])
+    await store.put([make.edit(key, text="theirs")])
+    ((edit, number),) = await store.edits("t1", "s1", "main")
+    assert (edit, number) == (make.edit(key, text="mine"), 1)
+
+
+async def test_edits_as_they_were_when_a_past_exchange_ran(store: Store, make: Make) -> None:
+    a, b = digest("a"), digest("b")
+    await store.put([make.edit(a), make.edit(b), make.edit(a, 2, "shorter"), make.edit(a, thread="other")])
+    assert [e.text for e, _ in await store.edits("t1", "s1", "main", 1)] == ["short"]
+    assert [(e.key, e.version) for e, _ in await store.edits("t1", "s1", "main", 2)] == [(a, 1), (b, 1)]
+    assert [(e.key, e.version) for e, _ in await store.edits("t1", "s1", "main", 3)] == [(b, 1), (a, 2)]
+    assert await store.edits("t1", "s1", "main", 0) == []
+    assert [number for _, number in await store.edits("t1", "s1", "other")] == [1]
+
+
+async def test_text_that_json_can_carry_but_a_text_column_cannot_survives(store: Store, make: Make) -> None:
+    odd = "a\ud800b\x00c\U0001f600"
+    await store.put([make.thread(), make.edit(digest("k"), text=odd), make.state(digest("k"), odd)])
+    record = await store.thread("t1", "s1", "main")
+    assert record is not None
+    assert record.edits[0][0].text == odd
+    assert record.states[0].text == odd
+
+
+async def test_an_exchange_is_open_until_its_outcome_comes(store: Store, make: Make) -> None:
+    await store.put([make.exchange("x1")])
+    opened = await store.exchange("t1", "s1", "x1")
+    assert opened is not None
+    assert (opened.status, opened.http_status, opened.ended_at) == ("open", None, None)
+    assert opened.model == "gpt-5"
+    await store.put([make.outcome("x1"), make.exchange("x1", model="other")])
+    closed = await store.exchange("t1", "s1", "x1")
+    assert closed is not None
+    for name in make.exchange("x1").__struct_fields__:
+        assert getattr(closed, name) == getattr(make.exchange("x1"), name), name
+    for name in make.outcome("x1").__struct_fields__:
+        assert getattr(closed, name) == getattr(make.outcome("x1"), name), name
+    assert await store.exchange("t1", "s1", "x2") is None
+
+
+async def test_exchanges_are_listed_newest_first_and_by_pages(store: Store, make: Make) -> None:
+    await store.put([make.exchange(f"x{n}", at=float(n)) for n in range(10)])
+    first = await store.exchanges("t1", "s1", 4)
+    assert [e.exchange for e in first] == ["x9", "x8", "x7", "x6"]
+    rest = await store.exchanges("t1", "s1", before=first[-1].started_at)
+    assert [e.exchange for e in rest] == ["x5", "x4", "x3", "x2", "x1", "x0"]
+    assert await store.exchanges("t2", "s1") == []
+
+
+async def test_a_session_comes_back_with_its_threads_and_counts(store: Store, make: Make) -> None:
+    await store.put([*make.begin(), make.thread("fork", 2.0, "main"), *make.line(3), make.exchange("x1")])
+    await store.put([SessionRow("t1", "s1", False, 99.0, '{"later":1}')])
+    record = await store.session("t1", "s1")
+    assert record is not None
+    assert (record.explicit, record.created_at, record.settings) == (True, 1.0, "{}")
+    assert [(thread.thread, thread.parent, thread.kind) for thread in record.threads] == [
+        ("main", None, "main"),
+        ("fork", "main", "fork"),
+    ]
+    assert record.counts["messages"] == 3
+    assert record.counts["exchanges"] == 1
+    assert record.counts["threads"] == 2
+    assert await store.session("t2", "s1") is None
+
+
+async def test_forms_are_kept_by_their_hash(store: Store, make: Make) -> None:
+    await store.put([make.form(b"tools"), make.form(b"tools"), make.form(b"\x00\xff")])
+    assert await store.form("t1", "s1", digest(b"tools")) == b"tools"
+    assert await store.form("t1", "s1", digest(b"\x00\xff")) == b"\x00\xff"
+    assert await store.form("t1", "s2", digest(b"tools")) is None
+    assert (await store.count())["forms"] == 2
+
+
+async def test_an_item_is_stored_whole_or_not_at_all(store: Store, make: Make) -> None:
+    bad = make.exchange("x1", model=None)  # type: ignore[arg-type]
+    with pytest.raises(StoreUnavailable):
+        await store.put([*make.line(2), bad])
+    counts = await store.count()
+    assert (counts["messages"], counts["exchanges"]) == (0, 0)
+
+
+async def test_one_bad_row_spoils_only_its_own_future(store: Store, make: Make) -> None:
+    bad = [
+        [make.exchange("x1", model=None)],  # type: ignore[arg-type]
+        [make.exchange("x2", model="\ud800")],
+        [make.message(digest("big"), position=1 << 70)],
+        ["not a row"],
+    ]
+    futures = []
+    for number, row in enumerate(make.line(8)):
+        futures.append(store.put([row]))
+        if number < len(bad):
+            futures.append(store.put(bad[number]))  # type: ignore[arg-type]
+    results = await asyncio.gather(*futures, return_exceptions=True)
+    assert [isinstance(result, StoreUnavailable) for result in results] == [False, True] * 4 + [False] * 4
+    assert (await store.count())["messages"] == 8
+    assert store.healthy
+    assert store.dropped == 4
+
+
+async def test_a_lost_item_leaves_a_gap_with_its_exchange_and_size(store: Store, make: Make) -> None:
+    with pytest.raises(StoreUnavailable):
+        await store.put([make.form(b"x" * 1000), make.exchange("x7", model=None)])  # type: ignore[arg-type]
+    await store.put(make.begin())
+    for _ in range(100):
+        if (await store.count())["gaps"]:
+            break
+        await asyncio.sleep(0.01)
+    record = await store.session("t1", "s1")
+    assert record is not None
+    assert record.counts["gaps"] == 1
+
+
+async def test_a_put_that_nobody_waits_for_is_stored(store: Store, make: Make) -> None:
+    future = store.put(make.line(1))
+    future.cancel()
+    await store.put(make.begin())
+    assert (await store.count())["messages"] == 1
+
+
+async def test_nothing_to_put_is_done_at_once(store: Store) -> None:
+    await store.put([])
+
+
+async def test_a_closed_store_refuses(store: Store, make: Make) -> None:
+    await store.close()
+    await store.close()
+    with pytest.raises(StoreUnavailable):
+        await store.put(make.begin())
+    with pytest.raises(StoreUnavailable):
+        await store.count()
+
+
+async def test_what_cannot_be_asked_is_unavailable_and_not_a_fault(store: Store, make: Make) -> None:
+    with pytest.raises(StoreUnavailable):
+        await store.thread("t1", "\ud800", "main")
+    await store.put(make.begin())
+    assert store.healthy
