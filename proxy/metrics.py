@@ -1,0 +1,123 @@
+"""Every metric, once: its name, its labels and what it tells. Served as text by GET /metrics.
+
+They live on a registry of their own, so that two proxies in one process (as in tests) do not share counts. A
+label's values are bounded, since each new value is a time series that is kept for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+NAMESPACE = "context_proxy"
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+"""Of `Metrics.text()`."""
+
+OTHER = "other"
+"""What a value is called once a label has as many as it may have."""
+
+VALUES = 50
+"""How many values of a label are told apart."""
+
+OWN_TIME = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+"""Seconds. The proxy's own share of a request is milliseconds; the last bounds are `plan_ms` and worse."""
+
+ANSWER_TIME = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+"""Seconds. Models take from a tenth of one to minutes for a first token."""
+
+PROMPT_TOKENS = (100, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A metric as the README lists it."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    tells: str
+
+
+class Metrics:
+    """One attribute a metric. `known` names label values that always count, by label: the upstreams, the routes."""
+
+    def __init__(self, known: Mapping[str, Iterable[str]] | None = None) -> None:
+        self.registry = CollectorRegistry()
+        self.described: list[Described] = []
+        self._seen: dict[str, set[str]] = {kind: set(values) for kind, values in (known or {}).items()}
+
+        self.request_seconds = self._histogram(
+            "request_seconds", OWN_TIME, ("route",), "Time of a request spent in the proxy itself."
+        )
+        self.first_token_seconds = self._histogram(
+            "first_token_seconds", ANSWER_TIME, ("upstream",), "Time from sending a request to the answer's first byte."
+        )
+        self.tokens_before = self._histogram("tokens_before", PROMPT_TOKENS, (), "Tokens of a prompt as it came.")
+        self.tokens_after = self._histogram("tokens_after", PROMPT_TOKENS, (), "Tokens of a prompt as it was sent.")
+        self.requests_total = self._counter("requests_total", ("route", "status"), "Requests answered.")
+        self.edits_total = self._counter("edits_total", ("stage",), "Edits made, by the stage that proposed them.")
+        self.refusals_total = self._counter(
+            "refusals_total", ("rule",), "Plans thrown away because they broke a rule; the original was sent."
+        )
+        self.bypasses_total = self._counter("bypasses_total", ("reason",), "Chat requests sent on as they came.")
+        self.cached_tokens_total = self._counter(
+            "cached_tokens_total", ("kind",), "Prompt tokens from the provider's cache: predicted and reported."
+        )
+        self.prompt_tokens_total = self._counter("prompt_tokens_total", (), "Prompt tokens that upstreams reported.")
+        self.completion_tokens_total = self._counter(
+            "completion_tokens_total", (), "Completion tokens that upstreams reported."
+        )
+        self.upstream_errors_total = self._counter(
+            "upstream_errors_total",
+            ("upstream", "kind"),
+            "Upstream failures: unreachable, timeout, broken, or a status.",
+        )
+        self.unmanaged_total = self._counter("unmanaged_total", ("path",), "Requests that pass without being managed.")
+        self.persist_deferred_total = self._counter(
+            "persist_deferred_total", (), "Answers that ended before they were on disk, and said so."
+        )
+        self.persist_dropped_total = self._counter(
+            "persist_dropped_total", (), "Rows that could not be stored; a gap is recorded."
+        )
+        self.upstream_truncated_total = self._counter(
+            "upstream_truncated_total", (), "Streams that ended without an end."
+        )
+        self.client_gone_total = self._counter("client_gone_total", (), "Clients that left before their answer ended.")
+        self.live_threads = self._gauge("live_threads", "Threads whose state is in memory.")
+        self.message_cache_bytes = self._gauge("message_cache_bytes", "Memory taken by messages already read.")
+        self.store_queue = self._gauge("store_queue", "Transactions waiting to be written.")
+        self.swallowed_total = self._counter(
+            "swallowed_total", ("where",), "Faults of the proxy's own that a request was kept from noticing."
+        )
+        # Memory, file descriptors and processor time of this process, read when asked for.
+        ProcessCollector(namespace=NAMESPACE, registry=self.registry)
+
+    def label(self, kind: str, value: object) -> str:
+        """The value itself while it is known or among the first 50 of its kind, `other` after that."""
+        text = str(value)[:100]
+        seen = self._seen.setdefault(kind, set())
+        if text in seen:
+            return text
+        if len(seen) >= VALUES:
+            return OTHER
+        seen.add(text)
+        return text
+
+    def text(self) -> bytes:
+        """All of them in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+    def _counter(self, name: str, labels: tuple[str, ...], tells: str) -> Counter:
+        self.described.append(Described(f"{NAMESPACE}_{name}", "counter", labels, tells))
+        return Counter(name, tells, labels, namespace=NAMESPACE, registry=self.registry)
+
+    def _gauge(self, name: str, tells: str) -> Gauge:
+        self.described.append(Described(f"{NAMESPACE}_{name}", "gauge", (), tells))
+        return Gauge(name, tells, namespace=NAMESPACE, registry=self.registry)
+
+    def _histogram(self, name: str, buckets: tuple[float, ...], labels: tuple[str, ...], tells: str) -> Histogram:
+        self.described.append(Described(f"{NAMESPACE}_{name}", "histogram", labels, tells))
+        return Histogram(name, tells, labels, namespace=NAMESPACE, registry=self.registry, buckets=buckets)

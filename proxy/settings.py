@@ -1,0 +1,365 @@
+"""Every setting, once: its default, what it may be, and what it does. The only module that reads the environment.
+
+The defaults are overridden by the config file, that by the environment, that by flags. What is not known is an
+error and never ignored: a typo that silently leaves a default in force is the worst way to be configured. A
+setting's docstring stands under it and is its row in the README and its comment in config/default.toml.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
+from urllib.parse import urlsplit, urlunsplit
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic_core import ErrorDetails
+
+from proxy.errors import ConfigError
+from proxy.tomlfile import Keys, Tree, dotted, line_of, read_toml
+
+PREFIX = "CONTEXT_PROXY_"
+"""An environment variable is this and the key's path, in capitals, its parts joined by two underscores."""
+
+DEMO = "demo"
+"""The base URL that stands for the scripted model in the package."""
+
+SECRET = frozenset({"salt", "proxy", "db"})
+"""Settings whose values are never shown in an error: two may be URLs with a password."""
+
+
+def _regex(value: str) -> str:
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"a regular expression ({error})") from None
+    return value
+
+
+def _url(value: str) -> str:
+    if value in ("", DEMO):
+        return value
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query or parts.fragment:
+        raise ValueError(f"an http:// or https:// URL without credentials, query or fragment, or {DEMO!r}")
+    return value.rstrip("/")
+
+
+def _name(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_-]{0,64}", value):
+        raise ValueError("a name of letters, digits, - and _ (the file's name without .toml)")
+    return value
+
+
+def _database(value: str) -> str:
+    if "://" in value and urlsplit(value).scheme not in ("postgresql", "postgres"):
+        raise ValueError("a path, :memory: or a postgresql:// URL")
+    return value
+
+
+Pattern = Annotated[str, AfterValidator(_regex)]
+Url = Annotated[str, AfterValidator(_url)]
+PolicyName = Annotated[str, AfterValidator(_name)]
+Count = Annotated[int, Field(ge=1)]
+Milliseconds = Annotated[int, Field(ge=0, le=600_000)]
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+
+
+class Section(BaseModel):
+    """What all parts of the tree share: frozen, and nothing that is not known."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class Upstream(Section):
+    """`[upstreams.NAME]`: who answers. A request goes to the first whose `models` match."""
+
+    base_url: Annotated[str, Field(min_length=1), AfterValidator(_url)]
+    """Where it is, with or without /v1; `demo` for the scripted model in the package."""
+    strategy: Literal["openai", "gemini", "gemini_gca", "anthropic"] = "openai"
+    """What is sent there; stored messages are tagged with it."""
+    api_key_env: str = ""
+    """The environment variable that holds its key; empty: the client's own Authorization goes on."""
+    models: tuple[str, ...] = ("*",)
+    """Patterns (`gpt-*`) of the model names that go here."""
+    proxy: Annotated[str, Field(repr=False)] = ""
+    """An outbound proxy's URL. The environment's proxy variables are not trusted."""
+    ca_bundle: str = ""
+    """A PEM file of the authorities to trust instead of the usual ones."""
+    policy: PolicyName = ""
+    """The policy for what goes here; empty: the one above."""
+
+    def api_key(self) -> SecretStr | None:
+        """The key from the environment, None where the client's own is to be used or the variable is empty."""
+        value = os.environ.get(self.api_key_env, "") if self.api_key_env else ""
+        return SecretStr(value) if value else None
+
+
+class Limits(Section):
+    """`[limits]`: what is bounded, and where."""
+
+    body_mb: Count = 64
+    """Largest request body in MiB; over it: 413."""
+    header_kb: Count = 64
+    """Largest header block in KiB; over it: 431."""
+    plan_ms: Milliseconds = 1000
+    """How long rewriting may take before the original goes out."""
+    commit_wait_ms: Milliseconds = 250
+    """How long an answer's end waits for the store."""
+    spool_mb: Count = 64
+    """How much may wait to be stored, in MiB."""
+    message_cache_mb: Count = 64
+    """Memory for messages already read, in MiB."""
+    live_threads: Count = 1000
+    """Threads whose state is kept in memory."""
+    capture_mb: Count = 8
+    """How much of an answer is remembered, in MiB; all of it is passed on."""
+
+
+class Timeouts(Section):
+    """`[timeouts]`: how long is waited, in seconds."""
+
+    connect_s: Seconds = 5.0
+    """For a connection to the upstream."""
+    idle_s: Seconds = 300.0
+    """For the next byte of the upstream."""
+    total_s: Seconds = 3600.0
+    """For a whole answer."""
+    drain_s: Annotated[float, Field(ge=0, le=86_400)] = 30.0
+    """For open answers to end when the proxy is told to stop."""
+
+
+class Pool(Section):
+    """`[pool]`: connections to each upstream."""
+
+    connections: Count = 200
+    """At most at once."""
+    keepalive: Annotated[int, Field(ge=0)] = 50
+    """Kept open while idle."""
+
+
+class Identity(Section):
+    """`[identity]`: how a client may name its session (the path and x-context-session always do)."""
+
+    headers: tuple[str, ...] = (
+        "thread-id", "x-session-id", "x-session-affinity", "x-opencode-session", "x-opencode-session-id",
+        "x-conversation-id", "x-openwebui-chat-id", "x-task-id", "x-roo-task-id", "x-kilocode-taskid",
+        "goose-session-id", "x-litellm-session-id", "x-litellm-trace-id", "helicone-session-id",
+        "x-sm-conversation-id", "x-grok-conv-id",
+    )  # fmt: skip
+    """Headers that agents and tools already send, first match wins."""
+    generic_header: Pattern = "^x-(?!parent-).+-session-id$"
+    """Any other header whose name matches, tried after those; empty: none."""
+    body_fields: tuple[str, ...] = (
+        "session_id", "litellm_session_id", "metadata.conversation_id", "metadata.thread_id", "metadata.session_id",
+        "metadata.chat_id", "metadata.langfuse_session_id",
+    )  # fmt: skip
+    """Body fields that name a session, tried last."""
+    salt: SecretStr = SecretStr("")
+    """Mixed into the HMAC that makes a tenant of an Authorization value. The same on every replica."""
+
+
+class State(Section):
+    """`[state]`: the block that the model writes for itself."""
+
+    ask: Literal["policy", "always", "when_needed", "never"] = "policy"
+    """When the model is asked for it; `policy`: as the policy says."""
+    withhold: bool = True
+    """Whether it is taken out of what the client sees."""
+    max_chars: Annotated[int, Field(ge=100)] = 4000
+    """Longer ones are cut at a line."""
+    guidelines: str = ""
+    """Rules for reading a rewritten history; empty: the proxy's own."""
+
+
+class Groups(Section):
+    """`[groups]`: how messages belong together."""
+
+    observation: tuple[Pattern, ...] = ()
+    """Regular expressions for user messages that are really the output of a tool."""
+
+
+class Storage(Section):
+    """`[store]`: how hard the store tries."""
+
+    durability: Literal["full", "normal"] = "full"
+    """SQLite's synchronous: `full` outlives power loss, `normal` a crash of the process."""
+    persist: Literal["best_effort", "required"] = "best_effort"
+    """Whether a request may be answered while the store is away."""
+
+
+class Tokens(Section):
+    """`[tokens]`: how tokens are counted."""
+
+    count: Literal["exact", "estimate"] = "exact"
+    """`exact` with the model's vocabulary where there is one; `estimate` from the text's length."""
+
+
+class Settings(Section):
+    """The whole tree. `Settings()` is the defaults; `load` is what a server starts from."""
+
+    host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
+    """Address to listen on. One that others can reach is refused as long as no keys are configured."""
+    port: Annotated[int, Field(ge=0, le=65_535)] = 8080
+    """Port to listen on; 0: any that is free."""
+    db: Annotated[str, Field(min_length=1, repr=False), AfterValidator(_database)] = "./data/context-proxy.sqlite3"
+    """SQLite file, `:memory:`, or a postgresql:// URL."""
+    policy: Annotated[str, Field(min_length=1), AfterValidator(_name)] = "thrifty"
+    """How prompts are rewritten: a file's name in config/policies or in `policies_dir`."""
+    upstream: Url = ""
+    """One upstream for everything, in place of `[upstreams]`: a URL, or `demo`. With neither: `demo`."""
+    workers: Annotated[int, Field(ge=1, le=1)] = 1
+    """Processes. SQLite has one writer, so it is one; start replicas on PostgreSQL for more."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """What is logged: never a message's content, never a credential."""
+    policies_dir: str = ""
+    """A folder of policies of your own."""
+    models_file: str = ""
+    """A file of models of your own, in the form of config/models.toml; its entries come first."""
+    limits: Limits = Limits()
+    timeouts: Timeouts = Timeouts()
+    pool: Pool = Pool()
+    identity: Identity = Identity()
+    state: State = State()
+    groups: Groups = Groups()
+    store: Storage = Storage()
+    tokens: Tokens = Tokens()
+    upstreams: Mapping[str, Upstream] = Field(default_factory=dict)
+
+    @property
+    def targets(self) -> Mapping[str, Upstream]:
+        """Who answers, by name, in order: `upstream` alone where it is set, else `[upstreams]`, else the demo."""
+        if self.upstream or not self.upstreams:
+            return {"default": Upstream(base_url=self.upstream or DEMO)}
+        return self.upstreams
+
+    def policy_table(self, name: str) -> Tree:
+        """A policy's TOML: the package's own, else one of `policies_dir`. Raises ConfigError where there is none."""
+        found = self.policy_files()
+        if name not in found:
+            raise ConfigError("policy", name, "one of " + ", ".join(sorted(found)))
+        return read_toml(found[name])[0]
+
+    def policy_files(self) -> dict[str, Path]:
+        """Every policy that can be named, with its file."""
+        folders = [Path(self.policies_dir)] if self.policies_dir else []
+        return {file.stem: file for folder in [*folders, shipped("policies")] for file in sorted(folder.glob("*.toml"))}
+
+    def model_table(self) -> dict[str, Tree]:
+        """The `[models]` table, in the order in which it is searched: those of `models_file`, then the package's."""
+        own = read_toml(Path(self.models_file))[0].get("models", {}) if self.models_file else {}
+        return own | {k: v for k, v in read_toml(shipped("models.toml"))[0]["models"].items() if k not in own}
+
+
+def shipped(name: str) -> Path:
+    """A file of config/: inside the package once installed, beside it in a checkout."""
+    inside = Path(__file__).with_name("config") / name
+    return inside if inside.exists() else Path(__file__).parents[1] / "config" / name
+
+
+def masked(url: str) -> str:
+    """A URL as it may be printed: a password in it as stars."""
+    parts = urlsplit(url) if "://" in url else None
+    if parts is None or parts.password is None:
+        return url
+    return urlunsplit(parts._replace(netloc=f"{parts.username}:***@{parts.netloc.rpartition('@')[2]}"))
+
+
+def load(config: Path | None = None, overrides: Mapping[str, object] | None = None) -> Settings:
+    """The settings in force. `overrides` are flags by key path (`port`, `state.ask`); None means not given.
+
+    Raises ConfigError for the first setting that cannot be used, with the place it comes from.
+    """
+    config = config or (Path(os.environ[PREFIX + "CONFIG"]) if os.environ.get(PREFIX + "CONFIG") else None)
+    tree, text = read_toml(config) if config else ({}, "")
+    origin: dict[Keys, str] = {}
+    for name, written in sorted(os.environ.items()):
+        if name.startswith(PREFIX) and name != PREFIX + "CONFIG":
+            path: Keys = tuple(name[len(PREFIX) :].lower().split("__"))
+            origin[path] = name
+            _put(tree, path, _from_text(path, written), name)
+    for key, given in (overrides or {}).items():
+        if given is not None:
+            flag = tuple(key.split("."))
+            origin[flag] = "--" + key
+            _put(tree, flag, given, "--" + key)
+
+    def refuse(path: Keys, value: object, allowed: str) -> ConfigError:
+        shown = "***" if path[-1] in SECRET and value else value
+        for end in range(len(path), 0, -1):
+            if path[:end] in origin:
+                return ConfigError(dotted(path), shown, allowed, source=origin[path[:end]])
+        return ConfigError(dotted(path), shown, allowed, line=line_of(text, path), source=str(config or ""))
+
+    try:
+        settings = Settings.model_validate(tree)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise refuse(first["loc"], first["input"] if first["type"] != "missing" else None, _allowed(first)) from None
+    for path, value, allowed in _outside(settings):
+        raise refuse(path, value, allowed)
+    return settings
+
+
+def _put(tree: Tree, path: Keys, value: object, source: str) -> None:
+    for depth, part in enumerate(path[:-1]):
+        tree = tree.setdefault(str(part), {})
+        if not isinstance(tree, dict):
+            raise ConfigError(
+                dotted(path), value, f"nothing: {dotted(path[: depth + 1])} is not a table", source=source
+            )
+    tree[str(path[-1])] = value
+
+
+def _kind(path: Keys) -> Any:
+    """The type that the tree has at a path; None where there is none."""
+    kind: Any = Settings
+    for part in path:
+        fields = getattr(kind, "model_fields", {})
+        kind = fields[part].annotation if part in fields else get_args(kind)[-1] if get_args(kind) else None
+    return kind
+
+
+def _from_text(path: Keys, value: str) -> object:
+    """A list is written as JSON or with commas between; everything else is read by the type of its field."""
+    if get_origin(_kind(path)) is not tuple:
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return [item.strip() for item in value.split(",") if item.strip()]
+
+
+def _allowed(error: ErrorDetails) -> str:
+    """What would have been right, in words."""
+    if error["type"] == "extra_forbidden":
+        known = list(_kind(error["loc"][:-1]).model_fields)
+        near = get_close_matches(str(error["loc"][-1]), known, 1)
+        return (f"{near[0]} (is that what is meant?), " if near else "") + "one of " + ", ".join(known)
+    if error["type"] == "missing":
+        return "a value; it has no default"
+    return error["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+
+
+def _outside(settings: Settings) -> Iterator[tuple[Keys, object, str]]:
+    """What no type can tell: files that have to be there, variables that have to be set."""
+    policies = settings.policy_files()
+    wanted: list[tuple[Keys, str]] = [(("policy",), settings.policy)]
+    for name, upstream in settings.upstreams.items():
+        here = ("upstreams", name)
+        wanted.append(((*here, "policy"), upstream.policy))
+        if upstream.api_key_env and not upstream.api_key():
+            yield (*here, "api_key_env"), upstream.api_key_env, "the name of an environment variable that is set"
+        if upstream.ca_bundle and not Path(upstream.ca_bundle).is_file():
+            yield (*here, "ca_bundle"), upstream.ca_bundle, "a PEM file that is there"
+    for path, policy in wanted:
+        if policy and policy not in policies:
+            yield path, policy, "one of " + ", ".join(sorted(policies))
+    if settings.policies_dir and not Path(settings.policies_dir).is_dir():
+        yield ("policies_dir",), settings.policies_dir, "a folder that is there"
+    if settings.models_file:
+        read_toml(Path(settings.models_file))

@@ -1,0 +1,37 @@
+"""What all tests share: the folder of recorded traffic, and an environment without settings in it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+SHARED = Path(__file__).parents[2] / "shared"
+"""Recorded agent traffic. It is there only where the project is built, never in a checkout of somebody else."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--require-shared",
+        action="store_true",
+        help="a test that wants ../shared fails, not skips, where it is missing",
+    )
+
+
+@pytest.fixture(scope="session")
+def shared(request: pytest.FixtureRequest) -> Path:
+    """The folder ../shared; the test is skipped where there is none."""
+    if not SHARED.is_dir():
+        if request.config.getoption("--require-shared"):
+            pytest.fail(f"{SHARED} is not there, and --require-shared was given")
+        pytest.skip("../shared is not there: it exists only where the project is built")
+    return SHARED
+
+
+@pytest.fixture(autouse=True)
+def bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No setting of the developer's own reaches a test."""
+    for name in list(os.environ):
+        if name.startswith("CONTEXT_PROXY_"):
+            monkeypatch.delenv(name)
