@@ -11,10 +11,12 @@
     ├── UpstreamError
     │   ├── UpstreamUnreachable  502   no connection, or reset before the headers
     │   ├── UpstreamTimeout      504   connect, idle or total time ran out
-    │   └── UpstreamBroken       502   the answer broke off in the middle
+    │   ├── UpstreamBroken       502   the answer broke off in the middle
+    │   └── AnswerTooLong        502   the answer is larger than we hold; it can still be passed on as it comes
     ├── StoreError
     │   ├── StoreUnavailable   a read or write failed, or the spool is full
     │   └── StoreRefused       the file cannot be opened safely: locked, newer schema, wrong rights
+    ├── NotManaged             a request that we do not understand well enough to rewrite; it goes on as it is
     └── RuleBroken             a plan that a strict upstream would refuse; the original goes out
 
 One tree, because every error has to be answered in one of three ways: told to the client in OpenAI's
@@ -123,6 +125,12 @@ class UpstreamBroken(UpstreamError):
     code = "upstream_broken"
 
 
+class AnswerTooLong(UpstreamError):
+    """The answer is larger than is read at once: whoever asked passes it on piece by piece, not understood."""
+
+    code = "answer_too_long"
+
+
 class StoreError(ProxyError):
     """What is remembered could not be read or written."""
 
@@ -139,6 +147,16 @@ class StoreRefused(StoreError):
     """The store cannot be opened safely; the start is refused."""
 
     code = "store_refused"
+
+
+class NotManaged(ProxyError):
+    """The request goes to upstream as the bytes that came; `reason` is one of a few fixed words for the counter."""
+
+    code = "not_managed"
+
+    def __init__(self, reason: str, message: str = "") -> None:
+        super().__init__(message or reason)
+        self.reason = reason
 
 
 class RuleBroken(ProxyError):

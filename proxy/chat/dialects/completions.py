@@ -1,0 +1,248 @@
+"""OpenAI's Chat Completions: reading a request into Messages, and writing one back slice by slice.
+
+Only the fields named here are looked at; everything else travels in its slice. Values of an unexpected type
+make a message `none`-shaped or the request unmanaged, never an error: upstream decides (WIRE.md 0.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from proxy.chat import key, slices
+from proxy.chat.message import Call, Message, Request, Shape
+from proxy.errors import NotManaged
+
+MARKS = ("cache_control", "prompt_cache_breakpoint")
+"""Cache marks of the client's inside a message: they stay where they are."""
+_REASONING = ("reasoning_content", "reasoning")
+_MESSAGE = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ANY = msgspec.json.Decoder()
+_MEDIA = {"image_url": "url", "input_audio": "data", "file": "file_data"}
+
+Reader = Callable[[bytes], Message]
+"""Reads one message; a cache in front of `read_message` has the same shape."""
+
+
+def read_message(raw: bytes) -> Message:
+    """The message in these bytes. Raises NotManaged where it is no object with a role, or holds what is no text."""
+    try:
+        fields = _MESSAGE.decode(raw)
+        role = _plain(fields, "role")
+        if not isinstance(role, str) or not role:
+            raise NotManaged("shape", "a message without a role")
+        text, shape, media, marked = _content(_plain(fields, "content"))
+        calls = _calls(_plain(fields, "tool_calls"), _plain(fields, "function_call"))
+        call_id = _plain(fields, "tool_call_id")
+        if role == "function":
+            call_id = _plain(fields, "name")
+        call_id = call_id if isinstance(call_id, str) else None
+        reasoning = next((r for r in (_plain(fields, name) for name in _REASONING) if isinstance(r, str) and r), "")
+        marked = marked or any(mark in fields for mark in MARKS)
+    except (ValueError, RecursionError) as problem:
+        raise NotManaged("unreadable", f"a message that cannot be read: {problem}") from problem
+    named = key.digest(role, text, calls, call_id, media)
+    return Message(raw, role, text, calls, call_id, reasoning, shape, len(media), marked, named, key.form(raw))
+
+
+def _plain(fields: dict[str, msgspec.Raw], name: str) -> Any:
+    found = fields.get(name)
+    return None if found is None else _ANY.decode(found)
+
+
+def _content(content: Any) -> tuple[str, Shape, list[bytes], bool]:
+    """(text, shape, a digest of each part that is not text, whether a part bears a cache mark)."""
+    if content is None:
+        return "", "none", [], False
+    if isinstance(content, str):
+        return content, "string", [], False
+    if not isinstance(content, list):
+        raise NotManaged("shape", "content that is neither text nor a list of parts")
+    texts, media, marked = [], [], False
+    for part in content:
+        if isinstance(part, str):
+            texts.append(part)
+            media.append(b"")  # a bare string in a list: readable, but nothing that we write
+        elif not isinstance(part, dict):
+            raise NotManaged("shape", "a content part that is no object")
+        elif isinstance(part.get("text"), str):
+            texts.append(part["text"])
+        else:
+            media.append(_medium(part))
+        marked = marked or (isinstance(part, dict) and any(mark in part for mark in MARKS))
+    return "".join(texts), "mixed" if media else "parts", media, marked
+
+
+def _medium(part: dict[str, Any]) -> bytes:
+    kind = str(part.get("type", ""))
+    inner = part.get(kind)
+    data = inner.get(_MEDIA.get(kind, ""), inner) if isinstance(inner, dict) else part
+    if data is part:
+        data = {name: part[name] for name in part if name not in MARKS}
+    return key.form(kind.encode() + msgspec.json.encode(data, order="sorted"))
+
+
+def _calls(tool_calls: Any, function_call: Any) -> tuple[Call, ...]:
+    found = []
+    for call in tool_calls if isinstance(tool_calls, list) else ():
+        inner = call.get("function") or call.get("custom") if isinstance(call, dict) else None
+        if not isinstance(inner, dict):
+            raise NotManaged("shape", "a tool call of an unknown kind")
+        found.append(Call(_text(call.get("id")), _text(inner.get("name")), _text(inner.get("arguments", inner.get("input")))))
+    if isinstance(function_call, dict):
+        name = _text(function_call.get("name"))
+        found.append(Call(name, name, _text(function_call.get("arguments"))))
+    return tuple(found)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def read_request(body: bytes, read: Reader = read_message) -> Request:
+    """The request in this body. Raises NotManaged (`unreadable`, `shape`) where it is not one we understand."""
+    members = slices.members(body)
+    if members is None:
+        raise NotManaged("unreadable", "the body's members cannot be told apart")
+    spans = {m.key: (m.start, m.end) for m in members}
+    if "messages" not in spans:
+        raise NotManaged("shape", "no messages")
+    start, end = spans["messages"]
+    inside = slices.elements(body[start:end])
+    if not inside:
+        raise NotManaged("shape", "messages is no list, or an empty one")
+    messages = tuple(read(body[start + a : start + b]) for a, b in inside)
+    plain = _Fields(body, spans)
+    tools = plain.raw("tools")
+    tools = None if tools in (None, b"null", b"[]") else tools
+    choices = plain.get("n")
+    format_type = (plain.get("response_format") or {}).get("type") if isinstance(plain.get("response_format"), dict) else None
+    model = plain.get("model")
+    options = plain.get("stream_options")
+    return Request(
+        body=body,
+        spans=spans,
+        messages=messages,
+        model=model if isinstance(model, str) else "",
+        stream=plain.get("stream") is True,
+        tools=tools,
+        tool_names=_tool_names(tools),
+        plain=choices in (None, 1) and format_type in (None, "text") and plain.get("tool_choice") in (None, "auto", "none")
+        and plain.get("modalities") in (None, ["text"]),
+        usage_wanted=isinstance(options, dict) and options.get("include_usage") is True,
+        choices=choices if isinstance(choices, int) else 1,
+        effort=str(plain.get("reasoning_effort") or ""),
+    )
+
+
+class _Fields:
+    """Top-level values, decoded one at a time: most requests need five short ones of a large body."""
+
+    def __init__(self, body: bytes, spans: dict[str, tuple[int, int]]) -> None:
+        self._body = body
+        self._spans = spans
+
+    def raw(self, name: str) -> bytes | None:
+        span = self._spans.get(name)
+        return self._body[span[0] : span[1]] if span else None
+
+    def get(self, name: str) -> Any:
+        raw = self.raw(name)
+        try:
+            return None if raw is None else _ANY.decode(raw)
+        except (ValueError, RecursionError) as problem:
+            raise NotManaged("unreadable", f"{name} cannot be read: {problem}") from problem
+
+
+def _tool_names(tools: bytes | None) -> tuple[str, ...]:
+    try:
+        found = _ANY.decode(tools) if tools else []
+    except (ValueError, RecursionError) as problem:
+        raise NotManaged("unreadable", f"tools cannot be read: {problem}") from problem
+    if not isinstance(found, list):
+        raise NotManaged("shape", "tools is no list")
+    names = []
+    for tool in found:
+        inner = tool.get(tool.get("type")) if isinstance(tool, dict) and isinstance(tool.get("type"), str) else None
+        if isinstance(inner, dict) and isinstance(inner.get("name"), str):
+            names.append(inner["name"])
+    return tuple(names)
+
+
+def write_request(request: Request, messages: Sequence[bytes] | None = None, *, ask_usage: bool = False) -> bytes:
+    """The body to send: the client's own with another messages array (None: as it is), and usage asked for in a stream.
+
+    Every other top-level value stays the slice that it was, in the same order.
+    """
+    body = request.body
+    if messages is not None:
+        start, end = request.spans["messages"]
+        body = body[:start] + b"[" + b",".join(messages) + b"]" + body[end:]
+    if ask_usage and request.stream and not request.usage_wanted:
+        span = request.spans.get("stream_options")
+        options = request.body[span[0] : span[1]] if span else b"null"
+        asked = slices.with_member(b"{}" if options == b"null" else options, "include_usage", b"true")
+        body = slices.with_member(body, "stream_options", asked)
+    return body
+
+
+def with_text(raw: bytes, text: str) -> bytes:
+    """The message with its text replaced: own key order, unknown fields and cache marks in place.
+
+    A list of text parts becomes its first part with the new text and the other parts that bear a cache mark are
+    folded into it; images and the like stay. ValueError where the message has no text to replace.
+    """
+    found = slices.member(raw, "content")
+    if found is None:
+        raise ValueError("a message without content")
+    content = raw[found.start : found.end]
+    new = msgspec.json.encode(text)
+    if content[:1] == b'"':
+        return raw[: found.start] + new + raw[found.end :]
+    spans = slices.elements(content)
+    if not spans:
+        raise ValueError("content that holds no text")
+    parts = [content[a:b] for a, b in spans]
+    holders = [n for n, part in enumerate(parts) if part[:1] == b"{" and slices.member(part, "text")]
+    if not holders:
+        raise ValueError("content that holds no text")
+    # The mark of the last marked part says where the client's cached prefix ends: that part is the one to keep.
+    marked = [n for n in holders if any(slices.member(parts[n], mark) for mark in MARKS)]
+    keep = marked[-1] if marked else holders[0]
+    parts[keep] = slices.with_member(parts[keep], "text", new)
+    kept = [part for n, part in enumerate(parts) if n == keep or n not in holders]
+    return raw[: found.start] + b"[" + b",".join(kept) + b"]" + raw[found.end :]
+
+
+def with_appended(raw: bytes, text: str) -> bytes:
+    """The message with text added at its end: to the string, or as one more text part. ValueError as `with_text`."""
+    found = slices.member(raw, "content")
+    if found is None:
+        raise ValueError("a message without content")
+    content = raw[found.start : found.end]
+    if content[:1] == b'"':
+        # Both are JSON strings: the end of one and the start of the other meet without decoding either.
+        return raw[: found.end - 1] + msgspec.json.encode(text)[1:] + raw[found.end :]
+    if content[:1] != b"[":
+        raise ValueError("content that holds no text")
+    part = msgspec.json.encode({"type": "text", "text": text})
+    inside = content[: content.rindex(b"]")]
+    comma = b"," if inside[1:].strip() else b""
+    return raw[: found.start] + inside + comma + part + b"]" + raw[found.end :]
+
+
+def without_calls(raw: bytes) -> bytes:
+    """The assistant message with its text alone, for an upstream that cannot read its calls."""
+    for name in ("tool_calls", "function_call"):
+        if slices.member(raw, name):
+            raw = slices.without_member(raw, name)
+    return raw
+
+
+def user_message(text: str) -> bytes:
+    """A user message of ours, for upstreams that take one after a tool result."""
+    return msgspec.json.encode({"role": "user", "content": text})

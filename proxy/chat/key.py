@@ -1,0 +1,87 @@
+"""Which message is this: a canonical digest of each, and a hash chain over them.
+
+Agents send their whole history with every request, and send the same message in other bytes: a string or a
+list of text parts, null or an empty string, arguments with other spaces. The digest ignores that, so the
+longest known prefix of a history tells whose conversation it is (WIRE.md 2.2). System messages stand outside
+the chain: dates and working directories change in them from request to request.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from proxy.chat.message import Call, Message
+
+SIZE = 16
+"""Bytes of a digest, a chain key and a form: 128 bits, so that a collision is not to be met by chance or search."""
+
+
+def form(raw: bytes) -> bytes:
+    """16 bytes that name these very bytes."""
+    return hashlib.blake2b(raw, digest_size=SIZE).digest()
+
+
+def digest(role: str, text: str, calls: Sequence[Call], call_id: str | None, media: Iterable[bytes]) -> bytes:
+    """16 bytes of a message's canonical form: role, text, calls with sorted arguments and ids, whose result, media.
+
+    Left out on purpose: names, refusals, annotations, reasoning, cache marks and unknown keys, which clients
+    drop or move between one request and the next (WIRE.md 2.2).
+    """
+    pieces = [role, text, call_id or ""]
+    for call in calls:
+        pieces += (call.id, call.name, canonical_arguments(call.arguments))
+    mixed = hashlib.blake2b(digest_size=SIZE)
+    for piece in pieces:
+        part = piece.encode("utf-8", "surrogatepass")
+        mixed.update(b"%d:" % len(part))
+        mixed.update(part)
+    for medium in media:
+        mixed.update(b"m" + medium)
+    return mixed.digest()
+
+
+def canonical_arguments(arguments: str) -> str:
+    """Arguments as compact JSON with sorted keys; as they are where they are not JSON."""
+    try:
+        return msgspec.json.encode(msgspec.json.decode(arguments), order="sorted").decode()
+    except (ValueError, RecursionError, OverflowError):
+        return arguments
+
+
+def origin(tenant: str) -> bytes:
+    """The key before the first message: chains of two tenants never meet."""
+    return hashlib.blake2b(b"context-proxy/1:" + tenant.encode(), digest_size=SIZE).digest()
+
+
+def step(parent: bytes, message_digest: bytes) -> bytes:
+    """The chain key of the message after `parent`."""
+    return hashlib.blake2b(parent + message_digest, digest_size=SIZE).digest()
+
+
+def chain(tenant: str, messages: Sequence[Message]) -> list[bytes]:
+    """One key a message, each covering all before it. A system message bears the key of what came before it."""
+    at = origin(tenant)
+    keys = []
+    for message in messages:
+        if not message.is_system:
+            at = step(at, message.digest)
+        keys.append(at)
+    return keys
+
+
+def public_id(key: bytes) -> str:
+    """A message's id for people and models: 10 base32 characters, the same on every replica."""
+    return base64.b32encode(key[:7])[:10].decode().lower()
+
+
+def system_digest(messages: Sequence[Message]) -> bytes:
+    """16 bytes over the system messages: tells an agent's side calls from its main conversation."""
+    mixed = hashlib.blake2b(digest_size=SIZE)
+    for message in messages:
+        if message.is_system:
+            mixed.update(message.digest)
+    return mixed.digest()

@@ -1,0 +1,98 @@
+"""A read-only view of one message, held as the slice of the body that it came in.
+
+The floors above ask a Message for its role, its text, its calls and whose result it is; which wire fields
+those come from is known in `dialects` alone. What is derived from a message (its size in tokens, its lines,
+its identifiers) is computed once and stays with it, so the work of a request grows with what is new in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+T = TypeVar("T")
+
+Shape = Literal["string", "parts", "mixed", "none"]
+"""How the text is held: a string; a list of text parts only; a list with images or the like; not at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One tool call of an assistant message. `arguments` is the string as the model wrote it, JSON or not."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Message:
+    """One message of a conversation.
+
+    raw: the bytes it came in. text: its text parts joined. calls: the tool calls it makes. call_id: of a tool
+    result, the call that it answers. reasoning: what the model thought, where upstream shows it. media: how many
+    parts are not text. marked: it bears a cache mark of the client's. digest: 16 bytes of its canonical form
+    (`key`). form: 16 bytes of its raw bytes.
+    """
+
+    raw: bytes
+    role: str
+    text: str
+    calls: tuple[Call, ...]
+    call_id: str | None
+    reasoning: str
+    shape: Shape
+    media: int
+    marked: bool
+    digest: bytes
+    form: bytes
+    _derived: dict[Any, Any] = field(default_factory=dict, repr=False)
+
+    def derive(self, fact: Callable[[Message], T], key: Hashable = None) -> T:
+        """`fact(self)`, computed the first time it is asked for, remembered under `key` (or the function itself).
+
+        The function must be pure, and either lasting or named by its key.
+        """
+        name = fact if key is None else key
+        try:
+            found: T = self._derived[name]
+        except KeyError:
+            found = self._derived[name] = fact(self)
+        return found
+
+    def derived(self, key: Hashable) -> bool:
+        """Whether that fact is there already, so that asking for it is free."""
+        return key in self._derived
+
+    @property
+    def is_system(self) -> bool:
+        """System and developer messages: instructions, not part of the chain."""
+        return self.role in ("system", "developer")
+
+    @property
+    def is_result(self) -> bool:
+        """The answer to a tool call (or to a function call of the old kind)."""
+        return self.role in ("tool", "function")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A chat request as it came: its messages, and what else a rewrite must know of it.
+
+    body: the bytes. spans: the place of each top-level value in it. tools: the tools array's bytes.
+    plain: the answer will be one free text with optional calls (no JSON format, one choice, no forced tool), so
+    that the model can be asked for a STATE block. usage_wanted: the client asked for usage in its stream.
+    """
+
+    body: bytes
+    spans: dict[str, tuple[int, int]]
+    messages: tuple[Message, ...]
+    model: str
+    stream: bool
+    tools: bytes | None
+    tool_names: tuple[str, ...]
+    plain: bool
+    usage_wanted: bool
+    choices: int
+    effort: str

@@ -1,0 +1,79 @@
+"""What is added to a prompt that is no part of the history: guidelines, the model's own state, the asking for it.
+
+Literal policies put them behind the system prompt, made anew each time, as their source has it. All others put
+them at the tail, where they cost their own tokens only; and what is to stay (the model's note to itself) is
+written there once and kept where it is, since an insert that moves along is paid for with every request.
+"""
+
+from __future__ import annotations
+
+from proxy.chat.message import Message
+from proxy.context.plan import Insert, View
+from proxy.context.policy import Policy
+from proxy.context.session import Session
+from proxy.memory import state
+
+
+def inserts(view: View, session: Session, policy: Policy, edits: int) -> tuple[list[Insert], bool]:
+    """(the inserts of this request, whether the model is asked for a STATE block). edits: how many are in force."""
+    found: list[Insert] = []
+    asked = may_ask(view) and _wants(policy, session, edits)
+    if policy.state_place == "system":
+        if asked or policy.ask == "always":
+            found.append(Insert("system", "guidelines", "\n\n" + (policy.guidelines or state.guidelines())))
+        if session.state:
+            found.append(Insert("system", "state", "\n\n" + state.anchor(session.state)))
+        if asked:
+            found.append(Insert("system", "ask", "\n\n" + state.ask()))
+        return found, asked
+    if edits and session.state and not _stands(view, session.state):
+        found.append(Insert("tail", "state", "\n\n" + state.recap(session.state), kept=True))
+    if asked:
+        found.append(Insert("tail", "ask", "\n\n" + state.ask()))
+    return found, asked
+
+
+def may_ask(view: View) -> bool:
+    """Whether a STATE block can be asked for: one free text is expected, and the turn is the model's."""
+    last = view.messages[-1]
+    return view.request.plain and (last.role == "user" or last.is_result)
+
+
+def _wants(policy: Policy, session: Session, edits: int) -> bool:
+    """`when_needed`: something has left the prompt since the model was last asked, once per batch of edits."""
+    if policy.ask == "when_needed":
+        return edits > session.asked_at
+    return policy.ask == "always"
+
+
+def _stands(view: View, text: str) -> bool:
+    """Whether the newest state has been written into the prompt already, and is still there."""
+    wanted = state.recap(text)
+    return any(edit.text is not None and wanted in edit.text for edit in view.edits.values() if edit.stage == "state")
+
+
+def tail_target(view: View) -> tuple[int | None, bool]:
+    """(index of the message that texts at the tail are appended to, whether a user message of ours is needed instead).
+
+    After a user message: that one. After a tool result: as the model's `after_tool` says (WIRE.md 1.7, W6).
+    """
+    last = len(view.messages) - 1
+    message = view.messages[last]
+    if message.role == "user":
+        return (last, False) if _takes_text(message) else (None, False)
+    if message.is_result:
+        if view.model.after_tool == "user":
+            return None, True
+        if view.model.after_tool == "append" and _takes_text(message):
+            return last, False
+    return None, False
+
+
+def _takes_text(message: Message) -> bool:
+    return message.shape != "none"
+
+
+def system_target(view: View) -> int | None:
+    """The leading system message, None where the client sent none: then everything goes to the tail (FEATURES.md A9)."""
+    first = view.messages[0]
+    return 0 if first.is_system and first.shape in ("string", "parts") else None

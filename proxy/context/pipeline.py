@@ -1,0 +1,270 @@
+"""rewrite(): from a request and what is remembered of its thread to what is sent.
+
+Repeat the old edits, let the stages propose, let the schedule decide, fit the budget, add the inserts, check the
+rules. The same function serves the proxy, the replay command, a notebook and the tests: same input, same output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from proxy.chat import key
+from proxy.chat.message import Request
+from proxy.chat.tokens import PER_MESSAGE, Weigh
+from proxy.context import inserts, rules, schedule, view
+from proxy.context.plan import STRENGTH, Edit, Insert, Note, Plan, Proposal, View
+from proxy.context.policy import Policy
+from proxy.context.prices import Model
+from proxy.context.render import Rendering, render
+from proxy.context.session import Session
+from proxy.errors import RuleBroken
+
+
+def rewrite(
+    request: Request,
+    session: Session,
+    policy: Policy,
+    model: Model,
+    now: float,
+    *,
+    weigh: Weigh,
+    keys: Sequence[bytes] | None = None,
+    strategy: str = "openai",
+    strategies: Sequence[str] | None = None,
+    frozen: bool = False,
+) -> Plan:
+    """Plan one request.
+
+    now: seconds, on the clock of `session.sent_at`. keys: the messages' chain keys where the caller has them. strategy: the
+    wire format of the upstream that it goes to; strategies: the one that each message was made for. frozen: make no new edits (the store cannot take them).
+    Raises nothing on purpose: a plan that breaks a rule comes back as `refused`, and the original goes out.
+    """
+    keys = key.chain("", request.messages) if keys is None else keys
+    seen = view.build(request, keys, session, policy, model, now, weigh, strategy, strategies or [strategy] * len(keys))
+    edits = dict(seen.edits)
+    notes: list[Note] = []
+    if policy.literal or (session.may_edit and not frozen):
+        chosen = _choose(seen, policy)
+        edits = _taken(seen, chosen, edits, literal=policy.literal)
+        edits = _fit(seen, policy, edits, notes)
+    wanted, asked = inserts.inserts(seen, session, policy, len(edits)) if session.stopped is None else ([], False)
+    by_index, after, edits = _place(seen, wanted, edits)
+    try:
+        made = render(seen.messages, keys, edits, seen.whole, by_index, after)
+        if edits or wanted:
+            rules.check(made.outs, seen.messages, model)
+    except RuleBroken as broken:
+        return _refused(seen, session, broken.rule, broken.message)
+    except ValueError as problem:
+        return _refused(seen, session, "render", str(problem))
+    placed = [(n, i) for n, found in sorted(by_index.items()) for i in found] + [(-1, i) for i in after]
+    return _plan(seen, session, policy, edits, placed, notes, made, now, asked)
+
+
+def _choose(seen: View, policy: Policy) -> list[Proposal]:
+    """What the stages propose and the schedule takes, oldest first."""
+    at_once = _proposals(seen, (stage for stage in policy.stages if stage.when == "always"))
+    open_ = _proposals(seen, (stage for stage in policy.stages if stage.when == "schedule"))
+    taken = {p.index for p in at_once}
+    open_ = [p for p in open_ if p.index not in taken]
+    if policy.schedule == "always":
+        return sorted(at_once + open_, key=lambda p: p.index)
+    high = seen.budget
+    if policy.schedule == "over_budget":
+        # The low mark is relative to the high one, so that both follow the window.
+        chosen = schedule.over_budget(seen, open_, high, int(high * policy.low / policy.budget)) if high else []
+    else:
+        chosen = schedule.when_it_pays(seen, open_)
+        if high and seen.total > high and sum(schedule.saved(seen, p) for p in chosen) < seen.total - high:
+            chosen = schedule.over_budget(seen, open_, high, high)
+    return sorted(at_once + chosen, key=lambda p: p.index)
+
+
+def _proposals(seen: View, stages: Iterable[object]) -> list[Proposal]:
+    """One proposal a message, the strongest; none for what must stay, none weaker than the edit in force."""
+    best: dict[int, Proposal] = {}
+    last = len(seen.messages) - 1
+    last_user = max((n for n, m in enumerate(seen.messages) if m.role == "user"), default=-1)
+    for stage in stages:
+        for proposal in stage(seen):  # type: ignore[operator]  # every stage is callable: `Stage` says so
+            index = proposal.index
+            if seen.messages[index].is_system or index == last_user or (index == last and proposal.action == "gone"):
+                continue
+            old = best.get(index)
+            if old is None or (STRENGTH[proposal.action], -proposal.after) > (STRENGTH[old.action], -old.after):
+                best[index] = proposal
+    return [best[n] for n in sorted(best) if _supersedes(best[n], seen.edit(n))]
+
+
+def _supersedes(proposal: Proposal, edit: Edit | None) -> bool:
+    if edit is None:
+        return True
+    stronger = STRENGTH[proposal.action] > STRENGTH[edit.action]
+    return stronger or (proposal.action == edit.action == "text" and proposal.after < edit.after)
+
+
+def _taken(seen: View, chosen: Sequence[Proposal], edits: dict[bytes, Edit], *, literal: bool) -> dict[bytes, Edit]:
+    """The edits in force once these proposals are made. Whole steps leave or none of their messages does."""
+    gone = frozenset(p.index for p in chosen)
+    for proposal in chosen:
+        message = seen.messages[proposal.index]
+        text = proposal.write(gone) if proposal.write else proposal.text
+        after = proposal.after
+        if proposal.action == "gone":
+            after = 0
+        elif text is not None:
+            after = PER_MESSAGE + seen.weigh.count(text)
+            if after >= seen.tokens[proposal.index] and not literal:
+                continue  # the stub is no shorter than what it replaces
+        k = seen.keys[proposal.index]
+        edits[k] = Edit(k, proposal.action, text, proposal.stage, proposal.reason, seen.whole[proposal.index], after)
+        if message.marked and proposal.action == "gone":
+            del edits[k]  # the client's own cache mark stays where it is
+    return _whole_steps(seen, edits)
+
+
+def _whole_steps(seen: View, edits: dict[bytes, Edit]) -> dict[bytes, Edit]:
+    """Withdraw `gone` from steps of which a message stays: half a step is refused by every strict upstream."""
+    for step in seen.steps:
+        inside = range(step.start, step.end)
+        leaving = [n for n in inside if (e := edits.get(seen.keys[n])) is not None and e.action == "gone"]
+        if leaving and len(leaving) < len(inside):
+            calls = edits.get(seen.keys[step.start])
+            if calls is not None and calls.action == "text_only" and leaving == list(inside)[1:]:
+                continue  # the calls are gone too: the text of the assistant message may stay alone
+            for n in leaving:
+                edits.pop(seen.keys[n])
+    return edits
+
+
+def _fit(seen: View, policy: Policy, edits: dict[bytes, Edit], notes: list[Note]) -> dict[bytes, Edit]:
+    """While the prompt is over its budget: the stages of last resort, oldest first, until it fits."""
+    last = [stage for stage in policy.stages if stage.when == "last"]
+    if not last or seen.budget is None:
+        return edits
+    tokens = [_size(seen, n, edits) for n in range(len(seen.messages))]
+    over = seen.head + sum(tokens) - seen.budget
+    if over <= 0:
+        return edits
+    now = replace(seen, edits=edits, tokens=tokens)
+    chosen = []
+    for proposal in _proposals(now, last):
+        if over <= 0:
+            break
+        chosen.append(proposal)
+        over -= schedule.saved(now, proposal)
+    chosen = _close_steps(now, chosen)
+    if over > 0:
+        notes.append(Note("over_budget", f"{over} tokens over the budget of {seen.budget} with everything out that may go"))
+    return _taken(now, chosen, edits, literal=False)
+
+
+def _close_steps(seen: View, chosen: list[Proposal]) -> list[Proposal]:
+    """Complete the step at which taking stopped, so that it leaves whole."""
+    have = {p.index for p in chosen}
+    if not chosen:
+        return chosen
+    edge = chosen[-1]
+    for step in seen.steps:
+        if step.start <= edge.index < step.end:
+            chosen += [replace(edge, index=n) for n in range(step.start, step.end) if n not in have]
+    return chosen
+
+
+def _size(seen: View, n: int, edits: Mapping[bytes, Edit]) -> int:
+    edit = None if seen.messages[n].is_system else edits.get(seen.keys[n])
+    return seen.whole[n] if edit is None else edit.after
+
+
+def _place(
+    seen: View, wanted: Sequence[Insert], edits: dict[bytes, Edit]
+) -> tuple[dict[int, list[Insert]], list[Insert], dict[bytes, Edit]]:
+    """Where each insert goes: appended to a message, in a message of ours, or - kept - as an edit."""
+    by_index: dict[int, list[Insert]] = {}
+    after: list[Insert] = []
+    system = inserts.system_target(seen)
+    tail, own = inserts.tail_target(seen)
+    for insert in wanted:
+        place = system if insert.place == "system" else None
+        if place is not None:
+            by_index.setdefault(place, []).append(insert)
+        elif tail is not None and insert.kept:
+            edits = {**edits, seen.keys[tail]: _kept(seen, tail, insert, edits.get(seen.keys[tail]))}
+        elif tail is not None:
+            by_index.setdefault(tail, []).append(replace(insert, place="tail"))
+        elif own:
+            after.append(insert)
+    return by_index, after, edits
+
+
+def _kept(seen: View, index: int, insert: Insert, old: Edit | None) -> Edit:
+    size = seen.weigh.count(insert.text)
+    if old is None or old.text is None:
+        whole = seen.whole[index]
+        return Edit(seen.keys[index], "append", insert.text, insert.source, "kept at the tail", whole, whole + size)
+    return replace(old, text=old.text + insert.text, after=old.after + size)
+
+
+def _plan(
+    seen: View,
+    session: Session,
+    policy: Policy,
+    edits: dict[bytes, Edit],
+    placed: Sequence[tuple[int, Insert]],
+    notes: list[Note],
+    made: Rendering,
+    now: float,
+    asked: bool,
+) -> Plan:
+    new = tuple(e for k, e in edits.items() if session.edits.get(k) != e)
+    added = sum(seen.weigh.count(i.text) for _, i in placed)
+    return Plan(
+        messages=tuple(made.raws) if edits or placed else None,
+        new=new,
+        edits=edits if policy.literal else {**session.edits, **edits},
+        placed=tuple(placed),
+        asks=(),
+        notes=tuple(notes),
+        marks=tuple(made.marks),
+        sizes=tuple(made.sizes),
+        keys=seen.keys,
+        before=seen.head + sum(seen.whole),
+        after=seen.head + sum(made.sizes) + added,
+        predicted=_predicted(seen, session, made, now),
+        asked=asked and any(i.source == "ask" for _, i in placed),
+    )
+
+
+def _predicted(seen: View, session: Session, made: Rendering, now: float) -> int:
+    """Tokens that the provider's cache should serve of what goes out now."""
+    if not session.sent:
+        return min(seen.cached, seen.head + sum(made.sizes))
+    if session.sent_at is None or now - session.sent_at > seen.model.ttl_s or seen.model.cache == "none":
+        return 0
+    same = seen.head
+    for mine, theirs, size in zip(made.marks, session.sent, made.sizes, strict=False):
+        if mine != theirs:
+            break
+        same += size
+    return same // seen.model.block * seen.model.block if same >= seen.model.min else 0
+
+
+def _refused(seen: View, session: Session, rule: str, why: str) -> Plan:
+    """The original goes out; old edits stay remembered."""
+    return Plan(
+        messages=None,
+        new=(),
+        edits=session.edits,
+        placed=(),
+        asks=(),
+        notes=(Note("refused", why),),
+        marks=tuple(m.form for m in seen.messages),
+        sizes=tuple(seen.whole),
+        keys=seen.keys,
+        before=seen.head + sum(seen.whole),
+        after=seen.head + sum(seen.whole),
+        predicted=0,
+        asked=False,
+        refused=rule,
+    )

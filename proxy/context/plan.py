@@ -1,0 +1,156 @@
+"""The data that flows through a rewrite: View, Proposal, Edit, Insert, Ask, Note, Plan.
+
+Stages look at a View and return Proposals (what could go); a schedule turns some into Edits (what goes, from
+now on and byte for byte); Inserts are texts of ours that are no part of the history; the Plan is what the
+caller sends and remembers. All of it is data: nothing here does anything by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from proxy.chat.group import Group, Step
+from proxy.chat.message import Message, Request
+from proxy.chat.tokens import Weigh
+from proxy.context.prices import Model
+
+Action = Literal["text", "gone", "text_only", "append"]
+"""text: another text. gone: left out. text_only: an assistant message without its calls. append: text at its end."""
+
+STRENGTH: dict[Action, int] = {"append": 0, "text": 1, "text_only": 2, "gone": 3}
+"""An edit is superseded only by a stronger one, or by a shorter text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A decision about one message, made once and repeated byte for byte ever after.
+
+    key: the message's chain key. text: the new or the appended text; None where it is gone or only loses its
+    calls. before, after: its tokens as it came and as it goes out.
+    """
+
+    key: bytes
+    action: Action
+    text: str | None
+    stage: str
+    reason: str
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What a stage would do to messages[index].
+
+    after: tokens that would be left (an estimate where `write` makes the text late). since: the index of the message
+    with which it became possible; the rent of carrying the message is counted from there. write: makes the text
+    when the proposal is taken, for texts that depend on what else stands in the prompt then.
+    """
+
+    index: int
+    action: Action
+    stage: str
+    reason: str
+    after: int
+    text: str | None = None
+    since: int = 0
+    write: Callable[[frozenset[int]], str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Insert:
+    """A text of ours at the tail or behind the system prompt. kept: it stays where it is put, as an `append` edit."""
+
+    place: Literal["tail", "system"]
+    source: str
+    text: str
+    kept: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A question that only a model can answer. Pure code never asks: the caller does, and calls again, or does not."""
+
+    kind: str
+    prompt: str
+    about: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something for the record and the operator: never seen by the model."""
+
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class View:
+    """The conversation as it would go out now, old edits applied.
+
+    messages, keys, tokens (as each would go out, 0 where gone), whole (tokens as each came): one entry a message.
+    edits: those in force. head: tokens in front of the messages (tools). active: the index at which the active group begins.
+    cached: tokens at the front that the provider's cache is expected to hold. requests: how many requests
+    the thread has had up to each message (its assistant messages): differences of it are ages.
+    budget: the most tokens the prompt should have, None where no limit is known. strategies: for which wire format each
+    message was made; strategy: which one it goes to now. is_result: tool results, and user messages that are really
+    tool output. literal: edits are made anew with every request.
+    """
+
+    request: Request
+    messages: tuple[Message, ...]
+    keys: Sequence[bytes]
+    tokens: Sequence[int]
+    whole: Sequence[int]
+    edits: Mapping[bytes, Edit]
+    steps: Sequence[Step]
+    groups: Sequence[Group]
+    active: int
+    head: int
+    cached: int
+    requests: Sequence[int]
+    model: Model
+    budget: int | None
+    weigh: Weigh
+    strategies: Sequence[str]
+    strategy: str
+    is_result: Sequence[bool]
+    literal: bool
+
+    @property
+    def total(self) -> int:
+        """Tokens of the whole prompt as it would go out."""
+        return self.head + sum(self.tokens)
+
+    def edit(self, index: int) -> Edit | None:
+        """The edit in force on messages[index]. System messages bear none: they share their neighbour's key."""
+        return None if self.messages[index].is_system else self.edits.get(self.keys[index])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """What to send, and what to remember of it.
+
+    messages: the bytes of each message to send, None where the client's own array goes as it is. new: edits to be
+    stored before the bytes go out. edits: all that are in force then. placed: inserts, each with the index of the message
+    that it is appended to, -1 for a message of ours at the end. marks: a 16-byte mark of each outgoing message (see `Session.sent`). before, after, predicted: tokens of the prompt as it came,
+    as it goes, and of its cached front. asked: a STATE block was asked for. refused: the rule or reason for which
+    the original goes out instead.
+    """
+
+    messages: tuple[bytes, ...] | None
+    new: tuple[Edit, ...]
+    edits: Mapping[bytes, Edit]
+    placed: tuple[tuple[int, Insert], ...]
+    asks: tuple[Ask, ...]
+    notes: tuple[Note, ...]
+    marks: tuple[bytes, ...]
+    sizes: tuple[int, ...]
+    keys: Sequence[bytes]
+    before: int
+    after: int
+    predicted: int
+    asked: bool
+    refused: str | None = None

@@ -1,0 +1,96 @@
+"""A policy: a list of stages with settings, a schedule, a budget, and how the model's own state is kept.
+
+Policies are TOML files; the stages are shared between them. What a file leaves out has the value here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, get_args
+
+from proxy.context.stage import Stage, make_stage
+from proxy.errors import ConfigError
+
+ScheduleName = Literal["always", "over_budget", "when_it_pays"]
+Mode = Literal["rewrite", "observe", "passthrough"]
+AskWhen = Literal["always", "when_needed", "never"]
+StatePlace = Literal["system", "tail"]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How prompts are rewritten."""
+
+    name: str
+    stages: tuple[Stage, ...] = ()
+    schedule: ScheduleName = "when_it_pays"
+    """When a proposal becomes an edit."""
+    mode: Mode = "rewrite"
+    """rewrite; observe (plan, record, send the original); passthrough (store and measure only)."""
+    budget: float = 0.8
+    """Share of the model's window that a prompt may fill."""
+    low: float = 0.6
+    """Share of the window down to which `over_budget` goes, once it acts."""
+    ask: AskWhen = "when_needed"
+    """When the model is asked to end its answer with a STATE block."""
+    state_place: StatePlace = "tail"
+    """Where guidelines and state go: behind the system prompt (literal), or at the tail."""
+    guidelines: str = ""
+    """Text in place of our own history guidelines; empty: ours."""
+    observation: re.Pattern[str] | None = None
+    """User messages that match are really tool output."""
+
+    @property
+    def literal(self) -> bool:
+        """Whether edits are made anew with every request, and withdrawn, as the source designs do."""
+        return self.schedule == "always"
+
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "schedule": get_args(ScheduleName),
+    "mode": get_args(Mode),
+    "ask": get_args(AskWhen),
+    "state_place": get_args(StatePlace),
+}
+
+
+def read_policy(table: Mapping[str, Any], built_in: Mapping[str, type], *, source: str = "") -> Policy:
+    """The policy in a parsed TOML file. ConfigError names the key, the value and what is allowed."""
+    known = {f.name for f in fields(Policy)}
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        if key not in known:
+            raise ConfigError(key, value, "one of " + ", ".join(sorted(known)), source=source)
+        if key in _CHOICES and value not in _CHOICES[key]:
+            raise ConfigError(key, value, "one of " + ", ".join(_CHOICES[key]), source=source)
+        if key in ("budget", "low") and not (isinstance(value, int | float) and 0 < value <= 1):
+            raise ConfigError(key, value, "a share between 0 and 1", source=source)
+        if key in ("name", "guidelines") and not isinstance(value, str):
+            raise ConfigError(key, value, "a text", source=source)
+        if key == "stages":
+            if not isinstance(value, list):
+                raise ConfigError(key, value, "a list of tables [[stages]]", source=source)
+            value = tuple(make_stage(row, built_in, source=source) for row in value)
+        if key == "observation":
+            value = compile_patterns(value, source=source)
+        values[key] = value
+    if "name" not in values:
+        raise ConfigError("name", None, "the policy's name", source=source)
+    return Policy(**values)
+
+
+def compile_patterns(patterns: Any, *, source: str = "") -> re.Pattern[str] | None:
+    """Several regular expressions as one, None for none of them. ConfigError where one cannot be compiled."""
+    if not isinstance(patterns, list | tuple) or not all(isinstance(p, str) for p in patterns):
+        raise ConfigError("observation", patterns, "a list of regular expressions", source=source)
+    try:
+        return re.compile("|".join(f"(?:{p})" for p in patterns)) if patterns else None
+    except re.error as problem:
+        raise ConfigError("observation", patterns, f"regular expressions ({problem})", source=source) from problem
+
+
+def with_schedule(policy: Policy, schedule: ScheduleName) -> Policy:
+    """The same policy under another schedule."""
+    return replace(policy, schedule=schedule)

@@ -1,0 +1,70 @@
+"""WHEN proposals become edits: always, over_budget, when_it_pays.
+
+Every edit moves the cached prefix: what stands behind it has to be written to the provider's cache again. So
+edits come in batches, and `when_it_pays` makes one when the rent paid for carrying stale tokens has reached the price
+of getting rid of them: the rent-or-buy (ski rental) rule, which never pays more than twice what
+hindsight would have paid (Karlin et al. 1988).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from proxy.context.plan import Proposal, View
+
+
+
+def always(view: View, proposals: Sequence[Proposal]) -> list[Proposal]:
+    """Every proposal, at once: what the source designs do."""
+    return list(proposals)
+
+
+def over_budget(view: View, proposals: Sequence[Proposal], high: int, low: int) -> list[Proposal]:
+    """None while the prompt is at most `high` tokens; else the oldest, down to `low`."""
+    total = view.total
+    if total <= high:
+        return []
+    taken = []
+    for proposal in proposals:
+        if total <= low:
+            break
+        taken.append(proposal)
+        total -= saved(view, proposal)
+    return taken
+
+
+def when_it_pays(view: View, proposals: Sequence[Proposal], share: float = 1.0) -> list[Proposal]:
+    """The batch of proposals that has paid for itself, from one of them on to the end; or none.
+
+    For a batch that begins at message j: its price is what this request costs more with the edits than without,
+    `w` for each token that has to be written again and `r` for each that is still served; its rent is `r` for each token that it
+    saves and each request since it could have been saved. The longest batch whose rent has reached `share` of
+    its price is taken. A price of nothing or less (a cold cache, a prefix that the client moved) is always paid.
+    """
+    if not proposals:
+        return []
+    w, r = view.model.w, view.model.r
+    total = view.total
+    keep = w * (total - view.cached) + r * view.cached
+    offsets = [view.head]
+    for size in view.tokens:
+        offsets.append(offsets[-1] + size)
+    now = view.requests[-1]
+    best = len(proposals)
+    saving = rent = 0.0
+    for n in range(len(proposals) - 1, -1, -1):
+        proposal = proposals[n]
+        gain = saved(view, proposal)
+        saving += gain
+        rent += r * gain * (now - view.requests[proposal.since])
+        cached = min(view.cached, offsets[proposal.index])
+        left = total - saving
+        price = w * (left - cached) + r * cached - keep
+        if saving > 0 and rent >= share * price:
+            best = n
+    return list(proposals[best:])
+
+
+def saved(view: View, proposal: Proposal) -> int:
+    """Tokens that a proposal takes off the prompt as it would go out now."""
+    return max(0, view.tokens[proposal.index] - proposal.after)

@@ -1,0 +1,74 @@
+"""All that is remembered of one thread between two requests, and how it moves on.
+
+A Session is a value: planning never changes it, `sent` and `answered` return the next one. What it holds can
+be read back from the store by any replica; the marks of the last prompt cannot, and are only used to predict
+what the provider's cache holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from proxy.context.plan import Edit, Plan
+
+DRIFT_LIMIT = 3
+"""Exchanges in a row with fewer cached tokens reported than half of those predicted, until new edits stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What a rewrite may know beside the request itself.
+
+    edits: in force, by chain key. states: the model's STATE blocks as (key of the answer, text), oldest first.
+    sent, sizes: a 16-byte mark and the size in tokens of each message of the last prompt. sent_at: when, in seconds. asked_at: how many edits there were when
+    the model was last asked for its state. drift: exchanges in a row in which the cache served less than predicted.
+    stopped: why this thread is not rewritten any more. limit: a context window that the upstream named.
+    """
+
+    edits: Mapping[bytes, Edit] = field(default_factory=dict)
+    states: tuple[tuple[bytes, str], ...] = ()
+    sent: tuple[bytes, ...] = ()
+    sizes: tuple[int, ...] = ()
+    sent_at: float | None = None
+    asked_at: int = 0
+    drift: int = 0
+    stopped: str | None = None
+    limit: int | None = None
+
+    @property
+    def state(self) -> str | None:
+        """The newest STATE block."""
+        return self.states[-1][1] if self.states else None
+
+    @property
+    def may_edit(self) -> bool:
+        """Whether new edits may be made: not while the provider's cache behaves otherwise than predicted."""
+        return self.stopped is None and self.drift < DRIFT_LIMIT
+
+    def after_sending(self, plan: Plan, now: float) -> Session:
+        """The session once the plan's bytes have gone out."""
+        return replace(
+            self,
+            edits=plan.edits,
+            sent=plan.marks,
+            sizes=plan.sizes,
+            sent_at=now,
+            asked_at=len(plan.edits) if plan.asked else self.asked_at,
+        )
+
+    def after_answer(self, *, predicted: int, cached: int | None, state: tuple[bytes, str] | None) -> Session:
+        """The session once an answer has ended. `cached` is None where the upstream reported none: that says nothing."""
+        drift = self.drift
+        if cached is not None and predicted > 0:
+            drift = drift + 1 if cached < predicted // 2 else 0
+        return replace(self, drift=drift, states=(*self.states, state) if state else self.states)
+
+    def forked(self, keys: Sequence[bytes]) -> Session:
+        """The session of a thread that leaves this one: only what belongs to the messages that both share."""
+        shared = set(keys)
+        return replace(
+            self,
+            edits={key: edit for key, edit in self.edits.items() if key in shared},
+            states=tuple(state for state in self.states if state[0] in shared),
+        )

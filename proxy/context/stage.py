@@ -1,0 +1,76 @@
+"""What a stage is, and how one is found by its name or by `module:Class`.
+
+A stage is a frozen dataclass called with a View: its fields are its settings, its docstring its entry in the
+README, its module's name its name in config, metrics and notes. It says what could go; the schedule says when.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+
+from proxy.context.plan import Proposal, View
+from proxy.errors import ConfigError
+
+When = Literal["schedule", "always", "last"]
+"""schedule: as the policy says. always: a matter of correctness, at once. last: only while the budget is exceeded."""
+
+
+@runtime_checkable
+class Stage(Protocol):
+    """What could go from a conversation."""
+
+    when: ClassVar[When]
+
+    def __call__(self, view: View) -> Iterable[Proposal]:
+        """Proposals for messages of the view, in any order; no message twice."""
+        ...  # pragma: no cover
+
+
+def find_stage(name: str, built_in: Mapping[str, type]) -> type:
+    """The stage class of that name: one of ours, or a user's own as `module:Class`. ConfigError where there is none."""
+    if name in built_in:
+        return built_in[name]
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        raise ConfigError("stages.use", name, "one of " + ", ".join(built_in) + ", or module:Class")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as problem:
+        raise ConfigError("stages.use", name, f"an importable class ({problem})") from problem
+    if not (isinstance(found, type) and is_dataclass(found) and callable(found)):
+        raise ConfigError("stages.use", name, "a dataclass that can be called with a View")
+    return found
+
+
+def make_stage(table: Mapping[str, Any], built_in: Mapping[str, type], *, source: str = "") -> Stage:
+    """A stage from its table in a policy file: `use` names it, the other keys are its fields."""
+    if "use" not in table:
+        raise ConfigError("stages", dict(table), "a table with a key `use`", source=source)
+    kind = find_stage(str(table["use"]), built_in)
+    known = {f.name: f for f in fields(kind)}
+    settings = {name: value for name, value in table.items() if name != "use"}
+    for name, value in settings.items():
+        if name not in known:
+            raise ConfigError(f"stages.{table['use']}.{name}", value, "one of " + ", ".join(known), source=source)
+        default = known[name].default
+        if default is not MISSING and not _fits(value, default):
+            raise ConfigError(f"stages.{table['use']}.{name}", value, f"like {default!r}", source=source)
+        if isinstance(value, list):
+            settings[name] = tuple(value)
+    made = kind(**settings)
+    if not isinstance(made, Stage):
+        raise ConfigError("stages.use", table["use"], "a class with `when` and `__call__`", source=source)
+    return made
+
+
+def _fits(value: object, default: object) -> bool:
+    if isinstance(default, bool) or isinstance(value, bool):
+        return isinstance(value, bool) and isinstance(default, bool)
+    if isinstance(default, float):
+        return isinstance(value, int | float)
+    if isinstance(default, tuple):
+        return isinstance(value, list)
+    return default is None or isinstance(value, type(default))

@@ -1,0 +1,43 @@
+"""Keep the last groups, or the last tokens in whole groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from proxy.context.plan import Proposal, View
+from proxy.context.stage import When
+
+
+@dataclass(frozen=True, slots=True)
+class CloseWindow:
+    """Leave out all groups but the last ones; system messages stay. The sequential rolling window of std::slop."""
+
+    groups: int = 0
+    """How many groups stay, the active one among them; 0: all."""
+    tokens: int = 0
+    """Whole groups from the end that stay while they have at most this many tokens; 0: no such limit."""
+    when: ClassVar[When] = "schedule"
+
+    def __call__(self, view: View) -> Iterable[Proposal]:
+        """Every message of the groups outside the window is gone, from the group that pushed it out."""
+        first = self._first(view)
+        if first == 0:
+            return
+        reason = f"outside the last {len(view.groups) - first} groups"
+        for position, group in enumerate(view.groups[:first]):
+            pushed = min(position + len(view.groups) - first, len(view.groups) - 1)
+            for n in range(group.start, group.end):
+                yield Proposal(n, "gone", "close_window", reason, 0, since=view.groups[pushed].start)
+
+    def _first(self, view: View) -> int:
+        """The number of the first group that stays; the active one always does."""
+        first = max(0, len(view.groups) - self.groups) if self.groups else 0
+        if self.tokens:
+            total = 0
+            for n in range(len(view.groups) - 1, first - 1, -1):
+                total += sum(view.tokens[view.groups[n].start : view.groups[n].end])
+                if total > self.tokens:
+                    return min(n + 1, len(view.groups) - 1)
+        return first

@@ -1,0 +1,62 @@
+"""Cut tool results by age: three tiers, after std::slop's dynamic tool truncation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from proxy.chat.key import public_id
+from proxy.chat.tokens import PER_MESSAGE, estimate
+from proxy.context.plan import Proposal, View
+from proxy.context.stage import When
+
+HINT = "... [TRUNCATED. Use query_db(sql=\"SELECT content FROM messages WHERE id='<ID>'\") to see full output]"
+
+
+@dataclass(frozen=True, slots=True)
+class TruncateResults:
+    """Cut results in three tiers: the newest of the active group, its older ones, and those of inactive groups.
+
+    Under `always` an edit is superseded as its result ages; else a result is cut once, when it has left the first tier.
+    """
+
+    recent: int = 5
+    """How many results of the active group are in the first tier."""
+    recent_chars: int = 5000
+    """Characters kept of a result in the first tier."""
+    active_chars: int = 1000
+    """Characters kept of an older result of the active group."""
+    inactive_chars: int = 300
+    """Characters kept of a result of an inactive group."""
+    head: float = 0.2
+    """Share of the kept characters that comes from the beginning; the rest is from the end."""
+    hint: str = HINT
+    """What stands after the kept text; <ID> is the message's id, <MISSING> how many characters are left out."""
+    when: ClassVar[When] = "schedule"
+
+    def __call__(self, view: View) -> Iterable[Proposal]:
+        """A proposal for each result over the limit of its tier."""
+        results = [n for n, is_result in enumerate(view.is_result) if is_result]
+        active = [n for n in results if n >= view.active]
+        recent = set(active[-self.recent :] if self.recent else ())
+        for at, n in enumerate(results):
+            limit, tier, since = self.inactive_chars, "inactive group", view.active
+            if n in recent:
+                limit, tier, since = self.recent_chars, "newest results", n
+            elif n >= view.active:
+                limit, tier, since = self.active_chars, "older results", results[at + self.recent]
+            message = view.messages[n]
+            if len(message.text) <= limit or message.shape not in ("string", "parts"):
+                continue
+            if not view.literal and (n in recent or view.edit(n) is not None):
+                continue
+            text = self.cut(message.text, limit, public_id(view.keys[n]))
+            reason = f"{tier}: {len(message.text)} characters cut to {limit}"
+            yield Proposal(n, "text", "truncate_results", reason, PER_MESSAGE + estimate(text), text, since)
+
+    def cut(self, text: str, limit: int, message_id: str) -> str:
+        """`limit` characters of the text, from both ends, and the hint, which does not count against the limit."""
+        head = int(limit * self.head)
+        hint = self.hint.replace("<ID>", message_id).replace("<MISSING>", str(len(text) - limit))
+        return f"{text[:head]}\n[...]\n{text[len(text) - (limit - head) :]}\n{hint}"

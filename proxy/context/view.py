@@ -1,0 +1,111 @@
+"""The conversation as it would go out now: old edits repeated, sizes known, the cache predicted.
+
+This is where a request and what is remembered of its thread meet; everything after it only looks at the View.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from proxy.chat import group, key
+from proxy.chat.message import Message, Request
+from proxy.chat.tokens import Weigh
+from proxy.context.plan import Edit, View
+from proxy.context.policy import Policy
+from proxy.context.prices import Model
+from proxy.context.session import Session
+
+
+def build(
+    request: Request,
+    keys: Sequence[bytes],
+    session: Session,
+    policy: Policy,
+    model: Model,
+    now: float,
+    weigh: Weigh,
+    strategy: str,
+    strategies: Sequence[str],
+) -> View:
+    """The View of a request. Literal policies begin from the client's own history, all others from their old edits."""
+    messages = request.messages
+    here = {k for k, m in zip(keys, messages, strict=True) if not m.is_system}
+    edits = {} if policy.literal else {k: e for k, e in session.edits.items() if k in here}
+    whole = [weigh(m) for m in messages]
+    tokens = [size if m.is_system or (e := edits.get(k)) is None else e.after for m, k, size in zip(messages, keys, whole, strict=True)]
+    requests = []
+    count = 0
+    for message in messages:
+        count += message.role == "assistant"
+        requests.append(count)
+    groups = group.groups(messages, keys, policy.observation)
+    head = weigh.head(request.tools)
+    window = session.limit or model.window
+    return View(
+        request=request,
+        messages=messages,
+        keys=keys,
+        tokens=tokens,
+        whole=whole,
+        edits=edits,
+        steps=group.steps(messages),
+        groups=groups,
+        active=groups[-1].start if groups else 0,
+        head=head,
+        cached=_cached(messages, keys, edits, tokens, head, session, model, now),
+        requests=requests,
+        model=model,
+        budget=int(window * policy.budget) if window else None,
+        weigh=weigh,
+        strategies=strategies,
+        strategy=strategy,
+        is_result=[m.is_result or _observed(m, policy) for m in messages],
+        literal=policy.literal,
+    )
+
+
+def _observed(message: Message, policy: Policy) -> bool:
+    return bool(policy.observation and message.role == "user" and policy.observation.search(message.text))
+
+
+def mark(message: Message, edit: Edit | None) -> bytes:
+    """16 bytes that change whenever the message's outgoing bytes do."""
+    if edit is None:
+        return message.form
+    return message.derive(
+        lambda m: key.form(m.form + edit.action.encode() + (edit.text or "").encode("utf-8", "surrogatepass")), ("mark", edit)
+    )
+
+
+def _cached(
+    messages: Sequence[Message],
+    keys: Sequence[bytes],
+    edits: Mapping[bytes, Edit],
+    tokens: Sequence[int],
+    head: int,
+    session: Session,
+    model: Model,
+    now: float,
+) -> int:
+    """Tokens at the front that the provider's cache should hold, if the prompt went out as the View has it.
+
+    The longest common prefix with the last prompt; nothing when that is longer ago than the provider keeps it, or
+    the model caches nothing. After a restart the last prompt is unknown: then all up to the last answer counts as
+    cached, since taking a warm cache for a cold one is the dearer mistake.
+    """
+    if model.cache == "none" or session.sent_at is None or now - session.sent_at > model.ttl_s:
+        return 0
+    same = head
+    if session.sent:
+        sent = iter(session.sent)
+        for message, k, size in zip(messages, keys, tokens, strict=True):
+            edit = None if message.is_system else edits.get(k)
+            if edit is not None and edit.action == "gone":
+                continue
+            if next(sent, None) != mark(message, edit):
+                break
+            same += size
+    else:
+        last = max((n for n, m in enumerate(messages) if m.role == "assistant"), default=0)
+        same += sum(tokens[:last])
+    return same if same >= model.min else 0

@@ -1,0 +1,259 @@
+"""One request from end to end: plan, send, relay, remember.
+
+The promise that shapes this file: a request never fails because of the proxy. Whatever goes wrong before the
+first byte has reached the client ends in its original bytes going upstream, with the reason in a header and a counter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+
+import msgspec
+
+from proxy.errors import (
+    AnswerTooLong,
+    ClientGone,
+    NotManaged,
+    StoreUnavailable,
+    Unavailable,
+    UpstreamBroken,
+    UpstreamError,
+    UpstreamTimeout,
+)
+from proxy.exchange import finish
+from proxy.exchange.parts import Headers, Incoming, Outgoing, Parts
+from proxy.exchange.planning import prepare
+from proxy.exchange.record import Turn
+from proxy.memory import state as grammar
+from proxy.store.base import Outcome
+from proxy.stream.assemble import Answer
+from proxy.stream.relay import Relay
+from proxy.stream.withhold import without_state
+from proxy.upstream.client import Reply, Target
+
+log = logging.getLogger(__name__)
+
+ERROR_BODY = 1 << 20
+"""Bytes of an upstream's error that are read to be passed on after a second try."""
+_WINDOW = re.compile(rb"maximum context length is (\d{3,9})|context (?:size|window|length)[^0-9]{1,40}(\d{3,9})")
+
+
+class _Model(msgspec.Struct):
+    model: str = ""
+
+
+async def converse(parts: Parts, incoming: Incoming, out: Outgoing) -> None:
+    """Answer one chat request. Raises UpstreamError while nothing has been sent to the client yet; after that the
+    answer is ended here. Cancelled when the client leaves."""
+    began = parts.now()
+    if _is_off(incoming):
+        await forward(parts, incoming, out, "off")
+        return
+    try:
+        turn, target = await prepare(parts, incoming)
+    except NotManaged as reason:
+        await forward(parts, incoming, out, reason.reason)
+        return
+    except StoreUnavailable as problem:
+        if parts.settings.store.persist == "required":
+            raise Unavailable("the store is not available", hint="Try again later.") from problem
+        await forward(parts, incoming, out, "store")
+        return
+    except Exception:  # P4: no fault of ours may fail a request that would have worked without us; counted and logged
+        parts.metrics.swallowed_total.labels(where="prepare").inc()
+        log.exception("planning failed; the request goes on as it came")
+        await forward(parts, incoming, out, "error")
+        return
+    own = parts.now() - began
+    await _answer(parts, turn, target, incoming, out)
+    parts.metrics.request_seconds.labels(route="chat").observe(own)
+
+
+def _is_off(incoming: Incoming) -> bool:
+    return any(name == b"x-context-off" and value.strip() not in (b"", b"0") for name, value in incoming.headers)
+
+
+async def forward(parts: Parts, incoming: Incoming, out: Outgoing, reason: str) -> None:
+    """The client's bytes to upstream, and upstream's bytes back, with the reason said."""
+    parts.metrics.bypasses_total.labels(reason=reason).inc()
+    try:
+        model = msgspec.json.decode(incoming.body, type=_Model).model
+    except (ValueError, RecursionError):
+        model = ""  # not a body that names a model: the first upstream, as for any other path
+    target = parts.client.route(model or None)
+    reply = await parts.client.send(
+        target, incoming.method, incoming.path, incoming.query, incoming.headers, incoming.body, identity=False
+    )
+    try:
+        await out.start(reply.status, [*reply.headers, (b"x-context-fallback", reason.encode())])
+        async for data in reply.chunks():
+            await out.write(data)
+        await out.end()
+    except (UpstreamBroken, UpstreamTimeout):
+        parts.metrics.upstream_truncated_total.inc()
+        await out.abort()
+    finally:
+        await reply.close()
+
+
+async def _answer(parts: Parts, turn: Turn, target: Target, incoming: Incoming, out: Outgoing) -> None:
+    """Send the plan and bring back the answer; the exchange's end is recorded whatever it is."""
+    sent_at = parts.now()
+    try:
+        reply = await _send(parts, turn, target, incoming)
+    except UpstreamError as problem:
+        finish.later(parts, turn, finish.learnt(parts, turn, None, (), "failed", problem.status, note=problem.code))
+        raise
+    except (asyncio.CancelledError, ClientGone):
+        _gone(parts, turn, None, ())
+        raise
+    waited = parts.now() - sent_at
+    parts.metrics.first_token_seconds.labels(upstream=parts.metrics.label("upstream", target.name)).observe(waited)
+    try:
+        if reply.content_type.startswith("text/event-stream") and not reply.encoding and reply.status == 200:
+            await _stream(parts, turn, reply, out, waited * 1000)
+        else:
+            await _whole(parts, turn, reply, out, waited * 1000)
+    finally:
+        await reply.close()
+
+
+async def _send(parts: Parts, turn: Turn, target: Target, incoming: Incoming) -> Reply:
+    """The plan's bytes to upstream; a 400 to rewritten bytes is answered with one resend of the original."""
+
+    async def ask(body: bytes) -> Reply:
+        return await parts.client.send(target, incoming.method, incoming.path, incoming.query, incoming.headers, body)
+
+    thread = turn.place.thread
+    reply = await ask(turn.body)
+    if turn.policy.mode == "rewrite":
+        thread.state = thread.state.after_sending(turn.plan, parts.now())
+    if reply.status == 400 and turn.body != incoming.body:
+        await _learn_window(parts, turn, reply)
+        await reply.close()
+        turn.usage_added = False
+        reply = await ask(incoming.body)
+        turn.fallback = "upstream_reject"
+        parts.metrics.bypasses_total.labels(reason="upstream_reject").inc()
+        if reply.status < 400:
+            finish.stop_rewriting(turn, "upstream_reject")
+    return reply
+
+
+async def _learn_window(parts: Parts, turn: Turn, reply: Reply) -> None:
+    """Read an error's body for what it says about the model's window."""
+    try:
+        body = await reply.read(ERROR_BODY)
+    except UpstreamError:
+        return  # the status alone decides what is done next
+    _note_window(parts, turn, body)
+
+
+def _headers(turn: Turn, reply: Reply, *, changed: bool) -> Headers:
+    kept = [(n, v) for n, v in reply.headers if not (changed and n in (b"content-length", b"content-encoding"))]
+    return kept + finish.context_headers(turn)
+
+
+async def _stream(parts: Parts, turn: Turn, reply: Reply, out: Outgoing, first_byte_ms: float) -> None:
+    """Relay a stream as it comes; its terminal frame waits for the store."""
+    withhold = turn.plan.asked and parts.settings.state.withhold and turn.fallback != "upstream_reject"
+    relay = Relay(withhold_state=withhold, drop_usage=turn.usage_added, limit=parts.settings.limits.capture_mb << 20)
+    broken: UpstreamError | None = None
+    try:
+        await out.start(reply.status, _headers(turn, reply, changed=withhold or turn.usage_added))
+        try:
+            async for data in reply.chunks():
+                visible = relay.feed(data)
+                if visible:
+                    await out.write(visible)
+        except (UpstreamBroken, UpstreamTimeout) as problem:
+            broken = problem
+        rest = relay.end()
+        if rest:
+            await out.write(rest)
+    except (asyncio.CancelledError, ClientGone):
+        _gone(parts, turn, relay.answer, relay.blocks)
+        raise
+    answer = relay.answer
+    blocks = relay.blocks or [b.body for b in grammar.find(answer.text)] if turn.plan.asked else []
+    if broken is not None or answer.truncated:
+        code = broken.code if broken is not None else "upstream_broken"
+        finish.later(parts, turn, finish.learnt(parts, turn, answer, blocks, "partial", reply.status, note=code))
+        parts.metrics.upstream_truncated_total.inc()
+        message = broken.message if broken is not None else "the upstream ended its answer before it was complete"
+        await out.write((b"\n\n" if relay.unfinished else b"") + finish.error_event(message, code))
+        await out.abort()
+        return
+    rows = finish.learnt(parts, turn, answer, blocks, "complete", reply.status, first_byte_ms=first_byte_ms)
+    stored = await finish.durable(parts, turn, rows)
+    await out.end((b"" if stored else b": persist deferred\n\n") + relay.terminal)
+
+
+async def _whole(parts: Parts, turn: Turn, reply: Reply, out: Outgoing, first_byte_ms: float) -> None:
+    """Bring back an answer that is one body: it waits whole for the store, so that its headers can say how that went."""
+    try:
+        body = await reply.read(parts.settings.limits.body_mb << 20)
+    except UpstreamTimeout:
+        finish.later(parts, turn, finish.learnt(parts, turn, None, (), "failed", 504, note="upstream_timeout"))
+        raise
+    except AnswerTooLong:
+        await _too_long(parts, turn, reply, out)
+        return
+    except UpstreamBroken as problem:
+        finish.later(parts, turn, finish.learnt(parts, turn, None, (), "partial", reply.status, note=problem.code))
+        raise
+    except (asyncio.CancelledError, ClientGone):
+        _gone(parts, turn, None, ())
+        raise
+    if reply.status == 400:
+        _note_window(parts, turn, body)
+    readable = reply.status == 200 and not reply.encoding
+    blocks: list[str] = []
+    visible = body
+    if readable and turn.plan.asked and turn.fallback != "upstream_reject":
+        visible, blocks = without_state(body)
+        if not parts.settings.state.withhold:
+            visible = body
+    changed = visible != body
+    answer = Answer.from_body(visible) if readable else None
+    complete = answer is not None and answer.error is None and bool(answer.finish)
+    status: Outcome = "complete" if complete else "rejected" if reply.status >= 400 else "partial"
+    note = None if complete else f"http {reply.status}"
+    rows = finish.learnt(parts, turn, answer, blocks, status, reply.status, first_byte_ms=first_byte_ms, note=note)
+    stored = await finish.durable(parts, turn, rows)
+    headers = _headers(turn, reply, changed=changed)
+    if changed:
+        headers.append((b"content-length", b"%d" % len(visible)))
+    if not stored:
+        headers.append((b"x-context-persist", b"deferred"))
+    await out.start(reply.status, headers)
+    await out.end(visible)
+
+
+def _note_window(parts: Parts, turn: Turn, body: bytes) -> None:
+    """Where an error names the model's context window, remember it for models that we know none of."""
+    found = _WINDOW.search(body)
+    if found and turn.model.window is None and (b"context_length" in body or b"maximum context" in body):
+        if len(parts.limits) >= 1000:
+            parts.limits.clear()
+        parts.limits[turn.request.model] = int(found.group(1) or found.group(2))
+
+
+async def _too_long(parts: Parts, turn: Turn, reply: Reply, out: Outgoing) -> None:
+    """An answer larger than we hold: passed on as it comes, not understood."""
+    finish.later(parts, turn, finish.learnt(parts, turn, None, (), "partial", reply.status, note="too long to be stored"))
+    await out.start(reply.status, _headers(turn, reply, changed=False))
+    try:
+        async for data in reply.chunks():
+            await out.write(data)
+        await out.end()
+    except (UpstreamBroken, UpstreamTimeout):
+        parts.metrics.upstream_truncated_total.inc()
+        await out.abort()
+
+
+def _gone(parts: Parts, turn: Turn, answer: Answer | None, blocks: list[str]) -> None:
+    """The client left: record what there was, with nobody waiting for it."""
+    finish.later(parts, turn, finish.learnt(parts, turn, answer, blocks, "client_gone", 499))

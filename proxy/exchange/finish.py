@@ -1,0 +1,175 @@
+"""How an exchange ends: what is learnt from the answer, what is stored, and what the client waits for.
+
+The client sees the end of an answer when it is on disk, or after `limits.commit_wait_ms` with a word that it is not
+yet: an acknowledged turn survives a crash (FAULTS.md, chapter 2).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+import msgspec
+
+from proxy.chat import key
+from proxy.chat.dialects.completions import read_message
+from proxy.errors import NotManaged, StoreUnavailable
+from proxy.exchange import record
+from proxy.exchange.parts import Headers, Parts
+from proxy.exchange.record import Turn
+from proxy.exchange.threads import Node
+from proxy.memory import state as grammar
+from proxy.store.base import HeadRow, Outcome, OutcomeRow, Row, StateRow
+from proxy.stream.assemble import Answer
+
+
+def context_headers(turn: Turn) -> Headers:
+    """What we tell the client about its request."""
+    plan = turn.plan
+    after = plan.before if turn.observed or plan.messages is None else plan.after
+    told: Headers = [
+        (b"x-context-session", turn.place.thread.session.encode("utf-8", "replace")),
+        (b"x-context-tokens", b"%d, %d" % (plan.before, after)),
+    ]
+    if turn.fallback:
+        told.append((b"x-context-fallback", turn.fallback.encode()))
+    return told
+
+
+def learnt(parts: Parts, turn: Turn, answer: Answer | None, blocks: Sequence[str], status: Outcome, http: int, **more: object) -> list[Row]:
+    """Rows of an exchange's end, memory and metrics moved on. more: first_byte_ms, note, as OutcomeRow has them."""
+    now = parts.now()
+    thread = turn.place.thread
+    rows: list[Row] = []
+    usage = answer.usage if answer is not None else None
+    answer_key = None
+    if answer is not None and status == "complete" and 200 <= http < 300:
+        answer_key = _answers(parts, turn, answer, rows, now)
+    thread.failed = answer_key is None
+    if answer_key is not None:
+        state = _state(parts, turn, answer_key, blocks, rows, now)
+        cached = usage.cached if usage is not None else None
+        thread.state = thread.state.after_answer(predicted=turn.plan.predicted, cached=cached, state=state)
+    rows.append(
+        OutcomeRow(
+            tenant=turn.tenant,
+            session=thread.session,
+            exchange=turn.id,
+            status=status,
+            http_status=http,
+            finish=answer.finish.get(0) if answer is not None else None,
+            prompt_tokens=usage.prompt if usage is not None else None,
+            completion_tokens=usage.completion if usage is not None else None,
+            cached_tokens=usage.cached if usage is not None else None,
+            answer=answer_key,
+            fallback=turn.fallback,
+            first_byte_ms=_number(more.get("first_byte_ms")),
+            ended_at=now,
+            note=str(more["note"]) if more.get("note") else None,
+        )
+    )
+    if thread.head == turn.head:
+        rows.append(HeadRow(turn.tenant, thread.session, thread.name, turn.head, answer_key, now, thread.state.stopped))
+    _count(parts, turn, answer)
+    return rows
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _answers(parts: Parts, turn: Turn, answer: Answer, rows: list[Row], now: float) -> bytes | None:
+    """Store each choice's message as the client will send it back; the key of the first."""
+    thread, memory = turn.place.thread, turn.place.thread.memory
+    first = None
+    group_id = record.group_ids(turn)[-1]
+    position = sum(not m.is_system for m in turn.request.messages)
+    for index in sorted(answer.finish) or [0]:
+        raw = answer.message(index)
+        if raw is None:
+            continue
+        try:
+            message = read_message(raw)
+        except NotManaged:
+            parts.metrics.swallowed_total.labels(where="answer_unread").inc()
+            continue
+        chain_key = key.step(turn.head, message.digest)
+        if chain_key not in memory.nodes:
+            rows.append(
+                record.message_row(turn, message, chain_key, turn.head, position, group_id, now, answer=True, reached=True)
+            )
+            parts.threads.note(memory, chain_key, Node(message.form, thread.name, reached=True, strategy=turn.strategy))
+        if first is None:
+            first = chain_key
+            if thread.head == turn.head:
+                thread.answer = chain_key
+                thread.calls = frozenset(call.id for call in message.calls if call.id)
+    return first
+
+
+def _state(parts: Parts, turn: Turn, answer_key: bytes, blocks: Sequence[str], rows: list[Row], now: float) -> tuple[bytes, str] | None:
+    """The last block of an answer that was asked for one, cut to its limit."""
+    if not (blocks and turn.plan.asked) or not blocks[-1].strip():
+        return None
+    text = grammar.shorten(blocks[-1], parts.settings.state.max_chars)
+    thread = turn.place.thread
+    rows.append(StateRow(turn.tenant, thread.session, thread.name, answer_key, text, now))
+    return answer_key, text
+
+
+def _count(parts: Parts, turn: Turn, answer: Answer | None) -> None:
+    metrics = parts.metrics
+    metrics.tokens_before.observe(turn.plan.before)
+    metrics.tokens_after.observe(turn.plan.before if turn.observed else turn.plan.after)
+    metrics.live_threads.set(len(parts.threads))
+    metrics.message_cache_bytes.set(parts.messages.size)
+    metrics.store_queue.set(parts.store.queued)
+    usage = answer.usage if answer is not None else None
+    if usage is None:
+        return
+    metrics.prompt_tokens_total.inc(usage.prompt or 0)
+    metrics.completion_tokens_total.inc(usage.completion or 0)
+    if usage.cached is not None:
+        metrics.cached_tokens_total.labels(kind="predicted").inc(turn.plan.predicted)
+        metrics.cached_tokens_total.labels(kind="reported").inc(usage.cached)
+
+
+async def durable(parts: Parts, turn: Turn, rows: Sequence[Row]) -> bool:
+    """Whether the rows are on disk before `commit_wait_ms` is over. They go on being written in any case."""
+    written = parts.store.put(rows)
+    try:
+        await asyncio.wait_for(asyncio.shield(written), parts.settings.limits.commit_wait_ms / 1000)
+    except TimeoutError:
+        parts.metrics.persist_deferred_total.inc()
+        written.add_done_callback(lambda done: lost(parts, turn, done))
+        return False
+    except StoreUnavailable:
+        parts.metrics.persist_dropped_total.inc()
+        parts.threads.forget(turn.place.thread.memory)
+        return False
+    return True
+
+
+def later(parts: Parts, turn: Turn, rows: Sequence[Row]) -> None:
+    """Store without anybody waiting: for ends that no client sees."""
+    parts.store.put(rows).add_done_callback(lambda done: lost(parts, turn, done))
+
+
+def lost(parts: Parts, turn: Turn, done: asyncio.Future[None]) -> None:
+    """What was to be stored was not: forget the session, so that the next request finds out what is there."""
+    if not done.cancelled() and done.exception() is not None:
+        parts.metrics.persist_dropped_total.inc()
+        parts.threads.forget(turn.place.thread.memory)
+
+
+def stop_rewriting(turn: Turn, reason: str) -> None:
+    """The upstream took the original where it had refused our prompt: leave this thread as it is from now on."""
+    thread = turn.place.thread
+    thread.state = replace(thread.state, stopped=reason)
+
+
+def error_event(message: str, code: str) -> bytes:
+    """An error in a stream, in the form that every client raises cleanly (WIRE.md 1.8)."""
+    body = {"error": {"message": message, "type": "upstream_error", "param": None, "code": code}}
+    return b"data: " + msgspec.json.encode(body) + b"\n\n"

@@ -1,0 +1,205 @@
+"""Whose conversation is this, and what in it is new.
+
+The tenant is whoever holds the credential. The session is named by the path, a header or a body field, else found
+by the hash chain: the newest stored thread whose chain, up to and including an answer that we gave, is a prefix
+of what came in. Without a name only such a node may be used, so a wrong match costs quality, never privacy
+(DESIGN.md 4, WIRE.md 2). Inside a session the same chain tells threads apart: continuation, fork, retry, twin,
+side call.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import re
+import secrets
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from proxy.chat import key, slices
+from proxy.chat.message import Message, Request
+from proxy.exchange.threads import Node, SessionMemory, Thread, Threads
+from proxy.settings import Identity
+
+SIDE_CALL = 3
+"""At most so many messages beside the system prompt make a call with another system prompt a side call (WIRE.md 2.2)."""
+LONGEST = 256
+"""Bytes of a session's name as the client gives it; a longer one is hashed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a request belongs. kind: main, continuation, fork, retry, twin or side. at: the index of the last
+    message that was known before, -1 for none."""
+
+    thread: Thread
+    kind: str
+    at: int
+    explicit: bool
+
+
+def tenant_of(headers: Mapping[str, str], salt: str) -> str:
+    """One tenant per credential, as an HMAC of it: the credential itself is never kept."""
+    credential = headers.get("authorization") or headers.get("api-key") or headers.get("x-api-key") or ""
+    return hmac.new(b"context-proxy:" + salt.encode(), credential.encode("utf-8", "surrogateescape"), hashlib.sha256).hexdigest()[:32]
+
+
+def session_name(path: str | None, headers: Mapping[str, str], body: Request | None, settings: Identity) -> str | None:
+    """The session that the client names: by path, x-context-session, the headers that agents send, a body field."""
+    named = [path, headers.get("x-context-session")]
+    named += [headers.get(name.lower()) for name in settings.headers]
+    if settings.generic_header:
+        pattern = re.compile(settings.generic_header)
+        named += [value for name, value in headers.items() if pattern.search(name)]
+    for value in named:
+        if value and (name := _clean(value)):
+            return name
+    for field in settings.body_fields if body is not None else ():
+        value = _body_field(body, field) if body is not None else None
+        if value and (name := _clean(value)):
+            return name
+    return None
+
+
+def _body_field(request: Request, path: str) -> str | None:
+    top, _, rest = path.partition(".")
+    span = request.spans.get(top)
+    if span is None:
+        return None
+    raw: bytes | None = request.body[span[0] : span[1]]
+    if rest:
+        raw = slices.value(raw or b"", rest)
+    return slices.string(raw) if raw else None
+
+
+def _clean(value: str) -> str:
+    """A name that can be shown and stored: trimmed; one that is too long or unprintable becomes its hash."""
+    value = unicodedata.normalize("NFC", value.strip())
+    if not value or value.lower() in ("null", "none", "undefined"):
+        return ""
+    if len(value.encode("utf-8", "surrogatepass")) > LONGEST or not value.isprintable():
+        return "h-" + hashlib.blake2b(value.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return value
+
+
+def new_id() -> str:
+    """A name for a session, thread or exchange of ours: 80 random bits, in base32."""
+    return base64.b32encode(secrets.token_bytes(10)).decode().lower()
+
+
+async def identify(
+    threads: Threads, tenant: str, named: str | None, messages: Sequence[Message], keys: Sequence[bytes], *, retry: bool
+) -> Place:
+    """The thread of this request, new or old. StoreUnavailable passes through.
+
+    retry: the client says that it sends the same again.
+    """
+    nodes = [n for n, m in enumerate(messages) if not m.is_system]
+    memory, at = await _find(threads, tenant, named, messages, keys, nodes)
+    system = key.system_digest(messages)
+    if memory is None:
+        memory = threads.open_session(tenant, named or new_id(), named is not None)
+        return Place(_new(threads, memory, "main", system), "main", -1, named is not None)
+    thread = await threads.load(memory, memory.nodes[keys[at]].thread) if at >= 0 else None
+    if thread is None:
+        side = bool(memory.threads) and len(nodes) <= SIDE_CALL and all(t.system != system for t in memory.threads.values())
+        kind = "side" if side else "main"
+        return Place(_new(threads, memory, kind, system), kind, -1, named is not None)
+    kind = _kind(thread, messages, keys, nodes, at, retry)
+    if kind in ("fork", "twin"):
+        thread = _fork(threads, thread, kind, system, keys[: at + 1])
+    return Place(thread, kind, at, named is not None)
+
+
+async def _find(
+    threads: Threads, tenant: str, named: str | None, messages: Sequence[Message], keys: Sequence[bytes], nodes: Sequence[int]
+) -> tuple[SessionMemory | None, int]:
+    """(the session, the index of the deepest message that it holds), (None, -1) where there is none."""
+    if named is not None:
+        memory = threads.session(tenant, named)
+        if memory is None:
+            memory = threads.open_session(tenant, named, True)
+            await _recall(threads, memory, tenant, named, keys, nodes)
+        at = next((n for n in reversed(nodes) if keys[n] in memory.nodes), -1)
+        return memory, at
+    if not any(messages[n].role == "assistant" for n in nodes):
+        return None, -1  # nothing here can be an answer of ours: two first requests that are alike are two sessions
+    for n in reversed(nodes):
+        for session in reversed(threads.sessions_at(tenant, keys[n])):
+            memory = threads.session(tenant, session)
+            if memory is not None:
+                return memory, n
+    return await _search(threads, tenant, messages, keys, nodes)
+
+
+async def _search(
+    threads: Threads, tenant: str, messages: Sequence[Message], keys: Sequence[bytes], nodes: Sequence[int]
+) -> tuple[SessionMemory | None, int]:
+    """The same in the store, for what this process has forgotten or another one has stored."""
+    hits = [hit for hit in await threads.store.find(tenant, [keys[n] for n in nodes], None) if hit.reached]
+    if hits:
+        best = hits[0]
+        memory = threads.session(tenant, best.session) or threads.open_session(tenant, best.session, False)
+        await _recall(threads, memory, tenant, best.session, keys, nodes)
+        at = next((n for n in reversed(nodes) if keys[n] in memory.nodes), -1)
+        return (memory, at) if at >= 0 else (None, -1)
+    return _rewritten(threads, tenant, messages, keys, nodes)
+
+
+def _rewritten(
+    threads: Threads, tenant: str, messages: Sequence[Message], keys: Sequence[bytes], nodes: Sequence[int]
+) -> tuple[SessionMemory | None, int]:
+    """A first answer of ours that the client wrote in its own way: told by the ids of its calls."""
+    for at, n in enumerate(nodes[:-1]):
+        after = messages[nodes[at + 1]]
+        ids = frozenset(call.id for call in after.calls if len(call.id) >= 9)
+        if not ids:
+            continue
+        for thread in threads.answering(tenant, keys[n]):
+            if ids <= thread.calls:
+                return thread.memory, n
+    return None, -1
+
+
+async def _recall(
+    threads: Threads, memory: SessionMemory, tenant: str, session: str, keys: Sequence[bytes], nodes: Sequence[int]
+) -> None:
+    """Fill a session's memory with those of the present messages that the store holds."""
+    found = await threads.store.known(tenant, session, [keys[n] for n in nodes])
+    for n in nodes:
+        row = found.get(keys[n])
+        if row is not None:
+            threads.note(memory, keys[n], Node(row.form, row.thread, row.reached, row.strategy))
+            memory.stored = True
+
+
+def _kind(thread: Thread, messages: Sequence[Message], keys: Sequence[bytes], nodes: Sequence[int], at: int, retry: bool) -> str:
+    """How the request relates to the thread that brought its deepest known message."""
+    here = keys[at]
+    if here == thread.answer:
+        return "continuation"
+    new = [n for n in nodes if n > at]
+    if here != thread.head:
+        return "fork"
+    if not new:
+        return "retry" if retry or thread.failed else "twin"
+    # The answer came back in other words than ours: its place is trusted (WIRE.md 2.2, step 2).
+    if messages[new[0]].role == "assistant" or thread.failed:
+        return "continuation"
+    return "fork"
+
+
+def _new(threads: Threads, memory: SessionMemory, kind: str, system: bytes) -> Thread:
+    return threads.add(Thread(memory.tenant, memory.session, new_id(), kind, system, memory))
+
+
+def _fork(threads: Threads, thread: Thread, kind: str, system: bytes, shared: Sequence[bytes]) -> Thread:
+    """A thread that leaves another: it inherits the edits on the messages that both share."""
+    made = _new(threads, thread.memory, kind, system)
+    made.state = thread.state.forked(shared)
+    made.parent = thread.name
+    made.fork_key = shared[-1]
+    made.versions = {k: v for k, v in thread.versions.items() if k in made.state.edits}
+    return made

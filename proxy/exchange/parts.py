@@ -1,0 +1,74 @@
+"""What an exchange works with: made once by the composition root, handed down, never reached for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from proxy.chat.tokens import Weigh
+from proxy.context.policy import Policy
+from proxy.context.prices import Model
+from proxy.exchange.reading import MessageCache
+from proxy.exchange.threads import Threads
+from proxy.metrics import Metrics
+from proxy.settings import Settings
+from proxy.store.base import Store
+from proxy.upstream.client import Client
+
+Headers = list[tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """A request as it came. path: without the session's part. session: the one that the path names."""
+
+    method: str
+    path: str
+    query: bytes
+    headers: Headers
+    body: bytes
+    session: str | None
+
+
+class Outgoing(Protocol):
+    """The way back to the client."""
+
+    async def start(self, status: int, headers: Headers) -> None:
+        """Status and headers; once."""
+        ...
+
+    async def write(self, data: bytes) -> None:
+        """More of the body. Waits while the client is slow."""
+        ...
+
+    async def end(self, data: bytes = b"") -> None:
+        """The last of the body: only now does the answer look complete."""
+        ...
+
+    async def abort(self) -> None:
+        """Close the connection, so that the answer does not look complete."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Parts:
+    """Everything that one exchange needs beside the request."""
+
+    settings: Settings
+    store: Store
+    client: Client
+    metrics: Metrics
+    threads: Threads
+    messages: MessageCache
+    models: tuple[Model, ...]
+    policies: Mapping[str, Policy]
+    weigh: Callable[[Model], Weigh]
+    now: Callable[[], float] = time.time
+    limits: dict[str, int] = field(default_factory=dict)
+    """Context windows that upstreams have named, by model; the last 1,000."""
+    warm: set[int] = field(default_factory=set)
+    """Counters whose vocabulary has been read."""
+    told: set[str] = field(default_factory=set)
+    """What has been said once in the log and need not be said again; bounded by the routes and reasons there are."""

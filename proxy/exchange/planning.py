@@ -1,0 +1,165 @@
+"""From a request to a plan, off the event loop where it is long; and the new edits on disk before they are used."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+
+from proxy.chat import key
+from proxy.chat.dialects.completions import read_request, write_request
+from proxy.chat.message import Request
+from proxy.chat.tokens import Weigh
+from proxy.context.pipeline import rewrite
+from proxy.context.plan import Plan
+from proxy.context.policy import Policy
+from proxy.context.prices import Model, find_model
+from proxy.context.session import Session
+from proxy.errors import NotManaged, StoreUnavailable
+from proxy.exchange import identify, record
+from proxy.exchange.finish import lost
+from proxy.exchange.parts import Incoming, Parts
+from proxy.exchange.record import Turn
+from proxy.upstream.client import Target
+
+LARGE = 256 * 1024
+"""Bytes of a body from which it is read in a worker thread: the loop must not be held for 20 ms."""
+UNCOUNTED = 16 * 1024
+"""Characters not counted yet from which counting goes to a worker thread."""
+MANY = 1000
+"""Messages from which planning goes to a worker thread."""
+
+
+async def prepare(parts: Parts, incoming: Incoming) -> tuple[Turn, Target]:
+    """Everything up to the bytes that go upstream, stored as far as it must be.
+
+    Raises NotManaged where the request has to go on as it came, StoreUnavailable where the store cannot tell whose it is.
+    """
+    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in incoming.headers}
+    request = await _read(parts, incoming.body)
+    target = parts.client.route(request.model)
+    model = _model(parts, request.model)
+    tenant = identify.tenant_of(headers, parts.settings.identity.salt.get_secret_value())
+    named = identify.session_name(incoming.session, headers, request, parts.settings.identity)
+    keys = key.chain(tenant, request.messages)
+    weigh = parts.weigh(model)
+    await _count(parts, weigh, request)
+    retry = headers.get("x-stainless-retry-count", "0") not in ("", "0")
+    place = await identify.identify(parts.threads, tenant, named, request.messages, keys, retry=retry)
+    turn = Turn(
+        id=identify.new_id(),
+        tenant=tenant,
+        place=place,
+        request=request,
+        keys=keys,
+        policy=_policy(parts, headers, target),
+        model=model,
+        upstream=target.name,
+        strategy=target.strategy,
+        weigh=weigh,
+        began=parts.now(),
+    )
+    forms = record.ingest(parts.threads, turn, turn.began)
+    await _decide(parts, turn)
+    record.planned(turn, forms, turn.began)
+    await _commit(parts, turn)
+    return turn, target
+
+
+async def _read(parts: Parts, body: bytes) -> Request:
+    if len(body) < LARGE:
+        return read_request(body, parts.messages.read)
+    return await asyncio.to_thread(read_request, body, parts.messages.read)
+
+
+async def _count(parts: Parts, weigh: Weigh, request: Request) -> None:
+    """Have every message counted, in a worker thread where there is much to count, or a vocabulary to be read first."""
+    new = [m for m in request.messages if not weigh.known(m)]
+    if new and (id(weigh) not in parts.warm or sum(len(m.raw) for m in new) > UNCOUNTED):
+        await asyncio.to_thread(lambda: [weigh(m) for m in new])
+        parts.warm.add(id(weigh))
+
+
+def _policy(parts: Parts, headers: Mapping[str, str], target: Target) -> Policy:
+    """The policy that the request names, else its upstream's, else the one of the settings."""
+    wanted = headers.get("x-context-policy", "")
+    if wanted and wanted not in parts.policies:
+        parts.metrics.swallowed_total.labels(where="unknown_policy").inc()
+    return parts.policies.get(wanted) or parts.policies[target.policy or parts.settings.policy]
+
+
+def _model(parts: Parts, name: str) -> Model:
+    return find_model(parts.models, name)
+
+
+async def _decide(parts: Parts, turn: Turn, *, frozen: bool = False) -> None:
+    """Plan the turn and make the body to send."""
+    thread = turn.place.thread
+    state = thread.state
+    if turn.request.model in parts.limits:
+        state = replace(state, limit=parts.limits[turn.request.model])
+    if turn.policy.mode == "passthrough":
+        turn.plan = _measured(turn, state)
+    else:
+        turn.plan = await _rewrite(parts, turn, state, frozen=frozen)
+    plan = turn.plan
+    if turn.policy.mode != "rewrite":
+        turn.observed, turn.body = True, turn.request.body
+        return
+    if plan.refused:
+        turn.fallback = f"rule {plan.refused}"
+        parts.metrics.refusals_total.labels(rule=plan.refused).inc()
+    turn.usage_added = turn.request.stream and not turn.request.usage_wanted
+    try:
+        turn.body = write_request(turn.request, plan.messages, ask_usage=turn.usage_added)
+    except ValueError:  # stream_options is no object: upstream will say so, in its own words
+        turn.usage_added = False
+        turn.body = write_request(turn.request, plan.messages)
+
+
+async def _rewrite(parts: Parts, turn: Turn, state: Session, *, frozen: bool) -> Plan:
+    nodes = turn.place.thread.memory.nodes
+    strategies = [nodes[k].strategy if k in nodes else turn.strategy for k in turn.keys]
+
+    def plan() -> Plan:
+        return rewrite(
+            turn.request, state, turn.policy, turn.model, turn.began,
+            weigh=turn.weigh, keys=turn.keys, strategy=turn.strategy, strategies=strategies, frozen=frozen,
+        )  # fmt: skip
+
+    if len(turn.keys) < MANY and len(turn.request.body) < LARGE:
+        return plan()
+    try:
+        return await asyncio.wait_for(asyncio.to_thread(plan), parts.settings.limits.plan_ms / 1000)
+    except TimeoutError as problem:
+        raise NotManaged("timeout", "planning took longer than limits.plan_ms") from problem
+
+
+def _measured(turn: Turn, state: Session) -> Plan:
+    """The plan of `passthrough`: nothing changes, everything is known."""
+    sizes = tuple(turn.weigh(m) for m in turn.request.messages)
+    total = turn.weigh.head(turn.request.tools) + sum(sizes)
+    marks = tuple(m.form for m in turn.request.messages)
+    return replace(record.EMPTY, edits=state.edits, marks=marks, sizes=sizes, keys=turn.keys, before=total, after=total)
+
+
+async def _commit(parts: Parts, turn: Turn) -> None:
+    """Store what is known before upstream is asked. New edits wait to be durable, 250 ms at most: a crash or another
+    replica then repeats them, never decides again; where the store does not answer, the request goes out without them.
+    """
+    thread = turn.place.thread
+    rows, turn.rows = turn.rows, []
+    written = parts.store.put(rows)
+    written.add_done_callback(lambda done: lost(parts, turn, done))
+    if not (turn.policy.mode == "rewrite" and turn.plan.new):
+        return
+    try:
+        await asyncio.wait_for(asyncio.shield(written), parts.settings.limits.commit_wait_ms / 1000)
+    except (TimeoutError, StoreUnavailable):
+        parts.metrics.bypasses_total.labels(reason="edits_not_stored").inc()
+        turn.fallback = "store"
+        await _decide(parts, turn, frozen=True)
+        return
+    for edit in turn.plan.new:
+        parts.metrics.edits_total.labels(stage=edit.stage).inc()
+    thread.state = replace(thread.state, edits=turn.plan.edits)

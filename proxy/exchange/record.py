@@ -1,0 +1,283 @@
+"""From what happened to the rows that are stored: every message once, every exchange enough to build it again.
+
+Rows are made here, with the ids and times that the middle gave; the store inserts them as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from proxy.chat import group, key
+from proxy.chat.message import Message, Request
+from proxy.chat.tokens import Weigh
+from proxy.context.plan import Edit, Plan
+from proxy.context.policy import Policy
+from proxy.context.prices import Model
+from proxy.exchange.identify import Place
+from proxy.exchange.threads import Node, Threads
+from proxy.store.base import EditRow, ExchangeRow, FormRow, HeadRow, MessageRow, Row, SessionRow, StateRow, ThreadRow
+
+
+EMPTY = Plan(None, (), {}, (), (), (), (), (), (), 0, 0, 0, asked=False)
+"""The plan of a turn that has not been planned yet."""
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """One request on its way: whose it is, what was planned, what was sent.
+
+    fallback: why the original went out. usage_added: the proxy asked upstream for usage. body: the bytes sent. observed: the
+    plan was only recorded.  rows: what is still to be stored.
+    """
+
+    id: str
+    tenant: str
+    place: Place
+    request: Request
+    keys: Sequence[bytes]
+    policy: Policy
+    model: Model
+    upstream: str
+    strategy: str
+    weigh: Weigh
+    began: float
+    plan: Plan = EMPTY
+    body: bytes = b""
+    usage_added: bool = False
+    fallback: str | None = None
+    observed: bool = False
+    rows: list[Row] = field(default_factory=list)
+
+    @property
+    def head(self) -> bytes:
+        """The chain key of the request's end."""
+        return self.keys[-1]
+
+
+class Forms(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an exchange needs beside the chain to build the client's messages again, in its row as JSON.
+
+    system: [index, form] of each system message. other: [index, form] of messages that came in another form than the
+    one stored first. gap: what stood between two messages. whole: the form of the messages array where it cannot be put
+    together from these.
+    """
+
+    system: list[tuple[int, str]] = []
+    other: list[tuple[int, str]] = []
+    gap: str = ","
+    whole: str = ""
+
+
+class Sent(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was inserted, in an exchange's row as JSON: [index or -1, place, form of the text], whether usage was asked for
+    and whether the original went out as it came."""
+
+    inserts: list[tuple[int, str, str]] = []
+    usage: bool = False
+    original: bool = False
+
+
+def ingest(threads: Threads, turn: Turn, now: float) -> Forms:
+    """Put the rows of what is new in the request on the turn, and note it in memory.
+
+    Memory is moved on before the store has answered, and before anything is waited for, so that a second request that arrives
+    meanwhile does not store the same again; where storing fails, the session is forgotten and read back.
+    """
+    thread, memory = turn.place.thread, turn.place.thread.memory
+    rows = turn.rows
+    if not memory.stored:
+        rows.append(SessionRow(turn.tenant, memory.session, memory.explicit, now))
+        memory.stored = True
+    if not thread.stored:
+        rows.append(
+            ThreadRow(turn.tenant, memory.session, thread.name, thread.parent, thread.fork_key, thread.kind, thread.system, now)
+        )
+        rows += _inherited(turn, now)
+        thread.stored = True
+    if thread.head is None and not memory.explicit:
+        threads.begun(thread, turn.head)
+    thread.head = turn.head
+    thread.answer = None
+    thread.calls = frozenset()
+    thread.failed = False
+    return _ingest_messages(threads, turn, now)
+
+
+def planned(turn: Turn, forms: Forms, now: float) -> None:
+    """Put the rows of what was planned on the turn: new edits, the exchange, where the thread stands."""
+    thread = turn.place.thread
+    if turn.policy.mode == "rewrite":
+        turn.rows += edit_rows(turn, turn.plan.new, now)
+        turn.rows += _withdrawn(turn, now)
+    turn.rows.append(_exchange_row(turn, forms, now))
+    turn.rows.append(HeadRow(turn.tenant, thread.session, thread.name, turn.head, None, now, thread.state.stopped))
+
+
+def _inherited(turn: Turn, now: float) -> list[Row]:
+    """A fork's edits and states, copied: the old branch and the new one go their own ways from here."""
+    thread, memory = turn.place.thread, turn.place.thread.memory
+    rows: list[Row] = [_edit_row(turn, e, thread.versions.get(k, 1), now) for k, e in thread.state.edits.items()]
+    rows += [StateRow(turn.tenant, memory.session, thread.name, k, text, now) for k, text in thread.state.states]
+    thread.number = len(thread.state.edits)
+    return rows
+
+
+def _ingest_messages(threads: Threads, turn: Turn, now: float) -> Forms:
+    memory, thread = turn.place.thread.memory, turn.place.thread
+    messages, keys = turn.request.messages, turn.keys
+    system: list[tuple[int, str]] = []
+    other: list[tuple[int, str]] = []
+    parent, position, reached = key.origin(turn.tenant), 0, False
+    names: list[str] | None = None
+    for n, message in enumerate(messages):
+        if message.is_system:
+            system.append((n, _form(turn, message.form, message.raw)))
+            continue
+        node = memory.nodes.get(keys[n])
+        if node is None:
+            names = names or group_ids(turn)
+            turn.rows.append(message_row(turn, message, keys[n], parent, position, names[n], now, reached=reached))
+            threads.note(memory, keys[n], Node(message.form, thread.name, reached, turn.strategy))
+        else:
+            reached = reached or node.reached
+            if node.form != message.form:
+                other.append((n, _form(turn, message.form, message.raw)))
+        parent, position = keys[n], position + 1
+    gap, whole = _between(turn)
+    return Forms(system, other, gap, whole)
+
+
+def group_ids(turn: Turn) -> list[str]:
+    """The group id of each message of the request."""
+    names = [""] * len(turn.keys)
+    for found in group.groups(turn.request.messages, turn.keys, turn.policy.observation):
+        for n in range(found.start, found.end):
+            names[n] = found.id
+    return names
+
+
+def message_row(
+    turn: Turn,
+    message: Message,
+    chain_key: bytes,
+    parent: bytes,
+    position: int,
+    group_id: str,
+    now: float,
+    *,
+    answer: bool = False,
+    reached: bool = False,
+) -> MessageRow:
+    """The row of one message."""
+    return MessageRow(
+        tenant=turn.tenant,
+        session=turn.place.thread.session,
+        key=chain_key,
+        parent=parent,
+        position=position,
+        thread=turn.place.thread.name,
+        role=message.role,
+        group_id=group_id,
+        body=message.raw,
+        form=message.form,
+        call_id=message.call_id,
+        status="tool_call" if message.calls else "completed",
+        strategy=turn.strategy,
+        tokens=turn.weigh(message),
+        answer=answer,
+        reached=reached,
+        created_at=now,
+    )
+
+
+def _between(turn: Turn) -> tuple[str, str]:
+    """(what stands between two messages, the form of the whole array where that does not put it together again)."""
+    start, end = turn.request.spans["messages"]
+    array = turn.request.body[start:end]
+    raws = [m.raw for m in turn.request.messages]
+    for gap in (b",", b", "):
+        if len(array) == sum(map(len, raws)) + len(gap) * (len(raws) - 1) + 2 and array == b"[" + gap.join(raws) + b"]":
+            return gap.decode(), ""
+    return ",", _form(turn, key.form(array), array)
+
+
+def _form(turn: Turn, form: bytes, body: bytes) -> str:
+    """The form's name in hex; its row is added where it is not known to be stored."""
+    forms = turn.place.thread.memory.forms
+    if form not in forms:
+        forms.add(form)
+        turn.rows.append(FormRow(turn.tenant, turn.place.thread.session, form, body))
+    return form.hex()
+
+
+def _exchange_row(turn: Turn, forms: Forms, now: float) -> ExchangeRow:
+    plan, thread = turn.plan, turn.place.thread
+    start, end = turn.request.spans["messages"]
+    envelope = turn.request.body[:start] + b"[]" + turn.request.body[end:]
+    inserts = [(at, i.place, _form(turn, key.form(i.text.encode()), i.text.encode())) for at, i in plan.placed]
+    return ExchangeRow(
+        tenant=turn.tenant,
+        session=thread.session,
+        exchange=turn.id,
+        thread=thread.name,
+        head=turn.head,
+        messages=len(turn.keys),
+        envelope=bytes.fromhex(_form(turn, key.form(envelope), envelope)),
+        forms=msgspec.json.encode(forms),
+        edits=thread.number,
+        inserts=msgspec.json.encode(Sent(inserts, turn.usage_added, plan.messages is None or turn.observed)),
+        policy=turn.policy.name,
+        schedule=turn.policy.schedule,
+        model=turn.request.model,
+        upstream=turn.upstream,
+        strategy=turn.strategy,
+        tokens_before=plan.before,
+        tokens_after=plan.after,
+        predicted=plan.predicted,
+        started_at=now,
+    )
+
+
+def edit_rows(turn: Turn, edits: Sequence[Edit], now: float) -> list[EditRow]:
+    """Rows of new edits, each with the next version of its message; those that a literal policy withdraws as well."""
+    thread = turn.place.thread
+    rows = []
+    for edit in edits:
+        version = thread.versions.get(edit.key, 0) + 1
+        thread.versions[edit.key] = version
+        rows.append(_edit_row(turn, edit, version, now))
+    thread.number += len(rows)
+    return rows
+
+
+def _withdrawn(turn: Turn, now: float) -> list[EditRow]:
+    """Rows that take edits back: only literal policies do that, when a message comes back into the prompt."""
+    thread = turn.place.thread
+    if not turn.policy.literal:
+        return []
+    here = set(turn.keys)
+    back = [e for k, e in thread.state.edits.items() if k in here and k not in turn.plan.edits]
+    rows = edit_rows(turn, back, now)
+    return [msgspec.structs.replace(row, action="withdrawn", text=None) for row in rows]
+
+
+def _edit_row(turn: Turn, edit: Edit, version: int, now: float) -> EditRow:
+    thread = turn.place.thread
+    return EditRow(
+        tenant=turn.tenant,
+        session=thread.session,
+        thread=thread.name,
+        key=edit.key,
+        version=version,
+        stage=edit.stage,
+        reason=edit.reason,
+        action=edit.action,
+        text=edit.text,
+        before=edit.before,
+        after=edit.after,
+        exchange=turn.id,
+        created_at=now,
+    )

@@ -1,0 +1,200 @@
+"""The live threads: what this process remembers of conversations, read back from the store when it has forgotten.
+
+Memory is a cache, never the truth: everything here is either written to the store before it matters or can be
+derived again. Both the number of threads and, with it, their keys are bounded; the least recently used leaves.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from proxy.context.plan import Edit
+from proxy.context.session import Session
+from proxy.store.base import Store, ThreadRecord
+
+T = TypeVar("T")
+
+Name = tuple[str, str, str]
+"""(tenant, session, thread)"""
+
+
+@dataclass(slots=True)
+class Node:
+    """A chain key that is stored: the first form it came in, the thread that brought it, whether an answer of ours
+    stands at or before it, the wire format that it was made for."""
+
+    form: bytes
+    thread: str
+    reached: bool
+    strategy: str
+
+
+@dataclass(slots=True, eq=False)
+class SessionMemory:
+    """A session's stored nodes, and which forms and threads of it are known to be stored."""
+
+    tenant: str
+    session: str
+    explicit: bool
+    nodes: dict[bytes, Node] = field(default_factory=dict)
+    forms: set[bytes] = field(default_factory=set)
+    threads: dict[str, Thread] = field(default_factory=dict)
+    stored: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Thread:
+    """One line of history as this process knows it.
+
+    head: the chain key of the last request's end. answer: that of our answer to it. calls: the ids of that answer's
+    calls. versions: how often each edited message was edited. number: of the newest stored edit. began: where its first
+    request ended. failed: the last attempt brought no answer.
+    """
+
+    tenant: str
+    session: str
+    name: str
+    kind: str
+    system: bytes
+    memory: SessionMemory
+    state: Session = field(default_factory=Session)
+    parent: str | None = None
+    fork_key: bytes | None = None
+    head: bytes | None = None
+    answer: bytes | None = None
+    calls: frozenset[str] = frozenset()
+    versions: dict[bytes, int] = field(default_factory=dict)
+    number: int = 0
+    began: bytes | None = None
+    failed: bool = False
+    stored: bool = False
+
+    @property
+    def id(self) -> Name:
+        """(tenant, session, thread)"""
+        return self.tenant, self.session, self.name
+
+
+class Threads:
+    """All live threads, bounded; and an index from nodes behind an answer of ours to their session."""
+
+    def __init__(self, limit: int, store: Store) -> None:
+        self.limit = limit
+        self.store = store
+        self._sessions: OrderedDict[tuple[str, str], SessionMemory] = OrderedDict()
+        self._by_node: dict[tuple[str, bytes], list[str]] = {}
+        self._first: dict[tuple[str, bytes], list[Thread]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def session(self, tenant: str, session: str) -> SessionMemory | None:
+        """The session if this process remembers it."""
+        found = self._sessions.get((tenant, session))
+        if found is not None:
+            self._sessions.move_to_end((tenant, session))
+        return found
+
+    def open_session(self, tenant: str, session: str, explicit: bool) -> SessionMemory:
+        """The session, new in memory where it is not there yet."""
+        found = self.session(tenant, session)
+        if found is None:
+            found = self._sessions[tenant, session] = SessionMemory(tenant, session, explicit)
+        return found
+
+    def add(self, thread: Thread) -> Thread:
+        """Remember a thread; the least recently used sessions leave when there are too many."""
+        thread.memory.threads[thread.name] = thread
+        self._count += 1
+        while self._count > self.limit and len(self._sessions) > 1:
+            _, old = self._sessions.popitem(last=False)
+            self._left(old)
+        return thread
+
+    def note(self, memory: SessionMemory, key: bytes, node: Node) -> None:
+        """A node of a session; behind an answer of ours it can be found without naming the session."""
+        if key in memory.nodes:
+            return
+        memory.nodes[key] = node
+        if node.reached:
+            self._by_node.setdefault((memory.tenant, key), []).append(memory.session)
+
+    def sessions_at(self, tenant: str, key: bytes) -> list[str]:
+        """Sessions that hold this node behind an answer of ours, newest last."""
+        return self._by_node.get((tenant, key), [])
+
+    def answering(self, tenant: str, key: bytes) -> list[Thread]:
+        """Threads whose first request ended with this node, newest last."""
+        return self._first.get((tenant, key), [])
+
+    def begun(self, thread: Thread, key: bytes) -> None:
+        """The thread's first request ended with this node."""
+        thread.began = key
+        self._first.setdefault((thread.tenant, key), []).append(thread)
+
+    def forget(self, memory: SessionMemory) -> None:
+        """Let go of a session, since what was to be stored of it was not: the next request reads it from the store."""
+        if self._sessions.get((memory.tenant, memory.session)) is memory:
+            del self._sessions[memory.tenant, memory.session]
+            self._left(memory)
+
+    def _left(self, memory: SessionMemory) -> None:
+        self._count -= len(memory.threads)
+        for key, node in memory.nodes.items():
+            if node.reached:
+                self._drop(self._by_node, (memory.tenant, key), memory.session)
+        for thread in memory.threads.values():
+            if thread.began is not None:
+                self._drop(self._first, (memory.tenant, thread.began), thread)
+
+    @staticmethod
+    def _drop(index: dict[tuple[str, bytes], list[T]], at: tuple[str, bytes], what: T) -> None:
+        found = index.get(at)
+        if found and what in found:
+            found.remove(what)
+            if not found:
+                del index[at]
+
+    async def load(self, memory: SessionMemory, name: str) -> Thread | None:
+        """The thread from memory or from the store; None where there is none. StoreUnavailable passes through."""
+        found = memory.threads.get(name)
+        if found is not None:
+            return found
+        record = await self.store.thread(memory.tenant, memory.session, name)
+        if record is None:
+            return None
+        again = memory.threads.get(name)  # another request may have loaded it while we waited
+        return again or self.add(_from_record(memory, record))
+
+
+def _from_record(memory: SessionMemory, record: ThreadRecord) -> Thread:
+    edits: dict[bytes, Edit] = {}
+    versions: dict[bytes, int] = {}
+    number = 0
+    for row, at in record.edits:
+        number = max(number, at)
+        versions[row.key] = row.version
+        if row.action != "withdrawn":
+            edits[row.key] = Edit(row.key, row.action, row.text, row.stage, row.reason, row.before, row.after)
+    states = tuple((state.key, state.text) for state in record.states)
+    memory.stored = True
+    return Thread(
+        tenant=memory.tenant,
+        session=memory.session,
+        name=record.thread,
+        kind=record.kind,
+        system=record.system,
+        memory=memory,
+        # The model has been asked for its state at the last batch of edits, or will be at the next.
+        state=Session(edits=edits, states=states, sent_at=record.last_at, asked_at=len(edits), stopped=record.stopped or None),
+        parent=record.parent,
+        fork_key=record.fork_key,
+        head=record.head or None,
+        answer=record.answer,
+        versions=versions,
+        number=number,
+        stored=True,
+    )

@@ -1,0 +1,168 @@
+"""The composition root: everything is made here once, and every request finds its way from here.
+
+Raw ASGI in front, since the hot path must not pay for routing and models; FastAPI behind it for our own pages. The way of
+a request is decided by `scope["path"]` alone, which no header can change.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+from urllib.parse import unquote
+
+from proxy.chat.tokens import Weigh, estimate
+from proxy.context.policy import Policy, compile_patterns, read_policy
+from proxy.context.prices import Model, read_models
+from proxy.context.stages import BUILT_IN
+from proxy.errors import ConfigError
+from proxy.exchange.parts import Parts
+from proxy.exchange.reading import MessageCache
+from proxy.exchange.threads import Threads
+from proxy.metrics import Metrics
+from proxy.settings import Settings
+from proxy.store.base import Store
+from proxy.store.memory import MemoryStore
+from proxy.store.sqlite import SqliteStore
+from proxy.upstream.client import Client
+from proxy.vocabulary import counter
+from proxy.web.completions import chat
+from proxy.web.failures import answering
+from proxy.web.guard import guarded
+from proxy.web.listen import App, Receive, Scope, Send
+from proxy.web.passthrough import passthrough
+from proxy.web.probes import probes
+
+log = logging.getLogger(__name__)
+
+OWN = ("/healthz", "/readyz", "/metrics", "/api", "/dashboard")
+"""Prefixes that are answered here; whatever else is the upstream's."""
+CHAT = ("/v1/chat/completions", "/chat/completions")
+"""Where chat requests come in, behind a session's part where there is one; with and without /v1."""
+
+
+def make_store(settings: Settings) -> Store:
+    """The store that `db` names. ConfigError where there is none of that kind."""
+    if settings.db == ":memory:":
+        return MemoryStore()
+    if "://" in settings.db:
+        raise ConfigError("db", "postgresql://***", "a path or :memory: (PostgreSQL comes with a later release)")
+    return SqliteStore(settings.db, durability=settings.store.durability, spool_mb=settings.limits.spool_mb)
+
+
+def make_policies(settings: Settings) -> dict[str, Policy]:
+    """Every policy that can be named, with what the settings put in its place."""
+    patterns = compile_patterns(settings.groups.observation)
+    made = {}
+    for name, path in settings.policy_files().items():
+        policy = read_policy(settings.policy_table(name), BUILT_IN, source=str(path))
+        if settings.state.ask != "policy":
+            policy = replace(policy, ask=settings.state.ask)
+        if settings.state.guidelines:
+            policy = replace(policy, guidelines=settings.state.guidelines)
+        if patterns is not None and policy.observation is None:
+            policy = replace(policy, observation=patterns)
+        made[name] = policy
+    return made
+
+
+def make_parts(settings: Settings, store: Store) -> Parts:
+    """What every exchange works with."""
+    known = {"upstream": list(settings.targets)}
+    metrics = Metrics(known)
+    counters: dict[str, Weigh] = {}
+
+    def weigh(model: Model) -> Weigh:
+        exact = settings.tokens.count == "exact" and model.tokenizer != "estimate"
+        name = model.tokenizer if exact else "estimate"
+        if name not in counters:
+            counters[name] = Weigh(counter(name) if exact else estimate)
+        return counters[name]
+
+    return Parts(
+        settings=settings,
+        store=store,
+        client=Client(settings, metrics),
+        metrics=metrics,
+        threads=Threads(settings.limits.live_threads, store),
+        messages=MessageCache(settings.limits.message_cache_mb << 20),
+        models=read_models(settings.model_table()),
+        policies=make_policies(settings),
+        weigh=weigh,
+    )
+
+
+class ContextProxy:
+    """The ASGI application. `parts` is there for tests and tools that look inside."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.store = make_store(settings)
+        self.parts = make_parts(settings, self.store)
+        self.draining = False
+        self._own: App = probes(self.store, self.parts.metrics, draining=lambda: self.draining)
+        self._app = answering(guarded(self._route, settings), self.parts.metrics)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        elif scope["type"] == "http":
+            await self._app(scope, receive, send)
+        else:
+            # WebSockets are not passed on: closing before accepting is answered with 403 by the server.
+            await send({"type": "websocket.close", "code": 1008})
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                try:
+                    await self.store.open()
+                except Exception as problem:  # told to the server, which then refuses to start
+                    log.error("the store cannot be opened: %s", problem)
+                    await send({"type": "lifespan.startup.failed", "message": str(problem)})
+                    return
+                await send({"type": "lifespan.startup.complete"})
+            else:
+                self.draining = True
+                await self.parts.client.close()
+                await self.store.close()
+                log.info("stopped; %d items could not be stored", self.store.dropped)
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+    async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path: str = scope["path"]
+        if any(path == own or path.startswith(own + "/") for own in OWN):
+            await self._own(scope, receive, send)
+            return
+        raw = (scope.get("raw_path") or path.encode()).decode("latin-1")
+        session = None
+        if path.startswith("/s/") and path.count("/") >= 3:
+            _, _, name, rest = raw.split("/", 3) if raw.count("/") >= 3 else ("", "", "", "")
+            session, raw = unquote(name), "/" + rest
+            path = "/" + path.split("/", 3)[3]
+        if path in CHAT and scope["method"] == "POST":
+            await chat(scope, receive, send, self.parts, raw, session)
+            self.parts.metrics.requests_total.labels(route="chat", status="answered").inc()
+            return
+        self._unmanaged(scope["method"], path)
+        await passthrough(scope, receive, send, self.parts.client, self.parts.metrics, path=raw)
+
+    def _unmanaged(self, method: str, path: str) -> None:
+        """Count what passes without being managed, and say once in the log what carries conversations past us."""
+        metrics = self.parts.metrics
+        metrics.unmanaged_total.labels(path=metrics.label("path", path)).inc()
+        if method == "POST" and path.endswith("/responses") and "responses" not in self.parts.told:
+            self.parts.told.add("responses")
+            log.warning("requests to %s are passed on unmanaged: only chat completions are rewritten", path)
+
+
+def create_app(settings: Settings | None = None, **overrides: Any) -> ContextProxy:
+    """The application for these settings, ready to be served. Raises ConfigError."""
+    return ContextProxy(settings or Settings(**_plain(overrides)))
+
+
+def _plain(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in overrides.items() if value is not None}

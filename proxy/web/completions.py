@@ -1,0 +1,47 @@
+"""Chat requests: from ASGI to an exchange and back."""
+
+from __future__ import annotations
+
+from proxy.exchange.converse import converse
+from proxy.exchange.parts import Headers, Incoming, Parts
+from proxy.web.listen import Receive, Scope, Send, declared_length, patient, read_body, while_connected
+
+
+class Answer:
+    """The way back to one client over ASGI."""
+
+    __slots__ = ("_send",)
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+
+    async def start(self, status: int, headers: Headers) -> None:
+        """Status and headers."""
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def write(self, data: bytes) -> None:
+        """More of the body."""
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def end(self, data: bytes = b"") -> None:
+        """The last of the body."""
+        await self._send({"type": "http.response.body", "body": data})
+
+    async def abort(self) -> None:
+        """Nothing more is said: the server closes a connection whose answer was left unfinished."""
+
+
+async def chat(scope: Scope, receive: Receive, send: Send, parts: Parts, path: str, session: str | None) -> None:
+    """One chat request. path: what upstream is asked for, percent-encoded. session: the one that the path names."""
+    limit = parts.settings.limits.body_mb << 20
+    body = await read_body(receive, limit, declared_length(scope))
+    incoming = Incoming(
+        method=scope["method"],
+        path=path,
+        query=scope.get("query_string", b""),
+        headers=list(scope["headers"]),
+        body=body,
+        session=session,
+    )
+    answer = Answer(patient(send, parts.settings.timeouts.idle_s))
+    await while_connected(receive, converse(parts, incoming, answer))
