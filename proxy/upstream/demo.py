@@ -1,0 +1,241 @@
+"""The `demo` upstream: a scripted model behind the Chat Completions surface, with no key and no network.
+
+Everything in it follows from the request (ids and times as well), so that a run can be repeated byte for byte. It
+remembers one thing, the beginnings of recent prompts, and reports them as cached tokens the way providers do: the
+effect of a moved prefix can be seen without paying for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Final
+
+from proxy.upstream.headers import Headers
+from proxy.upstream.script import Call, Json, Turn, take_turn
+
+NAME: Final = "demo"
+CREATED: Final = 1_767_225_600
+"""The creation time in every answer: 2026-01-01, since an answer must not depend on the clock."""
+
+BLOCK: Final = 256
+"""Bytes of prompt (64 tokens) in one step of the prefix cache."""
+BLOCKS: Final = 65_536
+"""Steps remembered: 16 MiB worth of prompts in about 6 MiB."""
+CHOICES: Final = 8
+"""Largest `n` that is honoured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What an upstream's answer is made of."""
+
+    status: int
+    headers: Headers
+    body: Body
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """Parts given out one by one, with a pause before each where one is wanted."""
+
+    parts: Sequence[bytes]
+    pause_s: float = 0.0
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for part in self.parts:
+            if self.pause_s:
+                await asyncio.sleep(self.pause_s)
+            yield part
+
+    async def aclose(self) -> None:
+        """Nothing is held."""
+
+
+class Demo:
+    """Answers requests. `pause_s` before each word of a stream makes it look alive; none by default."""
+
+    def __init__(self, pause_s: float = 0.0) -> None:
+        self._pause_s = pause_s
+        self._seen: OrderedDict[bytes, None] = OrderedDict()
+
+    def answer(self, method: str, path: str, body: bytes) -> Answer:
+        """`path` with or without /v1. Unknown paths, methods and bodies get OpenAI's errors."""
+        path = path.removeprefix("/v1").rstrip("/")
+        if path == "/models":
+            return _json(200, {"object": "list", "data": [_MODEL]})
+        if path.startswith("/models/"):
+            if path == f"/models/{NAME}":
+                return _json(200, _MODEL)
+            return _error(404, f"The model {path[8:]!r} does not exist; this upstream has {NAME!r}.", "model_not_found")
+        if path != "/chat/completions":
+            return _error(
+                404, f"Unknown path {path!r}: the demo model has /v1/chat/completions and /v1/models.", "unknown_url"
+            )
+        if method != "POST":
+            return _error(405, f"{method} is not allowed here; use POST.", "method_not_allowed")
+        try:
+            request = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            return _error(400, f"The body is not JSON: {error}", "invalid_json")
+        wrong = _wrong(request)
+        if wrong:
+            return _error(400, wrong, "invalid_value", "messages")
+        return self._complete(request, body)
+
+    def _complete(self, request: Json, body: bytes) -> Answer:
+        turn, finish = _limited(take_turn(request), request)
+        count = request.get("n")
+        copies = min(max(count, 1), CHOICES) if isinstance(count, int) else 1
+        prompt, cached = self._prompt_tokens(request)
+        completion = copies * (
+            tokens(turn.text.encode()) + sum(8 + tokens(call.arguments.encode()) for call in turn.calls)
+        )
+        usage = {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+            "prompt_tokens_details": {"cached_tokens": cached, "audio_tokens": 0},
+            "completion_tokens_details": {"reasoning_tokens": 0, "audio_tokens": 0},
+        }
+        name = blake2b(body, digest_size=12).hexdigest()
+        model = request.get("model") if isinstance(request.get("model"), str) else NAME
+        frame: Json = {"id": f"chatcmpl-{name}", "created": CREATED, "model": model, "system_fingerprint": "fp_demo"}
+        if request.get("stream") is True:
+            return self._stream(frame, turn, finish, copies, usage if _wants_usage(request) else None)
+        message: Json = {"role": "assistant", "content": turn.text or None, "refusal": None}
+        if turn.calls:
+            message["tool_calls"] = _calls(turn, name)
+        choices = [
+            {"index": index, "message": message, "logprobs": None, "finish_reason": finish} for index in range(copies)
+        ]
+        return _json(200, {**frame, "object": "chat.completion", "choices": choices, "usage": usage})
+
+    def _stream(self, frame: Json, turn: Turn, finish: str, copies: int, usage: Json | None) -> Answer:
+        name = frame["id"].removeprefix("chatcmpl-")
+        frame = {**frame, "object": "chat.completion.chunk"}
+        silent = {} if usage is None else {"usage": None}
+        parts: list[bytes] = []
+        for index in range(copies):
+            deltas: list[Json] = [{"role": "assistant", "content": None if turn.calls else "", "refusal": None}]
+            deltas += [{"content": word} for word in _words(turn.text)]
+            deltas += _call_deltas(_calls(turn, name))
+            for delta in deltas:
+                choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+                parts.append(_event({**frame, "choices": [choice], **silent}))
+            choice = {"index": index, "delta": {}, "logprobs": None, "finish_reason": finish}
+            parts.append(_event({**frame, "choices": [choice], **silent}))
+        if usage is not None:
+            parts.append(_event({**frame, "choices": [], "usage": usage}))
+        parts.append(b"data: [DONE]\n\n")
+        headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+        return Answer(200, [*headers, (b"x-request-id", f"req_{name}".encode())], Body(parts, self._pause_s))
+
+    def _prompt_tokens(self, request: Json) -> tuple[int, int]:
+        """The prompt's tokens, and how many of them began a recent prompt in the same way."""
+        prompt = json.dumps([request.get("tools"), *request["messages"]], ensure_ascii=True).encode()
+        known = 0
+        chain = b""
+        missed = False
+        for start in range(0, len(prompt) - BLOCK + 1, BLOCK):
+            chain = blake2b(chain + prompt[start : start + BLOCK], digest_size=16).digest()
+            missed = missed or chain not in self._seen
+            known += not missed
+            self._seen[chain] = None
+            self._seen.move_to_end(chain)
+        while len(self._seen) > BLOCKS:
+            self._seen.popitem(last=False)
+        return tokens(prompt), known * tokens(b" " * BLOCK)
+
+
+_MODEL: Final[Json] = {"id": NAME, "object": "model", "created": CREATED, "owned_by": "context-proxy"}
+
+
+def tokens(text: bytes) -> int:
+    """Four bytes a token, rounded up: near enough to be believed, simple enough to be checked by hand."""
+    return -(-len(text) // 4)
+
+
+def _wrong(request: Any) -> str:
+    """What makes it no chat request, "" for nothing."""
+    if not isinstance(request, dict):
+        return "The body must be a JSON object."
+    messages = request.get("messages")
+    if not isinstance(messages, list) or not messages or not all(isinstance(message, dict) for message in messages):
+        return "'messages' must be a list of at least one message."
+    return ""
+
+
+def _limited(turn: Turn, request: Json) -> tuple[Turn, str]:
+    """The turn cut by `stop` and by the token limit, and the finish reason."""
+    if turn.calls:
+        return turn, "tool_calls"
+    text = turn.text
+    stop = request.get("stop")
+    for mark in [stop] if isinstance(stop, str) else stop if isinstance(stop, list) else []:
+        if isinstance(mark, str) and mark and mark in text:
+            text = text[: text.index(mark)]
+    limit = request.get("max_completion_tokens", request.get("max_tokens"))
+    if isinstance(limit, int) and limit >= 1 and tokens(text.encode()) > limit:
+        return Turn(text.encode()[: limit * 4].decode(errors="ignore")), "length"
+    return Turn(text), "stop"
+
+
+def _wants_usage(request: Json) -> bool:
+    options = request.get("stream_options")
+    return isinstance(options, dict) and options.get("include_usage") is True
+
+
+def _calls(turn: Turn, name: str) -> list[Json]:
+    return [
+        _one_call(call, blake2b(f"{name}{index}".encode(), digest_size=12).hexdigest())
+        for index, call in enumerate(turn.calls)
+    ]
+
+
+def _one_call(call: Call, name: str) -> Json:
+    if call.custom:
+        return {"id": f"call_{name}", "type": "custom", "custom": {"name": call.name, "input": call.arguments}}
+    return {"id": f"call_{name}", "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def _call_deltas(calls: list[Json]) -> list[Json]:
+    """Each call as providers stream it: id, type and name first, then its arguments piece by piece."""
+    deltas: list[Json] = []
+    for index, call in enumerate(calls):
+        kind = call["type"]
+        field = "arguments" if kind == "function" else "input"
+        text = call[kind][field]
+        begun = {**call, "index": index, kind: {**call[kind], field: ""}}
+        deltas.append({"tool_calls": [begun]})
+        deltas += [
+            {"tool_calls": [{"index": index, kind: {field: text[at : at + 12]}}]} for at in range(0, len(text), 12)
+        ]
+    return deltas
+
+
+def _words(text: str) -> list[str]:
+    """Words with the space before them; joined they are the text."""
+    out: list[str] = []
+    for piece in text.split(" "):
+        out.append(piece if not out else " " + piece)
+    return [word for word in out if word]
+
+
+def _event(chunk: Json) -> bytes:
+    return b"data: " + json.dumps(chunk, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n\n"
+
+
+def _json(status: int, value: Json) -> Answer:
+    body = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
+    name = blake2b(body, digest_size=12).hexdigest().encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    return Answer(status, [*headers, (b"x-request-id", b"req_" + name)], Body([body]))
+
+
+def _error(status: int, message: str, code: str, param: str | None = None) -> Answer:
+    return _json(status, {"error": {"message": message, "type": "invalid_request_error", "param": param, "code": code}})

@@ -1,0 +1,113 @@
+"""Which headers go on, in both directions: end-to-end ones as they came, in their order, doubled ones doubled.
+
+What belongs to one connection only (RFC 9110, 7.6.1: the named ones, and whatever `Connection` lists) must not
+travel further: a `Transfer-Encoding` or `Content-Length` of the other side would describe bytes that this side
+does not send. Our own credentials and marks are removed in both directions as well. Plain lists of pairs rather
+than a dict, since a dict loses order and doubles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Final
+
+Headers = list[tuple[bytes, bytes]]
+
+HOP_BY_HOP: Final = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+"""RFC 9110 7.6.1 and RFC 2616 13.5.1: about one connection, never about the message."""
+
+ANSWERED_HERE: Final = HOP_BY_HOP | {b"host", b"content-length", b"expect"}
+"""Of a request also these: Host names us, the length is set anew, and our server has answered Expect itself."""
+
+OURS: Final = b"x-context-"
+"""What begins so is between the client and us; x-context-key is a credential of ours."""
+
+TELLING: Final = 8
+"""Keys shorter than this ("none", "test") are no secrets, and would take innocent headers with them."""
+
+
+def outgoing(
+    headers: Iterable[tuple[bytes, bytes]],
+    *,
+    host: bytes,
+    key: str | None = None,
+    length: int | None = None,
+    chunked: bool = False,
+    identity: bool = False,
+) -> Headers:
+    """What goes to the upstream.
+
+    `key` replaces the client's Authorization. `length` is the body's, in bytes; `chunked` that it is not known.
+    `identity` asks for an answer that is not compressed, since it will be read here.
+    """
+    came = [(name.lower(), value) for name, value in headers]
+    dropped = ANSWERED_HERE | _listed(came)
+    replaced: dict[bytes, bytes] = {}
+    if key is not None:
+        replaced[b"authorization"] = b"Bearer " + key.encode()
+    if identity:
+        replaced[b"accept-encoding"] = b"identity"
+    out: Headers = [(b"host", host)]
+    placed: set[bytes] = set()
+    for name, value in came:
+        if name in replaced:
+            if name not in placed:
+                placed.add(name)
+                out.append((name, replaced[name]))
+        elif name not in dropped and not name.startswith(OURS):
+            out.append((name, value))
+    out.extend((name, value) for name, value in replaced.items() if name not in placed)
+    if chunked:
+        out.append((b"transfer-encoding", b"chunked"))
+    elif length is not None:
+        out.append((b"content-length", b"%d" % length))
+    return out
+
+
+def returning(headers: Iterable[tuple[bytes, bytes]], key: str | None = None) -> Headers:
+    """What goes to the client: names in lower case, as ASGI wants them. A header that repeats our `key` is left out.
+
+    Content-Length stays where it is true of the bytes that follow; who changes them removes it (`without`).
+    """
+    came = [(name.lower(), value) for name, value in headers]
+    dropped = HOP_BY_HOP | _listed(came)
+    if any(name == b"transfer-encoding" for name, _ in came):
+        dropped = dropped | {b"content-length"}  # RFC 9112 6.3: beside Transfer-Encoding it counts for nothing
+    secret = key.encode() if key is not None and len(key) >= TELLING else None
+    return [(name, value) for name, value in came if name not in dropped and (secret is None or secret not in value)]
+
+
+def without(headers: Iterable[tuple[bytes, bytes]], *names: bytes) -> Headers:
+    """All but these (in lower case)."""
+    return [(name, value) for name, value in headers if name.lower() not in names]
+
+
+def first(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str:
+    """The first value of a header (its name in lower case), decoded and stripped; "" where there is none."""
+    for key, value in headers:
+        if key.lower() == name:
+            return value.decode("latin-1").strip()
+    return ""
+
+
+def _listed(headers: Collection[tuple[bytes, bytes]]) -> frozenset[bytes]:
+    """What the Connection headers name, in lower case."""
+    return frozenset(
+        option.strip().lower()
+        for name, value in headers
+        if name == b"connection"
+        for option in value.split(b",")
+        if option.strip()
+    )

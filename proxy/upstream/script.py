@@ -1,0 +1,356 @@
+"""What the scripted model says and which tools it calls: a pure function of the request.
+
+It is there to be tried with, in somebody's real agent with real tools. So it calls at most two tools a prompt and
+then answers from their results, and whatever it fills in is harmless: a command is only ever `ls`, and a tool that
+writes is called only where the prompt names it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+Json = dict[str, Any]
+
+ROUNDS: Final = 2
+"""Tool calls for one user prompt, at most."""
+
+FINISH: Final = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
+"""mini-swe-agent ends when a command prints this; a model that never does so would be asked for ever."""
+
+_ASKS: Final = re.compile(
+    r"\b(use|using|call|look|find|search|fetch|get|read|list|show|run|check|open|compute|calculate|query|what|which|"
+    r"who|when|where|how|create|make|write|add|update|explore|fix|solve|implement|generate|tell)\b",
+    re.IGNORECASE,
+)
+_SMALL_TALK: Final = re.compile(
+    r"\s*(hi|hello|hey|thanks|thank you|good (morning|evening)|bye)\b[\s\S]{0,40}$", re.IGNORECASE
+)
+_WRITES: Final = re.compile(
+    r"write|edit|delete|remove|create|patch|apply|update|move|rename|send|post|kill|install|push|commit|replace|save",
+    re.IGNORECASE,
+)
+_IN_TURN: Final = re.compile(r"\b(then|after that|afterwards)\b", re.IGNORECASE)
+_COMMAND: Final = re.compile(r"^(cmd|command|commands|bash|script|shell)$", re.IGNORECASE)
+_PATHLIKE: Final = re.compile(r"(?:[\w.-]*/)*[\w-]+\.(?:[a-z]{1,4})\b|(?:\.{0,2}/)[\w./-]+", re.IGNORECASE)
+_STOPWORDS: Final = frozenset({"the", "and", "for", "with", "from", "this", "that", "you", "your", "tool", "function"})
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A tool call. `custom` tools take text rather than JSON."""
+
+    name: str
+    arguments: str
+    custom: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What the model does: says something, or calls."""
+
+    text: str
+    calls: tuple[Call, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """One of the client's tools, as far as the script needs it."""
+
+    name: str
+    description: str
+    schema: Json
+    custom: bool
+
+
+def take_turn(request: Json) -> Turn:
+    """The next turn of the assistant. `request` has a non-empty list of messages that are objects."""
+    messages: list[Json] = request["messages"]
+    prompt, since = _latest_prompt(messages)
+    results = [text_of(message) for message in since if message.get("role") in ("tool", "function")]
+    called = [name for message in since for name in _names_called(message)]
+    schema = _wanted_schema(request)
+    calls = _choose(request, messages, prompt, called)
+    if calls:
+        return Turn("", tuple(calls))
+    if schema is not None:
+        return Turn(json.dumps(_as_asked(schema, prompt), ensure_ascii=False))
+    text = _from_results(prompt, called, results) if results else _from_prompt(prompt, len(messages))
+    if any("### STATE" in text_of(message) for message in messages):
+        text += _state(prompt, called)
+    return Turn(text)
+
+
+def text_of(message: Json) -> str:
+    """A message's text, its parts joined."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    return "".join(part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str))
+
+
+def _latest_prompt(messages: list[Json]) -> tuple[str, list[Json]]:
+    """The last user message's text, and all that came after it."""
+    for index in range(len(messages) - 1, -1, -1):
+        if messages[index].get("role") == "user":
+            return text_of(messages[index]), messages[index + 1 :]
+    return "", messages
+
+
+def _names_called(message: Json) -> list[str]:
+    calls = message.get("tool_calls")
+    out = []
+    for call in calls if isinstance(calls, list) else []:
+        named = call.get("function") or call.get("custom") if isinstance(call, dict) else None
+        if isinstance(named, dict) and isinstance(named.get("name"), str):
+            out.append(named["name"])
+    return out
+
+
+# Which tools
+
+
+def _tools(request: Json) -> list[Tool]:
+    given = request.get("tools")
+    out = []
+    for tool in given if isinstance(given, list) else []:
+        kind = tool.get("type") if isinstance(tool, dict) else None
+        inner = tool.get(kind) if kind in ("function", "custom") else None
+        if isinstance(inner, dict) and isinstance(inner.get("name"), str):
+            schema = inner.get("parameters")
+            description = str(inner.get("description") or "")
+            out.append(Tool(inner["name"], description, schema if isinstance(schema, dict) else {}, kind == "custom"))
+    return out
+
+
+def _choose(request: Json, messages: list[Json], prompt: str, called: list[str]) -> list[Call]:
+    tools = _tools(request)
+    choice = request.get("tool_choice")
+    if not tools or choice == "none":
+        return []
+    forced = choice == "required"
+    if isinstance(choice, dict):
+        tools, forced = _narrowed(tools, choice)
+    finishing = _finishing(tools, messages)
+    if finishing is not None:
+        return [finishing]
+    if not forced and (len(called) >= ROUNDS or _SMALL_TALK.match(prompt)):
+        return []
+    named = [tool for tool in tools if _is_named(tool, prompt)]
+    fresh = [tool for tool in named if tool.name not in called]
+    if called and not forced:
+        wanted = fresh[:1] if _IN_TURN.search(prompt) else []
+    elif fresh:
+        together = request.get("parallel_tool_calls") is not False and not _IN_TURN.search(prompt)
+        wanted = fresh[: ROUNDS if together and not forced else 1]
+    else:
+        wanted = _best(tools, prompt, forced=forced)
+    return [_call(tool, prompt) for tool in wanted]
+
+
+def _narrowed(tools: list[Tool], choice: Json) -> tuple[list[Tool], bool]:
+    """The tools that a tool_choice object leaves, and whether one of them must be called."""
+    allowed = choice.get("allowed_tools")
+    if isinstance(allowed, dict):
+        given = allowed.get("tools")
+        names = {name for entry in (given if isinstance(given, list) else []) for name in _inner_names(entry)}
+        return [tool for tool in tools if tool.name in names], allowed.get("mode") == "required"
+    names = set(_inner_names(choice))
+    return [tool for tool in tools if tool.name in names], True
+
+
+def _inner_names(entry: Any) -> list[str]:
+    inner = (entry.get("function") or entry.get("custom")) if isinstance(entry, dict) else None
+    return [inner["name"]] if isinstance(inner, dict) and isinstance(inner.get("name"), str) else []
+
+
+def _finishing(tools: list[Tool], messages: list[Json]) -> Call | None:
+    """The command by which an agent wants to be told that the work is done, once something has been done."""
+    shell = next((tool for tool in tools if "command" in _properties(tool.schema)), None)
+    if shell is None or not any(message.get("role") == "assistant" for message in messages):
+        return None
+    if not any(FINISH in text_of(message) for message in messages if message.get("role") != "assistant"):
+        return None
+    return Call(shell.name, json.dumps({"command": f"echo {FINISH}"}))
+
+
+def _is_named(tool: Tool, prompt: str) -> bool:
+    return re.search(rf"(?<!\w){re.escape(tool.name)}(?!\w)", prompt, re.IGNORECASE) is not None
+
+
+def _best(tools: list[Tool], prompt: str, *, forced: bool) -> list[Tool]:
+    """The tool whose words fit the prompt best; the first that does no harm where none does and something is asked."""
+    if not tools:
+        return []
+    asked = _words(prompt)
+
+    def fit(tool: Tool) -> tuple[int, bool]:
+        score = 3 * len(asked & _words(tool.name)) + len(asked & _words(tool.description))
+        harmless = not _WRITES.search(tool.name)
+        return (score if harmless or score >= 3 else 0), harmless
+
+    best = max(tools, key=fit)  # the first of equals
+    score, harmless = fit(best)
+    return [best] if forced or score > 0 or (harmless and _ASKS.search(prompt)) else []
+
+
+def _words(text: str) -> set[str]:
+    spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", text).replace("_", " ")
+    return {word.rstrip("s") for word in re.findall(r"[^\W_]{3,}", spaced.lower())} - _STOPWORDS
+
+
+# What goes into them
+
+
+def _call(tool: Tool, prompt: str) -> Call:
+    if tool.custom:
+        return Call(tool.name, _quoted(prompt) or _short(prompt, 80), custom=True)
+    wanted = Fill(prompt, tool.schema, writes=bool(_WRITES.search(tool.name))).value(tool.schema, "", 0)
+    return Call(tool.name, json.dumps(wanted if isinstance(wanted, dict) else {}, ensure_ascii=False))
+
+
+def _properties(schema: Json) -> Json:
+    properties = schema.get("properties")
+    return properties if isinstance(properties, dict) else {}
+
+
+class Fill:
+    """Fills a JSON schema's required members with what the prompt offers, each number of it once."""
+
+    def __init__(self, prompt: str, root: Json, *, writes: bool = False) -> None:
+        self._prompt = prompt
+        self._root = root
+        self._writes = writes
+        self._numbers = [float(number) for number in re.findall(r"(?<![\w.])-?\d+(?:\.\d+)?", prompt)]
+
+    def value(self, schema: Any, name: str, depth: int) -> Any:
+        """A value that fits. Past eight levels null, since schemas may be recursive."""
+        schema = self._resolved(schema)
+        if depth > 8:
+            return None
+        if "const" in schema:
+            return schema["const"]
+        if isinstance(schema.get("enum"), list) and schema["enum"]:
+            options = schema["enum"]
+            return next((one for one in options if str(one).lower() in self._prompt.lower()), options[0])
+        kind = schema.get("type")
+        if isinstance(kind, list):
+            kind = next((one for one in kind if one != "null"), "null")
+        if kind == "object" or "properties" in schema:
+            properties = _properties(schema)
+            required = schema.get("required")
+            names = required if isinstance(required, list) else []
+            return {one: self.value(properties.get(one, {}), str(one), depth + 1) for one in names}
+        if kind == "array":
+            return [self.value(schema.get("items", {}), name, depth + 1)] * max(1, int(schema.get("minItems") or 1))
+        if kind in ("integer", "number"):
+            return self._number(schema, whole=kind == "integer")
+        if kind == "boolean":
+            return True
+        return None if kind == "null" else self._text(schema, name)
+
+    def _resolved(self, schema: Any) -> Json:
+        for _ in range(8):
+            if not isinstance(schema, dict):
+                return {}
+            reference = schema.get("$ref")
+            options = schema.get("anyOf") or schema.get("oneOf") or schema.get("allOf")
+            if isinstance(reference, str) and reference.startswith("#/"):
+                found: Any = self._root
+                for part in reference[2:].split("/"):
+                    found = found.get(part, {}) if isinstance(found, dict) else {}
+                schema = found
+            elif isinstance(options, list) and options:
+                schema = next((one for one in options if isinstance(one, dict) and one.get("type") != "null"), {})
+            else:
+                return schema
+        return {}
+
+    def _number(self, schema: Json, *, whole: bool) -> float | int:
+        least = schema.get("minimum")
+        number = self._numbers.pop(0) if self._numbers else 1.0
+        if isinstance(least, int | float) and number < least:
+            number = float(least)
+        return int(number) if whole or number.is_integer() else number
+
+    def _text(self, schema: Json, name: str) -> str:
+        lowered = name.lower()
+        if _COMMAND.match(name):
+            return "ls"
+        if schema.get("format") in ("date", "date-time") or lowered == "date":
+            return "2026-01-01T00:00:00Z" if schema.get("format") == "date-time" else "2026-01-01"
+        if "url" in lowered or schema.get("format") == "uri":
+            found = re.search(r"https?://[^\s\"'<>)\]]+", self._prompt)
+            return found[0] if found else "https://example.com/"
+        if "dir" in lowered or lowered in ("folder", "cwd"):
+            return "."
+        if "path" in lowered or "file" in lowered:
+            found = _PATHLIKE.search(self._prompt)
+            return "demo.txt" if self._writes else found[0] if found else "README.md"
+        about = re.search(r"\b(?:in|of|for|about|named|called)\s+([^\n?!.:;]{2,60})", self._prompt)
+        return _quoted(self._prompt) or (about[1].strip() if about else _short(self._prompt, 80)) or "demo"
+
+
+def _quoted(prompt: str) -> str:
+    found = re.search(r"[\"“«「]([^\"”»」\n]{1,200})[\"”»」]|(?<!\w)'([^'\n]{1,200})'(?!\w)|`([^`\n]{1,200})`", prompt)
+    return next((group for group in found.groups() if group), "") if found else ""
+
+
+# What it says
+
+
+def _wanted_schema(request: Json) -> Json | None:
+    wanted = request.get("response_format")
+    kind = wanted.get("type") if isinstance(wanted, dict) else None
+    if kind == "json_object":
+        return {}
+    inner = wanted.get("json_schema") if kind == "json_schema" and isinstance(wanted, dict) else None
+    schema = inner.get("schema") if isinstance(inner, dict) else None
+    return schema if isinstance(schema, dict) else {} if kind == "json_schema" else None
+
+
+def _as_asked(schema: Json, prompt: str) -> Any:
+    if schema:
+        return Fill(prompt, schema).value(schema, "", 0)
+    keys = re.findall(r"[\"'`](\w{1,40})[\"'`]", prompt)
+    if keys:
+        return {key: f"{key} of the demo model" for key in dict.fromkeys(keys)}
+    return {"answer": f"You asked: {_short(prompt, 120)}"}
+
+
+def _from_results(prompt: str, called: list[str], results: list[str]) -> str:
+    parts = []
+    for name, result in zip([*called, *["the tool"] * len(results)], results, strict=False):
+        shown = _short(result, 400, lines=True)
+        parts.append(f"`{name}` gave:\n\n" + "\n".join(f"> {line}" for line in shown.splitlines()))
+    asked = f"You asked: “{_short(prompt, 160)}”\n\n" if prompt else ""
+    return f"{asked}{chr(10).join(parts)}\n\nThat is all the scripted demo model can make of it."
+
+
+def _from_prompt(prompt: str, messages: int) -> str:
+    count = "1 message" if messages == 1 else f"{messages} messages"
+    said = f"You said: “{_short(prompt, 160)}”\n\n" if prompt else ""
+    return (
+        f"{said}I am the scripted demo model: I need no key and no network, I call your tools, and I answer from "
+        f"what they return. {count} reached me. Set an upstream to talk to a real one."
+    )
+
+
+def _state(prompt: str, called: list[str]) -> str:
+    used = ", ".join(f"`{name}`" for name in called) or "none yet"
+    return (
+        f"\n\n### STATE\n**Goal**: {_short(prompt, 120) or 'not said yet'}\n"
+        f"**Context**: a conversation with the scripted demo model\n"
+        f"**Resolved**: the last prompt was answered\n**Technical Anchors**: tools called: {used}"
+    )
+
+
+def _short(text: str, limit: int, *, lines: bool = False) -> str:
+    """The beginning: of the first paragraph on one line, or (`lines`) of all, its lines kept."""
+    text = text.strip()
+    if not lines:
+        text = re.sub(r"\s+", " ", text.split("\n\n")[0])
+    return text if len(text) <= limit else text[:limit].rstrip() + "…"

@@ -1,0 +1,76 @@
+"""Tells the client what went wrong, in OpenAI's shape; and where an answer has begun, breaks it off.
+
+Once the first byte is out there is nothing honest left but an end that looks like one: the connection is closed in
+the middle of its chunked body or short of its Content-Length, so that no client takes a part for the whole.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable
+
+from proxy.errors import ClientGone, HeadersTooLarge, ProxyError, RequestError, TooLarge, Unavailable
+from proxy.metrics import Metrics
+from proxy.web.listen import App, Message, Receive, Scope, Send
+
+log = logging.getLogger(__name__)
+
+
+def render(error: ProxyError) -> bytes:
+    """The error's body; also what goes after `data: ` where a stream breaks."""
+    told = {"message": str(error), "type": error.type, "param": None, "code": error.code}
+    return json.dumps({"error": told}).encode()
+
+
+async def send_error(send: Send, error: ProxyError, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+    """A whole answer that is this error. `headers` come after its own.
+
+    What would fail in the same way again says so (`x-should-retry: false`, which the SDKs obey). An upstream that was
+    away, and ourselves when we are busy, do not: clients retry a lost connection, and must not lose that through us.
+    """
+    body = render(error)
+    out = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    if isinstance(error, Unavailable):
+        out.append((b"retry-after", b"1"))
+    elif isinstance(error, RequestError):
+        out.append((b"x-should-retry", b"false"))
+    if isinstance(error, TooLarge | HeadersTooLarge):
+        out.append((b"connection", b"close"))  # or the rest of it would have to be read
+    await send({"type": "http.response.start", "status": error.status, "headers": [*out, *headers]})
+    await send({"type": "http.response.body", "body": body})
+
+
+def answering(app: App, metrics: Metrics) -> App:
+    """The outermost layer: every error that comes out of `app` is told, or ends the connection.
+
+    An error that is not ours is a mistake of ours: counted, logged with where it happened, told as a plain 500.
+    """
+
+    async def answered(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await app(scope, receive, send)
+            return
+        begun = False
+
+        async def send_noting(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await app(scope, receive, send_noting)
+        except ClientGone:
+            metrics.client_gone_total.inc()
+        except Exception as error:  # the last resort: nothing above this could tell the client anything
+            if not isinstance(error, ProxyError):
+                metrics.swallowed_total.labels(where="web").inc()
+                log.exception("a request failed through a mistake of the proxy's own")
+                error = ProxyError("the proxy failed; this is a mistake in it", hint="Its log says where.")
+            if not begun:
+                await send_error(send, error)
+                return
+            # Returning with the answer unfinished makes the server close the connection: truncation, to be seen.
+            log.warning("an answer was broken off: %s", error)
+
+    return answered

@@ -1,0 +1,181 @@
+"""Hears the client while work is done for it: its body, and that it has left.
+
+ASGI tells a client's leaving only to who asks, so somebody must always be asking, from before the upstream is
+contacted to the last byte. A half-closed connection counts as left: the server gives up its side as well, so an
+answer could not be delivered. Work is cancelled once and then waited for; a second cancellation would hit its
+clean-up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, MutableMapping
+from typing import Any, Final, TypeVar
+
+from proxy.errors import ClientGone, TooLarge
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+T = TypeVar("T")
+
+HELD: Final = 256 * 1024
+"""Bytes of a request body that may wait for the upstream to take them."""
+
+
+async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, which runs in a task of its own. Raises ClientGone once it has ended after the client left.
+
+    Nothing else may call `receive` meanwhile; what it still brings of a request body is dropped (`Upload` keeps it).
+    Where the work ends by itself at the moment in which the client leaves, its own result counts.
+    """
+    return await _attend(_until_left(receive), work)
+
+
+async def read_body(receive: Receive, limit: int, declared: int | None = None) -> bytes:
+    """The whole request body. Over `limit` bytes, or `declared` so (`declared_length`): TooLarge, before the rest."""
+    if declared is not None and declared > limit:
+        raise TooLarge(f"the request body is {declared} bytes long; {limit} are allowed", hint="See limits.body_mb.")
+    message = await receive()
+    body: bytes = _part(message)
+    if not message.get("more_body", False):
+        if len(body) > limit:
+            raise TooLarge(f"the request body is over {limit} bytes", hint="See limits.body_mb.")
+        return body
+    parts = [body]
+    size = len(body)
+    while message.get("more_body", False):
+        if size > limit:
+            raise TooLarge(f"the request body is over {limit} bytes", hint="See limits.body_mb.")
+        message = await receive()
+        parts.append(_part(message))
+        size += len(parts[-1])
+    if size > limit:
+        raise TooLarge(f"the request body is over {limit} bytes", hint="See limits.body_mb.")
+    return b"".join(parts)
+
+
+def declared_length(scope: Scope) -> int | None:
+    """What Content-Length says; None where there is none or it is not a number."""
+    for name, value in scope["headers"]:
+        if name == b"content-length":
+            return int(value) if value.isdigit() else None
+    return None
+
+
+def has_body(scope: Scope) -> bool:
+    """Whether the request announces a body (RFC 9112 6: by one of these two headers, never by its method)."""
+    return any(
+        name == b"transfer-encoding" or (name == b"content-length" and value != b"0")
+        for name, value in scope["headers"]
+    )
+
+
+class Upload:
+    """A request body passed on as it comes, while the client's leaving is still noticed.
+
+    Hearing goes on ahead of the reading, but at most HELD bytes: then it stops, and so does the client (back-pressure).
+    """
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._parts: deque[bytes] = deque()
+        self._size = 0
+        self._whole = False
+        self._changed = asyncio.Event()
+
+    async def parts(self) -> AsyncIterator[bytes]:
+        """The body's pieces. Only while `while_connected` is running."""
+        while True:
+            while self._parts:
+                part = self._parts.popleft()
+                self._size -= len(part)
+                self._changed.set()
+                if part:
+                    yield part
+            if self._whole:
+                return
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def while_connected(self, work: Coroutine[Any, Any, T]) -> T:
+        """As the function of that name; `work` reads `parts`."""
+        return await _attend(self._hear(), work)
+
+    async def _hear(self) -> None:
+        while not self._whole:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                return
+            part = message.get("body", b"")
+            self._parts.append(part)
+            self._size += len(part)
+            self._whole = not message.get("more_body", False)
+            self._changed.set()
+            while self._size > HELD:
+                self._changed.clear()
+                await self._changed.wait()
+        await _until_left(self._receive)
+
+
+def patient(send: Send, seconds: float) -> Send:
+    """A `send` that gives a client up as gone when it takes nothing for so long: a full socket must not hold us."""
+
+    async def send_in_time(message: Message) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await send(message)
+        except TimeoutError as error:
+            raise ClientGone(f"the client took nothing for {seconds:g} s") from error
+
+    return send_in_time
+
+
+async def _until_left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _attend(hearing: Coroutine[Any, Any, None], work: Coroutine[Any, Any, T]) -> T:
+    loop = asyncio.get_running_loop()
+    doing = loop.create_task(work)
+    listening = loop.create_task(hearing)
+    asked = False
+    try:
+        await asyncio.wait((doing, listening), return_when=asyncio.FIRST_COMPLETED)
+        if not doing.done():
+            asked = doing.cancel()
+            await asyncio.wait((doing,))
+    except asyncio.CancelledError:
+        # The server gives this request up (shutdown). Once for all: what is told twice here is told once below.
+        if not asked and not doing.done():
+            doing.cancel()
+        await _ended(doing)
+        raise
+    finally:
+        listening.cancel()
+    if doing.cancelled() and asked:
+        raise ClientGone("the client has left")
+    return doing.result()
+
+
+async def _ended(task: asyncio.Task[Any]) -> None:
+    """Wait for a cancelled task, however often we are cancelled ourselves meanwhile."""
+    while not task.done():
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError:
+            continue
+    if not task.cancelled():
+        task.exception()  # taken note of: the request is given up, nobody else will ask for it
+
+
+def _part(message: Message) -> bytes:
+    if message["type"] == "http.disconnect":
+        raise ClientGone("the client left before its request was complete")
+    body: bytes = message.get("body", b"")
+    return body

@@ -1,0 +1,105 @@
+"""Everything that is not managed: any method, any path, bytes on as they come in both directions.
+
+Half of what agents send goes to paths that no proxy has heard of, so nothing here looks at what it carries, but for
+the `model` of a JSON body where several upstreams have to be told apart. The upload is not held in memory and has no
+limit of its own: what works without the proxy works through it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+import msgspec
+
+from proxy.errors import UpstreamError
+from proxy.metrics import Metrics
+from proxy.upstream.client import Client, Target
+from proxy.upstream.headers import first
+from proxy.web.listen import (
+    Receive,
+    Scope,
+    Send,
+    Upload,
+    declared_length,
+    has_body,
+    patient,
+    read_body,
+    while_connected,
+)
+
+PEEKED: Final = 4 << 20
+"""Bytes of a JSON body that are read whole to find its model; longer ones go to the first upstream."""
+
+
+class _Named(msgspec.Struct):
+    model: str | None = None
+
+
+async def passthrough(
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+    client: Client,
+    metrics: Metrics,
+    *,
+    path: str,
+    target: Target | None = None,
+) -> None:
+    """One request through to `target` (else the one that its model names, else the first) and its answer back.
+
+    `path` is percent-encoded, as it came. Raises what `Client.send` raises before anything is sent to the client;
+    UpstreamBroken and UpstreamTimeout after that too, and then the connection must be broken off; and ClientGone.
+    """
+    body: bytes | None = None
+    if target is None:
+        if len(client.targets) > 1 and _is_small_json(scope):
+            body = await read_body(receive, PEEKED)
+        target = client.route(None if body is None else model_of(body))
+    if body is None and has_body(scope):
+        upload = Upload(receive)
+        await upload.while_connected(_relay(scope, send, client, metrics, target, path, upload.parts()))
+    else:
+        await while_connected(receive, _relay(scope, send, client, metrics, target, path, body))
+
+
+def model_of(body: bytes) -> str | None:
+    """The top-level `model` of a JSON object; None where there is none or the body is something else."""
+    try:
+        return _DECODER.decode(body).model
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+_DECODER: Final = msgspec.json.Decoder(_Named)
+
+
+def _is_small_json(scope: Scope) -> bool:
+    length = declared_length(scope)
+    kind = first(scope["headers"], b"content-type").lower()
+    return length is not None and 0 < length <= PEEKED and "json" in kind
+
+
+async def _relay(
+    scope: Scope,
+    send: Send,
+    client: Client,
+    metrics: Metrics,
+    target: Target,
+    path: str,
+    body: bytes | AsyncIterator[bytes] | None,
+) -> None:
+    reply = await client.send(
+        target, scope["method"], path, scope["query_string"], scope["headers"], body, identity=False
+    )
+    send = patient(send, client.idle_s)
+    try:
+        await send({"type": "http.response.start", "status": reply.status, "headers": reply.headers})
+        async for part in reply.chunks():
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+    except UpstreamError:
+        metrics.upstream_truncated_total.inc()
+        raise
+    finally:
+        await reply.close()

@@ -1,0 +1,326 @@
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from proxy.errors import BadRequest, ConfigError, UpstreamBroken, UpstreamError, UpstreamTimeout, UpstreamUnreachable
+from proxy.metrics import Metrics
+from proxy.settings import Settings, Upstream
+from proxy.upstream.client import Client
+from tests.faulty import HEAD, STREAM, Connection, Request, faulty, until
+from tests.upstream.conftest import EVENTS, JSON, answer_json, client_of, errors, send
+
+
+async def test_u1_a_refused_connection_is_told_at_once_and_tried_twice_at_most() -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))  # bound and not listening: refused
+        async with client_of(bound.getsockname()[1]) as client:
+            started = time.monotonic()
+            with pytest.raises(UpstreamUnreachable) as caught:
+                await send(client)
+            assert time.monotonic() - started < 0.1
+            assert caught.value.status == 502
+            assert errors(client, "unreachable") == 1
+
+
+async def test_a_host_that_does_not_exist_is_unreachable() -> None:
+    client = Client(Settings(upstream="http://nowhere.invalid/v1"), Metrics())
+    with pytest.raises(UpstreamUnreachable):
+        await send(client)
+
+
+async def test_a_connection_that_is_never_accepted_ends_at_the_connect_timeout() -> None:
+    # A full backlog of a listening socket: the kernel drops the SYN, as a black hole would.
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen(0)
+        waiting = [socket.socket() for _ in range(4)]
+        for one in waiting:
+            one.setblocking(False)
+            with suppress(BlockingIOError):
+                one.connect(deaf.getsockname())
+        async with client_of(deaf.getsockname()[1], connect_s=0.3) as client:
+            started = time.monotonic()
+            with pytest.raises(UpstreamTimeout) as caught:
+                await send(client)
+            assert time.monotonic() - started == pytest.approx(0.3, abs=0.15)
+            assert caught.value.status == 504
+        for one in waiting:
+            one.close()
+
+
+async def test_u3_a_reset_before_the_headers_is_unreachable_and_not_sent_again() -> None:
+    async def reset(_: Request, there: Connection) -> None:
+        await there.reset()
+
+    async with faulty(reset) as upstream, client_of(upstream.port) as client:
+        with pytest.raises(UpstreamUnreachable):
+            await send(client)
+        assert len(upstream.requests) == 1
+
+
+async def test_a_connection_closed_without_an_answer_is_unreachable() -> None:
+    async def close(_: Request, there: Connection) -> None:
+        there.writer.close()
+
+    async with faulty(close) as upstream, client_of(upstream.port) as client:
+        with pytest.raises(UpstreamUnreachable):
+            await send(client)
+
+
+async def test_u7_silence_before_the_headers_ends_at_the_idle_timeout_and_frees_the_connection() -> None:
+    async def nothing(_: Request, there: Connection) -> None:
+        await there.left()
+
+    async with faulty(nothing) as upstream, client_of(upstream.port, idle_s=0.2) as client:
+        with pytest.raises(UpstreamTimeout):
+            await send(client)
+        assert await upstream.none_open()
+        assert errors(client, "timeout") == 1
+
+
+async def test_what_is_not_http_is_broken_and_no_answer() -> None:
+    async def say(_: Request, there: Connection) -> None:
+        await there.send(b"220 smtp ready\r\n\r\n")
+
+    async with faulty(say) as upstream, client_of(upstream.port) as client:
+        with pytest.raises(UpstreamBroken):
+            await send(client)
+
+
+@pytest.mark.parametrize("after", ["17", "Fri, 31 Dec 2100 23:59:59 GMT"])
+@pytest.mark.parametrize("status", [429, 500, 503, 529])
+async def test_u12_an_upstreams_error_is_passed_on_once_with_its_headers(status: int, after: str) -> None:
+    body = b'{"error":{"message":"busy"}}'
+
+    async def busy(_: Request, there: Connection) -> None:
+        head = b"HTTP/1.1 %d X\r\nretry-after: %b\r\ncontent-length: %d\r\n\r\n" % (status, after.encode(), len(body))
+        await there.send(head + body)
+
+    async with faulty(busy) as upstream, client_of(upstream.port) as client:
+        reply = await send(client)
+        assert reply.status == status
+        assert (b"retry-after", after.encode()) in reply.headers
+        assert await reply.read(1000) == body
+        assert len(upstream.requests) == 1
+
+
+async def test_the_clients_accept_encoding_goes_on_where_the_answer_is_not_read() -> None:
+    async with faulty(answer_json) as upstream, client_of(upstream.port) as client:
+        headers = [(b"accept-encoding", b"br;q=1, gzip")]
+        reply = await client.send(client.targets[0], "GET", "/v1/models", b"", headers, None, identity=False)
+        await reply.read(10)
+        assert upstream.requests[0].all(b"accept-encoding") == [b"br;q=1, gzip"]
+        assert upstream.requests[0].all(b"content-length") == []
+
+
+async def test_u16_a_redirect_is_passed_on_and_not_followed() -> None:
+    async def move(_: Request, there: Connection) -> None:
+        await there.send(b"HTTP/1.1 302 Found\r\nlocation: http://169.254.169.254/\r\ncontent-length: 0\r\n\r\n")
+
+    async with faulty(move) as upstream, client_of(upstream.port) as client:
+        reply = await send(client)
+        assert reply.status == 302
+        assert (b"location", b"http://169.254.169.254/") in reply.headers
+        await reply.read(10)
+        assert len(upstream.requests) == 1
+
+
+async def test_u17_informational_answers_trailers_and_listed_headers_stay_on_their_hop() -> None:
+    async def say(_: Request, there: Connection) -> None:
+        await there.send(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n")
+        await there.send(
+            b"HTTP/1.1 200 OK\r\nconnection: x-secret, keep-alive\r\nx-secret: 1\r\nkeep-alive: timeout=5\r\n"
+            b"trailer: x-sum\r\nx-kept: a\r\nx-kept: b\r\ntransfer-encoding: chunked\r\n\r\n"
+            b"2\r\n{}\r\n0\r\nx-sum: 1\r\n\r\n"
+        )
+
+    async with faulty(say) as upstream, client_of(upstream.port) as client:
+        reply = await send(client)
+        assert reply.headers == [(b"x-kept", b"a"), (b"x-kept", b"b")]
+        assert await reply.read(10) == b"{}"
+
+
+async def test_the_path_goes_where_the_base_says() -> None:
+    async with faulty(answer_json) as upstream, client_of(upstream.port) as client:
+        for path, query in (("/v1/models", b""), ("/models", b"a=%2F&b"), ("/v1/a%2Fb//c", b"")):
+            reply = await client.send(client.targets[0], "GET", path, query, [], None)
+            await reply.read(10)
+        assert [request.line.split()[1] for request in upstream.requests] == [
+            b"/v1/models", b"/v1/models?a=%2F&b", b"/v1/a%2Fb//c",
+        ]  # fmt: skip
+        assert upstream.connections == 1
+
+
+async def test_a_body_that_comes_in_pieces_keeps_its_length_or_goes_in_chunks() -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"abc"
+        yield b"def"
+
+    async with faulty(answer_json) as upstream, client_of(upstream.port) as client:
+        for headers in ([(b"content-length", b"6")], [(b"transfer-encoding", b"chunked")]):
+            reply = await client.send(client.targets[0], "POST", "/v1/files", b"", headers, pieces())
+            await reply.read(10)
+        assert [request.body for request in upstream.requests] == [b"abcdef", b"abcdef"]
+        assert upstream.requests[0].all(b"content-length") == [b"6"]
+        assert upstream.requests[1].all(b"transfer-encoding") == [b"chunked"]
+
+
+async def test_an_error_of_the_bodys_source_comes_out_as_it_is_and_closes_the_upstream() -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"abc"
+        raise KeyError("gone")
+
+    async with faulty(answer_json) as upstream, client_of(upstream.port) as client:
+        with pytest.raises(KeyError):
+            await client.send(client.targets[0], "POST", "/v1/files", b"", [(b"content-length", b"6")], pieces())
+        assert await upstream.none_open()
+
+
+async def test_c3_no_slot_is_lost_over_500_disconnects_and_double_cancels() -> None:
+    chance = random.Random(3)
+
+    async def work(_: Request, there: Connection) -> None:
+        await asyncio.sleep(chance.uniform(0, 0.01))
+        await there.send(STREAM)
+        for event in EVENTS[:5]:
+            await there.chunk(event)
+            await asyncio.sleep(chance.uniform(0, 0.004))
+        await there.send(b"0\r\n\r\n")
+
+    async with faulty(work) as upstream, client_of(upstream.port, connect_s=2) as client:
+
+        async def one() -> bytes:
+            reply = await send(client)
+            try:
+                return b"".join([part async for part in reply.chunks()])
+            finally:
+                await reply.close()
+
+        async def cut_off() -> None:
+            task = asyncio.create_task(one())
+            await asyncio.sleep(chance.uniform(0, 0.03))
+            for _ in range(chance.randint(1, 3)):  # cascaded: cancelled again while it is still ending
+                task.cancel()
+                if chance.random() < 0.5:
+                    await asyncio.sleep(0)
+            with suppress(asyncio.CancelledError, UpstreamError):
+                await task
+
+        for _ in range(25):
+            await asyncio.gather(*(cut_off() for _ in range(20)))
+        pool = client._lines["default"].pool
+        assert await asyncio.gather(*(one() for _ in range(10))) == [b"".join(EVENTS[:5])] * 10
+        assert client._lines["default"].pool is pool, "the pool had leaked and was made anew"
+        assert not pool._requests
+
+
+async def test_a_pool_that_has_leaked_is_made_anew() -> None:
+    async with faulty(answer_json) as upstream, client_of(upstream.port, connect_s=0.1) as client:
+        pool = client._lines["default"].pool
+        pool._max_connections = 0  # as if every slot were held by nobody
+        with pytest.raises(UpstreamTimeout, match="in use"):
+            await send(client)
+        assert client._lines["default"].pool is not pool
+        assert await (await send(client)).read(10) == b"{}"
+
+
+async def test_cancelling_before_the_first_byte_closes_the_upstream_within_half_a_second() -> None:
+    async def nothing(_: Request, there: Connection) -> None:
+        await there.left()
+
+    async with faulty(nothing) as upstream, client_of(upstream.port) as client:
+        task = asyncio.create_task(send(client))
+        await until(lambda: upstream.open == 1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await upstream.none_open()
+
+
+async def test_headers_that_cannot_be_sent_are_the_clients_mistake() -> None:
+    async with faulty(answer_json) as upstream, client_of(upstream.port) as client:
+        with pytest.raises(BadRequest):
+            await client.send(client.targets[0], "GET", "/v1/x", b"", [(b"bad name", b"x")], None)
+
+
+async def test_no_secret_is_in_what_is_printed_of_a_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_KEY", "sk-canary-0123456789")
+    upstreams = {"a": Upstream(base_url="http://127.0.0.1:1/v1", api_key_env="SOME_KEY")}
+    client = Client(Settings(upstreams=upstreams), Metrics())
+    assert client.targets[0].key == "sk-canary-0123456789"
+    assert "canary" not in repr(client.targets)
+
+
+async def test_the_targets_own_key_replaces_the_clients_and_its_echo_is_removed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def echo(request: Request, there: Connection) -> None:
+        [authorization] = request.all(b"authorization")
+        await there.send(HEAD, b"x-echo: ", authorization, b"\r\nx-other: 1\r\ncontent-length: 2\r\n\r\n{}")
+
+    monkeypatch.setenv("SOME_KEY", "sk-canary-0123456789")
+    async with faulty(echo) as upstream:
+        base = f"http://127.0.0.1:{upstream.port}/v1"
+        client = Client(Settings(upstreams={"a": Upstream(base_url=base, api_key_env="SOME_KEY")}), Metrics())
+        headers = [(b"Authorization", b"Bearer of-the-client"), (b"X-Context-Key", b"ours")]
+        reply = await client.send(client.targets[0], "POST", "/v1/x", b"", headers, b"{}")
+        assert upstream.requests[0].all(b"authorization") == [b"Bearer sk-canary-0123456789"]
+        assert upstream.requests[0].all(b"x-context-key") == []
+        assert [name for name, _ in reply.headers] == [b"content-type", b"x-other", b"content-length"]
+        await reply.close()
+        await client.close()
+
+
+async def test_a_model_goes_to_the_first_target_that_wants_it() -> None:
+    upstreams = {
+        "a": Upstream(base_url="http://127.0.0.1:1/v1", models=("gpt-*",)),
+        "b": Upstream(base_url="http://127.0.0.1:2/v1", models=("gpt-5", "claude-*")),
+    }
+    client = Client(Settings(upstreams=upstreams), Metrics())
+    named = {model: client.route(model).name for model in ("gpt-5", "claude-x", "other", None)}
+    assert named == {"gpt-5": "a", "claude-x": "b", "other": "a", None: "a"}
+
+
+async def test_the_environments_proxy_is_not_used_and_the_targets_own_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    async with faulty(answer_json) as upstream, client_of(upstream.port) as client:
+        await (await send(client)).read(10)
+    async with faulty(answer_json) as outbound:
+        there = {"a": Upstream(base_url="http://api.invalid/v1", proxy=f"http://u:p@127.0.0.1:{outbound.port}")}
+        client = Client(Settings(upstreams=there), Metrics())
+        await (await send(client)).read(10)
+        assert outbound.requests[0].line == b"POST http://api.invalid/v1/chat/completions HTTP/1.1"
+        assert outbound.requests[0].all(b"proxy-authorization") == [b"Basic dTpw"]
+        await client.close()
+
+
+async def test_a_bundle_that_cannot_be_read_stops_the_start(tmp_path: Path) -> None:
+    there = {"a": Upstream(base_url="https://api.invalid/v1", ca_bundle=str(tmp_path / "none.pem"))}
+    with pytest.raises(ConfigError, match=re.escape("upstreams.a.ca_bundle")):
+        Client(Settings(upstreams=there), Metrics())
+
+
+async def test_the_demo_answers_without_a_network() -> None:
+    client = Client(Settings(), Metrics())
+    body = b'{"model":"demo","messages":[{"role":"user","content":"hello"}]}'
+    reply = await client.send(client.route("demo"), "POST", "/v1/chat/completions", b"", JSON, body)
+    assert (reply.status, reply.content_type, reply.encoding) == (200, "application/json", "")
+    assert b"demo model" in await reply.read(10_000)
+    assert client._lines["default"].open == 0
+
+
+def test_nothing_else_imports_the_http_client() -> None:
+    root = Path(__file__).parents[2] / "proxy"
+    imports = re.compile(r"^\s*(?:import|from)\s+(?:httpx|httpx2|httpcore|httpcore2|aiohttp|requests)\b", re.MULTILINE)
+    users = {str(file.relative_to(root)) for file in root.rglob("*.py") if imports.search(file.read_text())}
+    assert users == {"upstream/client.py", "upstream/network.py", "upstream/reply.py"}

@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import asyncio
+import gzip
+import time
+
+import pytest
+
+from proxy.errors import UpstreamBroken, UpstreamTimeout
+from proxy.upstream.reply import Reply
+from tests.faulty import HEAD, STREAM, Connection, Request, faulty
+from tests.upstream.conftest import EVENTS, client_of, errors, gathered, send
+
+
+async def timed(reply: Reply, came: list[float]) -> UpstreamTimeout:
+    """When each part came, and the timeout that ended them."""
+    try:
+        async for _ in reply.chunks():
+            came += [time.monotonic()]
+    except UpstreamTimeout as error:
+        return error
+    pytest.fail("it came to an end")
+
+
+@pytest.mark.parametrize("count", range(0, 21, 4))
+async def test_u4_what_came_before_a_reset_is_given_out_byte_for_byte(count: int) -> None:
+    async def reset_after(_: Request, there: Connection) -> None:
+        await there.send(STREAM)
+        for event in EVENTS[:count]:
+            await there.chunk(event)
+        await there.reset()
+
+    async with faulty(reset_after) as upstream, client_of(upstream.port) as client:
+        reply = await send(client)
+        came, error = await gathered(reply)
+        assert came == b"".join(EVENTS[:count])
+        assert isinstance(error, UpstreamBroken)
+        assert errors(client, "broken") == 1
+
+
+async def test_u5_a_close_before_the_last_chunk_is_broken_and_one_after_it_is_an_end() -> None:
+    async def close(request: Request, there: Connection) -> None:
+        await there.send(STREAM)
+        await there.chunk(EVENTS[0])
+        if b"whole" in request.body:
+            await there.send(b"0\r\n\r\n")
+        there.writer.close()
+
+    async with faulty(close) as upstream, client_of(upstream.port) as client:
+        came, error = await gathered(await send(client))
+        assert (came, type(error)) == (EVENTS[0], UpstreamBroken)
+        came, error = await gathered(await send(client, b"whole"))
+        assert (came, error) == (EVENTS[0], None)
+
+
+async def test_u6_a_cut_inside_a_character_leaves_the_bytes_as_they_are() -> None:
+    cut = EVENTS[3][: EVENTS[3].index(b"\xc3") + 1]
+
+    async def close(_: Request, there: Connection) -> None:
+        await there.send(STREAM)
+        await there.chunk(EVENTS[2])
+        await there.chunk(cut)
+        there.writer.close()
+
+    async with faulty(close) as upstream, client_of(upstream.port) as client:
+        came, error = await gathered(await send(client))
+        assert came == EVENTS[2] + cut
+        assert isinstance(error, UpstreamBroken)
+
+
+async def test_u7_silence_in_the_middle_ends_at_the_idle_timeout_and_frees_the_connection() -> None:
+    async def stall(_: Request, there: Connection) -> None:
+        await there.send(STREAM)
+        await there.chunk(EVENTS[0])
+        await there.left()
+
+    async with faulty(stall) as upstream, client_of(upstream.port, idle_s=0.2) as client:
+        started = time.monotonic()
+        came, error = await gathered(await send(client))
+        assert came == EVENTS[0]
+        assert isinstance(error, UpstreamTimeout)
+        assert time.monotonic() - started == pytest.approx(0.2, abs=0.15)
+        assert await upstream.none_open()
+
+
+async def test_u8_a_slow_drip_is_forwarded_as_it_comes_and_ends_at_the_deadline() -> None:
+    sent: list[float] = []
+
+    async def drip(_: Request, there: Connection) -> None:
+        await there.send(STREAM)
+        for _number in range(100):
+            sent.append(time.monotonic())
+            await there.chunk(b".")
+            await asyncio.sleep(0.1)
+
+    async with faulty(drip) as upstream, client_of(upstream.port, idle_s=0.4, total_s=0.75) as client:
+        started = time.monotonic()
+        reply = await send(client)
+        came: list[float] = []
+        error = await timed(reply, came)
+        assert "total_s" in str(error)
+        assert time.monotonic() - started == pytest.approx(0.75, abs=0.15)
+        assert len(came) >= 5
+        assert max(there - here for here, there in zip(sent, came, strict=False)) < 0.05
+        assert await upstream.none_open()
+
+
+async def test_a_slow_reader_is_not_taken_for_a_silent_upstream() -> None:
+    async def two(_: Request, there: Connection) -> None:
+        await there.send(STREAM)
+        await there.chunk(EVENTS[0])
+        await asyncio.sleep(0.3)
+        await there.chunk(EVENTS[1])
+        await there.send(b"0\r\n\r\n")
+
+    async with faulty(two) as upstream, client_of(upstream.port, idle_s=0.25) as client:
+        reply = await send(client)
+        came = b""
+        async for part in reply.chunks():
+            came += part
+            await asyncio.sleep(0.4)
+        assert came == EVENTS[0] + EVENTS[1]
+
+
+async def test_back_pressure_reaches_the_upstream() -> None:
+    written = 0
+
+    async def flood(_: Request, there: Connection) -> None:
+        nonlocal written
+        await there.send(STREAM)
+        for _number in range(1000):
+            await there.chunk(b"x" * 65536)
+            written += 65536
+
+    async with faulty(flood) as upstream, client_of(upstream.port) as client:
+        reply = await send(client)
+        async for _ in reply.chunks():
+            break
+        await asyncio.sleep(0.3)
+        held = written
+        await asyncio.sleep(0.3)
+        assert written == held, "the upstream goes on writing though nobody reads"
+        assert written < 20 << 20  # what the kernels on both sides hold, and 256 KiB of ours
+        await reply.close()
+        assert await upstream.none_open()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(HEAD + b"content-length: 100\r\n\r\n{", id="longer length than body"),
+        pytest.param(STREAM + b"zz\r\nnot a chunk", id="chunk garbage"),
+        pytest.param(STREAM + b"5\r\nab", id="cut chunk"),
+    ],
+)
+async def test_u11_a_body_that_is_not_whole_is_broken(answer: bytes) -> None:
+    async def say(_: Request, there: Connection) -> None:
+        await there.send(answer)
+        there.writer.close()
+
+    async with faulty(say) as upstream, client_of(upstream.port) as client:
+        _, error = await gathered(await send(client))
+        assert isinstance(error, UpstreamBroken)
+
+
+async def test_u11_bytes_after_the_end_of_an_answer_never_reach_another_request() -> None:
+    async def say(request: Request, there: Connection) -> None:
+        forged = HEAD + b'content-length: 10\r\n\r\n"somebody"'
+        if b"first" in request.body:
+            await there.send(HEAD + b"content-length: 2\r\n\r\n{}" + forged)
+        else:
+            await there.send(HEAD + b'content-length: 6\r\n\r\n"mine"')
+
+    async with faulty(say) as upstream, client_of(upstream.port) as client:
+        assert await (await send(client, b"first")).read(1000) == b"{}"
+        assert await (await send(client)).read(1000) == b'"mine"'
+        assert upstream.connections == 2, "the connection with bytes left over was used again"
+
+
+async def test_u13_a_compressed_answer_is_left_compressed_and_says_so() -> None:
+    packed = gzip.compress(b'{"a":1}')
+
+    async def pack(request: Request, there: Connection) -> None:
+        assert request.all(b"accept-encoding") == [b"identity"]
+        await there.send(HEAD, b"content-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(packed), packed)
+
+    async with faulty(pack) as upstream, client_of(upstream.port) as client:
+        reply = await client.send(
+            client.targets[0], "POST", "/v1/x", b"", [(b"accept-encoding", b"gzip, br")], b"{}", identity=True
+        )
+        assert reply.encoding == "gzip"
+        assert (b"content-encoding", b"gzip") in reply.headers
+        assert await reply.read(1000) == packed
+
+
+async def test_u17_an_http_1_0_answer_ends_with_its_connection() -> None:
+    async def say(_: Request, there: Connection) -> None:
+        await there.send(b"HTTP/1.0 200 OK\r\n\r\nuntil the end")
+        there.writer.close()
+
+    async with faulty(say) as upstream, client_of(upstream.port) as client:
+        assert await gathered(await send(client)) == (b"until the end", None)
+
+
+async def test_an_answer_over_the_limit_can_still_be_had_from_the_start() -> None:
+    async def long(_: Request, there: Connection) -> None:
+        await there.send(STREAM)
+        for _number in range(30):
+            await there.chunk(b"0123456789" * 100)
+        await there.send(b"0\r\n\r\n")
+
+    async with faulty(long) as upstream, client_of(upstream.port) as client:
+        reply = await send(client)
+        with pytest.raises(UpstreamBroken, match="over 5000 bytes"):
+            await reply.read(5000)
+        assert await reply.read(1 << 20) == b"0123456789" * 3000
