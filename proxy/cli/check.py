@@ -1,0 +1,24 @@
+"""`context-proxy check`: says what is wrong with the configuration, or what is in force."""
+
+from __future__ import annotations
+
+import typer
+
+from proxy.cli.flags import Config, Db, Host, PolicyName, Port, Upstream, read
+from proxy.cli.render import in_force
+
+
+def check(
+    config: Config = None,
+    host: Host = None,
+    port: Port = None,
+    upstream: Upstream = None,
+    db: Db = None,
+    policy: PolicyName = None,
+) -> None:
+    """Read the configuration and say what is in force, or (exit code 2) what is wrong, with line and key."""
+    settings = read(config, host=host, port=port, upstream=upstream, db=db, policy=policy)
+    typer.echo("# The configuration can be used. In force is:\n")
+    typer.echo(in_force(settings), nl=False)
+    typer.echo("\n# Policies: " + ", ".join(sorted(settings.policy_files())))
+    typer.echo(f"# Models known by name or pattern: {len(settings.model_table())}")

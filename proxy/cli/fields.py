@@ -1,0 +1,68 @@
+"""The fields of a class with their defaults and with the docstrings that stand under them, read from its source."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from dataclasses import MISSING, dataclass, is_dataclass
+from dataclasses import fields as dataclass_fields
+
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A field as a person reads of it. `required` where there is no default."""
+
+    name: str
+    default: object
+    required: bool
+    text: str
+
+
+def fields(kind: type) -> list[Told]:
+    """The fields of a dataclass or of a pydantic model, in the order of the source. Shared ones of a base are left out.
+
+    The source is read with ast, since docstrings of fields are not kept at run time.
+    """
+    texts = _docstrings(kind)
+    told = []
+    for name, default in _defaults(kind).items():
+        required = default is MISSING or default is PydanticUndefined
+        told.append(Told(name, None if required else default, required, texts.get(name, "")))
+    return told
+
+
+def summary(kind: type) -> str:
+    """The first paragraph of a class's docstring, on one line."""
+    return " ".join((inspect.getdoc(kind) or "").split("\n\n")[0].split())
+
+
+def _defaults(kind: type) -> dict[str, object]:
+    if issubclass(kind, BaseModel):
+        return {
+            name: field.get_default(call_default_factory=True) if not field.is_required() else PydanticUndefined
+            for name, field in kind.model_fields.items()
+        }
+    if is_dataclass(kind):
+        return {f.name: f.default for f in dataclass_fields(kind)}
+    return {}
+
+
+def _docstrings(kind: type) -> dict[str, str]:
+    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+    if not isinstance(body, ast.ClassDef):
+        return {}
+    found = {}
+    for field, below in zip(body.body, body.body[1:], strict=False):
+        if (
+            isinstance(field, ast.AnnAssign)
+            and isinstance(field.target, ast.Name)
+            and isinstance(below, ast.Expr)
+            and isinstance(below.value, ast.Constant)
+            and isinstance(below.value.value, str)
+        ):
+            found[field.target.id] = " ".join(below.value.value.split())
+    return found

@@ -1,0 +1,29 @@
+"""The flags that name settings, and reading everything that they and the config file say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from proxy.context.policy import read_policy
+from proxy.context.prices import read_models
+from proxy.context.stages import BUILT_IN
+from proxy.settings import Settings, load
+
+Config = Annotated[Path | None, typer.Option(help="TOML file with settings.")]
+Host = Annotated[str | None, typer.Option(help="Address to listen on.")]
+Port = Annotated[int | None, typer.Option(help="Port to listen on; 0: any that is free.")]
+Upstream = Annotated[str | None, typer.Option(help="Who answers: a base URL, or demo for the built-in scripted model.")]
+Db = Annotated[str | None, typer.Option(help="Where is stored: a SQLite file or a postgresql:// URL.")]
+PolicyName = Annotated[str | None, typer.Option(help="How prompts are rewritten.")]
+
+
+def read(config: Path | None, **flags: object) -> Settings:
+    """The settings in force. Raises ConfigError for them and for any policy or model that cannot be read."""
+    settings = load(config, flags)
+    for name, file in settings.policy_files().items():
+        read_policy(settings.policy_table(name), BUILT_IN, source=str(file))
+    read_models(settings.model_table())
+    return settings

@@ -1,0 +1,92 @@
+"""Settings as TOML: config/default.toml with its comments, and what `check` says is in force."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+
+from pydantic import SecretStr
+
+from proxy.cli.fields import Told, fields, summary
+from proxy.settings import Section, Settings, Upstream, masked
+
+HEAD = """\
+# Every setting with its default: this file changes nothing. Written by `context-proxy docs` from proxy/settings.py.
+# Copy what you change into a file of your own and start with --config FILE. The environment overrides the file
+# (CONTEXT_PROXY_PORT, CONTEXT_PROXY_STATE__ASK), flags override both.
+"""
+
+EXAMPLE = """\
+
+# Who answers, by name; a request goes to the first whose `models` match. Without any: the built-in demo.
+# [upstreams.main]
+"""
+
+WIDTH = 118
+
+
+def defaults() -> str:
+    """The text of config/default.toml."""
+    told_all = fields(Settings)
+    parts = [HEAD]
+    top = [told for told in told_all if told.name != "upstreams" and not isinstance(told.default, Section)]
+    parts += ["\n" + _comment(told.text) + _line(told) for told in top]
+    for told in told_all:
+        if isinstance(told.default, Section):
+            kind = type(told.default)
+            parts.append("\n" + _comment(summary(kind)) + f"[{told.name}]\n")
+            parts += ["\n" + _comment(below.text) + _line(below) for below in fields(kind)]
+    parts.append(EXAMPLE)
+    for told in fields(Upstream):
+        shown = "https://api.openai.com/v1" if told.required else told.default
+        parts.append(textwrap.indent(_comment(told.text) + f"{told.name} = {literal(shown)}\n", "# "))
+    return "".join(parts)
+
+
+def in_force(settings: Settings) -> str:
+    """All settings as they are, secrets as stars, without comments."""
+    top, tables = [], []
+    for name in Settings.model_fields:
+        value = getattr(settings, name)
+        if isinstance(value, Section):
+            tables.append(_table(name, value))
+        elif name == "upstreams":
+            tables += [_table(f"upstreams.{_key(target)}", upstream) for target, upstream in settings.targets.items()]
+        else:
+            top.append(f"{name} = {literal(value)}")
+    return "\n\n".join(["\n".join(top), *tables]) + "\n"
+
+
+def literal(value: object) -> str:
+    """A value in TOML. A secret is stars, and so is a password in a URL."""
+    if isinstance(value, SecretStr):
+        return '"***"' if value.get_secret_value() else '""'
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        # JSON's strings are TOML's basic strings, but for the delete character.
+        return json.dumps(masked(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, tuple | list):
+        inner = ", ".join(literal(item) for item in value)
+        if len(inner) < WIDTH - 20:
+            return f"[{inner}]"
+        return "[\n" + "".join(f"    {literal(item)},\n" for item in value) + "]"
+    return str(value)
+
+
+def _line(told: Told) -> str:
+    return f"{told.name} = {literal(told.default)}\n"
+
+
+def _table(name: str, section: Section) -> str:
+    return "\n".join(
+        [f"[{name}]", *(f"{key} = {literal(getattr(section, key))}" for key in type(section).model_fields)]
+    )
+
+
+def _key(name: str) -> str:
+    return name if name.replace("-", "").replace("_", "").isalnum() and name.isascii() else json.dumps(name)
+
+
+def _comment(text: str) -> str:
+    return "".join(f"# {line}\n" for line in textwrap.wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False))

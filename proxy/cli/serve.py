@@ -1,0 +1,136 @@
+"""`context-proxy serve`: starts the server, and says where it listens and how to try it.
+
+One process, one event loop (uvloop), HTTP parsed in C (httptools). The socket is opened before anything else, so
+that a port that is taken is told at once and nothing has to be undone; what is printed comes once requests are
+answered, so that the lines can be copied as they stand.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+
+import typer
+import uvicorn
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from proxy.cli.flags import Config, Db, Host, PolicyName, Port, Upstream, read
+from proxy.cli.logs import set_up
+from proxy.errors import ConfigError
+from proxy.settings import DEMO, Settings, masked
+from proxy.web.app import create_app
+
+
+def serve(
+    config: Config = None,
+    host: Host = None,
+    port: Port = None,
+    upstream: Upstream = None,
+    db: Db = None,
+    policy: PolicyName = None,
+) -> None:
+    """Start the proxy. Each option is also an environment variable: CONTEXT_PROXY_PORT and so on."""
+    settings = read(config, host=host, port=port, upstream=upstream, db=db, policy=policy)
+    listener = listen(settings.host, settings.port)
+    set_up(settings.log_level)
+    with listener:
+        server = Announced(settings, listener)
+        try:
+            server.run(sockets=[listener])
+        except KeyboardInterrupt:
+            return  # uvicorn raises it once more after everything was closed in order
+        except SystemExit:
+            # uvicorn's own code for a failed start is 3; why it failed has been logged.
+            raise typer.Exit(0 if server.started else 2) from None
+
+
+class Announced(uvicorn.Server):
+    """uvicorn, which says where it listens once it does."""
+
+    def __init__(self, settings: Settings, listener: socket.socket) -> None:
+        super().__init__(
+            uvicorn.Config(
+                create_app(settings),
+                loop="uvloop",
+                http="httptools",
+                ws="none",  # WebSockets are not proxied
+                lifespan="on",
+                log_config=None,  # our own, on stderr
+                access_log=False,  # /metrics and the store know more, and no path is logged
+                proxy_headers=False,  # who asks is never decided by a header that anybody can send
+                server_header=False,  # the upstream's own headers pass
+                date_header=False,
+                timeout_graceful_shutdown=max(1, round(settings.timeouts.drain_s)),
+            )
+        )
+        self._settings = settings
+        self._address: tuple[str, int] = listener.getsockname()[:2]
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, then say so."""
+        await super().startup(sockets)
+        if self.started:
+            announce(self._settings, base_url(*self._address), Console())
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A bound socket. Raises ConfigError where the address is not ours, taken, or open to others without keys."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    except (OSError, UnicodeError) as error:
+        raise ConfigError("host", host, f"an address or name of this machine ({error})") from None
+    if not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback:
+        allowed = "127.0.0.1, ::1 or localhost: others could reach anything else, and no keys are configured"
+        raise ConfigError("host", host, allowed)
+    try:
+        return socket.create_server(address[:2], family=family, backlog=2048)
+    except OSError as error:
+        raise ConfigError("port", port, f"a port that is free on {host} ({os.strerror(error.errno or 0)})") from None
+
+
+def base_url(host: str, port: int) -> str:
+    """Where clients point their SDK."""
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
+
+
+def announce(settings: Settings, url: str, console: Console) -> None:
+    """Say what was started and how to try it, in lines that can be copied."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    table.add_row("listening", Text(url, style="cyan"))
+    table.add_row("policy", Text(settings.policy))
+    table.add_row("store", Text(masked(settings.db)))
+    for name, target in settings.targets.items():
+        where = "the built-in scripted model" if target.base_url == DEMO else target.base_url
+        table.add_row("upstream", Text(f"{name}: {where} ({', '.join(target.models)})"))
+    console.print("\n[bold]context-proxy[/bold]")
+    console.print(table)
+    for title, lines in examples(settings, url):
+        console.print(f"\n[dim]{title}[/dim]")
+        # Neither wrapped nor coloured: these lines are copied.
+        console.print(Text(lines), soft_wrap=True, highlight=False)
+    console.print()
+
+
+def examples(settings: Settings, url: str) -> list[tuple[str, str]]:
+    """A curl line and three lines of Python that work as they are, with what each is."""
+    first = next(iter(settings.targets.values()))
+    demo = first.base_url == DEMO
+    plain = [model for model in first.models if not set(model) & set("*?[")]
+    model = DEMO if demo else plain[0] if plain else "gpt-5-mini"
+    keyless = demo or first.api_key() is not None
+    key_header = "" if keyless else ' -H "Authorization: Bearer $OPENAI_API_KEY"'
+    key_argument = ', api_key="unused"' if keyless else ""
+    question = f'"model": "{model}", "messages": [{{"role": "user", "content": "Hello"}}]'
+    curl = f"curl -s {url}/chat/completions -H 'Content-Type: application/json'{key_header} -d '{{{question}}}'"
+    arguments = f'model="{model}", messages=[{{"role": "user", "content": "Hello"}}]'
+    python = (
+        "from openai import OpenAI\n"
+        f'client = OpenAI(base_url="{url}"{key_argument})\n'
+        f"print(client.chat.completions.create({arguments}).choices[0].message.content)"
+    )
+    return [("try it with curl", curl), ("or from Python (pip install openai)", python)]

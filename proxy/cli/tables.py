@@ -1,0 +1,102 @@
+"""The reference tables of the README, each made from what it is about, so that none can be forgotten or go stale."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Iterable, Iterator, Sequence
+from types import ModuleType
+
+import click
+import typer
+
+from proxy.cli.fields import fields, summary
+from proxy.cli.render import literal
+from proxy.metrics import Metrics
+from proxy.settings import Section, Settings, Upstream
+
+NAMES = ("settings", "stages", "metrics", "commands", "routes")
+"""Every table that there is, as the markers in the README name it."""
+
+
+class NoSource(Exception):
+    """What a table is made from is not there yet."""
+
+
+def table(name: str) -> str:
+    """A table in Markdown. Raises NoSource where the module that it describes is missing."""
+    return "\n".join(_TABLES[name]()) + "\n"
+
+
+def _settings() -> Iterator[str]:
+    yield from _head("Key", "Default", "What it does")
+    for told in fields(Settings):
+        if told.name != "upstreams" and not isinstance(told.default, Section):
+            yield _row(f"`{told.name}`", f"`{_short(told.default)}`", told.text)
+    for told in fields(Settings):
+        if isinstance(told.default, Section):
+            for below in fields(type(told.default)):
+                yield _row(f"`{told.name}.{below.name}`", f"`{_short(below.default)}`", below.text)
+    for told in fields(Upstream):
+        default = "required" if told.required else f"`{_short(told.default)}`"
+        yield _row(f"`upstreams.NAME.{told.name}`", default, told.text)
+
+
+def _stages() -> Iterator[str]:
+    yield from _head("Stage", "What it does", "Settings")
+    for name, kind in _module("proxy.context.stages").BUILT_IN.items():
+        settings = [f"`{told.name} = {_short(told.default)}` {told.text}" for told in fields(kind)]
+        yield _row(f"`{name}`", summary(kind), "<br>".join(settings) or "none")
+
+
+def _metrics() -> Iterator[str]:
+    yield from _head("Metric", "Kind", "Labels", "What it tells")
+    for described in Metrics().described:
+        labels = ", ".join(f"`{label}`" for label in described.labels)
+        yield _row(f"`{described.name}`", described.kind, labels, described.tells)
+
+
+def _commands() -> Iterator[str]:
+    yield from _head("Command", "Option", "What it does")
+    group = typer.main.get_command(_module("proxy.cli.main").app)
+    if not isinstance(group, click.Group | typer.core.TyperGroup):
+        raise NoSource("the command has no subcommands")
+    for name, command in group.commands.items():
+        yield _row(f"`context-proxy {name}`", "", inspect.cleandoc(command.help or "").split("\n\n")[0])
+        for option in command.params:
+            yield _row("", f"`{option.opts[-1]}`", getattr(option, "help", None) or "")
+
+
+def _routes() -> Iterator[str]:
+    yield from _head("Method", "Path", "What it does")
+    try:
+        routes: Sequence[tuple[str, str, str]] = _module("proxy.web.app").ROUTES
+    except AttributeError:
+        raise NoSource("proxy.web.app has no ROUTES: (methods, path, what it does)") from None
+    for methods, path, text in routes:
+        yield _row(methods, f"`{path}`", text)
+
+
+_TABLES = {"settings": _settings, "stages": _stages, "metrics": _metrics, "commands": _commands, "routes": _routes}
+
+
+def _module(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise NoSource(str(error)) from error
+
+
+def _head(*titles: str) -> Iterable[str]:
+    return _row(*titles), "|" + "---|" * len(titles)
+
+
+def _row(*cells: str) -> str:
+    return "| " + " | ".join(" ".join(cell.replace("|", "\\|").split()) for cell in cells) + " |"
+
+
+def _short(value: object) -> str:
+    """A default on one line; a long list is told by its length, since config/default.toml has it whole."""
+    if isinstance(value, tuple) and len(literal(value)) > 60:
+        return f"[{literal(value[0])}, ...]"
+    return literal(value)

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from pydantic import BaseModel
+
+from proxy.cli.fields import Told, fields, summary
+from proxy.settings import Section, Settings, Upstream
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What it is,
+    in two lines.
+
+    And more.
+    """
+
+    first: int
+    """The first."""
+    second: tuple[str, ...] = ("a",)
+    """The second,
+    longer."""
+    third: str = "x"
+
+
+class Plain:
+    """No fields."""
+
+
+def test_fields_of_a_dataclass_have_their_docstrings() -> None:
+    assert fields(Sample) == [
+        Told("first", None, True, "The first."),
+        Told("second", ("a",), False, "The second, longer."),
+        Told("third", "x", False, ""),
+    ]
+
+
+def test_summary_is_the_first_paragraph_on_one_line() -> None:
+    assert summary(Sample) == "What it is, in two lines."
+
+
+def test_a_class_without_fields_has_none() -> None:
+    assert fields(Plain) == []
+
+
+def test_required_fields_of_a_model_are_told_as_such() -> None:
+    assert fields(Upstream)[0].name == "base_url"
+    assert [told.name for told in fields(Upstream) if told.required] == ["base_url"]
+
+
+def test_every_setting_has_a_docstring() -> None:
+    kinds: list[type[BaseModel]] = [Upstream]
+    for told in fields(Settings):
+        if isinstance(told.default, Section):
+            kinds.append(type(told.default))
+        elif told.name != "upstreams":
+            assert told.text.endswith((".", "?")), told.name
+    for kind in kinds:
+        assert summary(kind)
+        for told in fields(kind):
+            assert told.text.endswith("."), f"{kind.__name__}.{told.name}"
+
+
+@pytest.mark.parametrize("kind", [Settings, Upstream])
+def test_order_is_that_of_the_source(kind: type[BaseModel]) -> None:
+    assert [told.name for told in fields(kind)] == list(kind.model_fields)

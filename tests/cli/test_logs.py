@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from proxy.cli.logs import TALKATIVE, Line, set_up
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    """Logging as it was, since it belongs to the whole process."""
+    root = logging.getLogger()
+    level, handlers = root.level, root.handlers[:]
+    levels = {name: logging.getLogger(name).level for name in TALKATIVE}
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    for name, before in levels.items():
+        logging.getLogger(name).setLevel(before)
+
+
+def line(record: logging.LogRecord) -> dict[str, object]:
+    told: dict[str, object] = json.loads(Line().format(record))
+    return told
+
+
+def test_a_record_is_one_line_of_json_with_its_extras(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up("info")
+    logging.getLogger("proxy.x").info("read %d rows", 3, extra={"session": "s\n1"})
+    (written,) = capsys.readouterr().err.splitlines()
+    told = json.loads(written)
+    assert told.pop("time").endswith("+00:00")
+    assert told == {"level": "info", "logger": "proxy.x", "message": "read 3 rows", "session": "s\n1"}
+
+
+def test_an_exception_is_told_by_type_and_place_but_not_by_its_text() -> None:
+    try:
+        raise ValueError("canary: what a client wrote")
+    except ValueError as error:
+        record = logging.LogRecord(
+            "x", logging.ERROR, "x.py", 1, "failed", (), (ValueError, error, error.__traceback__)
+        )
+    told = line(record)
+    assert told["error"] == "ValueError"
+    assert "test_logs.py" in str(told["at"])
+    assert "canary" not in json.dumps(told)
+
+
+def test_what_other_libraries_say_of_requests_and_sql_is_not_written(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up("debug")
+    for name in TALKATIVE:
+        logging.getLogger(name).info("canary")
+    logging.getLogger("proxy.x").debug("ours")
+    assert [json.loads(text)["message"] for text in capsys.readouterr().err.splitlines()] == ["ours"]
+
+
+def test_levels_hold(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up("error")
+    logging.getLogger("proxy.x").warning("no")
+    logging.getLogger("uvicorn.error").error("yes")
+    assert [json.loads(text)["message"] for text in capsys.readouterr().err.splitlines()] == ["yes"]

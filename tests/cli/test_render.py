@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import tomllib
+
+import pytest
+from pydantic import SecretStr
+
+from proxy.cli.render import defaults, in_force, literal
+from proxy.settings import Settings, shipped
+
+
+def test_default_toml_is_what_the_code_says() -> None:
+    assert shipped("default.toml").read_text("utf-8") == defaults(), "run `context-proxy docs`"
+
+
+def test_default_toml_equals_the_defaults() -> None:
+    tree = tomllib.loads(defaults())
+    assert Settings.model_validate(tree) == Settings()
+    assert set(tree) == set(Settings.model_fields) - {"upstreams"}
+    for name, section in tree.items():
+        if isinstance(section, dict):
+            assert set(section) == set(type(getattr(Settings(), name)).model_fields)
+
+
+def test_the_example_of_an_upstream_is_toml_once_it_is_uncommented() -> None:
+    example = defaults().partition("# [upstreams.main]\n")[2]
+    text = "[upstreams.main]\n" + "\n".join(line.removeprefix("# ") for line in example.splitlines())
+    settings = Settings.model_validate(tomllib.loads(text))
+    assert settings.upstreams["main"].base_url == "https://api.openai.com/v1"
+
+
+def test_what_is_in_force_is_toml_that_gives_the_same_settings() -> None:
+    settings = Settings.model_validate(
+        {
+            "port": 99,
+            "policies_dir": 'a "quoted" \\ name',
+            "groups": {"observation": ["^a\\d+", "x" * 150]},
+            "upstreams": {"main": {"base_url": "https://a.example"}, "odd.name": {"base_url": "demo"}},
+        }
+    )
+    assert Settings.model_validate(tomllib.loads(in_force(settings))) == settings
+
+
+def test_secrets_are_stars() -> None:
+    settings = Settings.model_validate(
+        {
+            "db": "postgresql://me:canary@h/x",
+            "identity": {"salt": "canary"},
+            "upstreams": {"a": {"base_url": "demo", "proxy": "http://me:canary@h"}},
+        }
+    )
+    text = in_force(settings)
+    assert "canary" not in text
+    assert text.count("***") == 3
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(True, "true"), (3, "3"), (2.5, "2.5"), ("a\n", '"a\\n"'), ((), "[]"), (("a", "b"), '["a", "b"]')],
+)
+def test_values_are_written_as_toml(value: object, text: str) -> None:
+    assert literal(value) == text
+    assert tomllib.loads(f"x = {text}")["x"] == (list(value) if isinstance(value, tuple) else value)
+
+
+def test_an_empty_secret_is_empty() -> None:
+    assert literal(SecretStr("")) == '""'

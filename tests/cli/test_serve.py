@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import io
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from proxy.cli.serve import announce, base_url, examples, listen
+from proxy.errors import ConfigError
+from proxy.settings import Settings
+
+
+@contextmanager
+def served(folder: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A real `context-proxy serve` on a free port, and what it printed until it was ready."""
+    command = [
+        sys.executable,
+        "-m",
+        "proxy.cli.main",
+        "serve",
+        "--port",
+        "0",
+        "--db",
+        str(folder / "a.sqlite3"),
+        *flags,
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        printed = ""
+        while "print(" not in printed:
+            line = process.stdout.readline()
+            assert line, process.communicate()[1]
+            printed += line
+        yield process, printed
+    finally:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.communicate(timeout=20)
+        finally:
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+    folder = tmp_path_factory.mktemp("served")
+    with served(folder) as (_, printed):
+        yield folder, printed
+
+
+def test_what_is_printed_says_where_and_what(running: tuple[Path, str]) -> None:
+    printed = running[1]
+    assert re.search(r"listening +http://127\.0\.0\.1:\d+/v1", printed)
+    assert re.search(r"policy +thrifty", printed)
+    assert "a.sqlite3" in printed
+    assert "scripted model" in printed
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="curl is not installed")
+def test_the_curl_line_works_as_it_is(running: tuple[Path, str]) -> None:
+    (line,) = [line for line in running[1].splitlines() if line.startswith("curl ")]
+    done = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0
+    assert '"object": "chat.completion"' in done.stdout
+    assert "Hello" in done.stdout
+
+
+def test_the_three_lines_of_python_work_as_they_are(running: tuple[Path, str]) -> None:
+    lines = running[1].splitlines()
+    start = lines.index("from openai import OpenAI")
+    snippet = "\n".join(lines[start : start + 3])
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("OPENAI_")}
+    done = subprocess.run([sys.executable, "-c", snippet], capture_output=True, text=True, timeout=60, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert "Hello" in done.stdout
+
+
+def test_a_second_process_on_one_database_is_refused_with_code_2(running: tuple[Path, str]) -> None:
+    command = [sys.executable, "-m", "proxy.cli.main", "serve", "--port", "0", "--db", str(running[0] / "a.sqlite3")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 2
+    assert "another process" in done.stderr
+
+
+def test_interrupting_it_ends_it_in_order(tmp_path: Path) -> None:
+    with served(tmp_path) as (process, _):
+        process.send_signal(signal.SIGINT)
+        _, logged = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert "Traceback" not in logged
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.0.0.2"])
+def test_loopback_addresses_may_be_listened_on(host: str) -> None:
+    with listen(host, 0) as listener:
+        assert listener.getsockname()[1] > 0
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
+def test_an_address_that_others_can_reach_is_refused_without_keys(host: str) -> None:
+    with pytest.raises(ConfigError, match="no keys are configured"):
+        listen(host, 0)
+
+
+def test_a_name_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigError, match="address or name"):
+        listen("not a name", 0)
+
+
+def test_a_port_that_is_taken_is_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(ConfigError, match="a port that is free"):
+        listen("127.0.0.1", taken.getsockname()[1])
+
+
+def test_base_urls_can_be_given_to_an_sdk() -> None:
+    assert base_url("127.0.0.1", 8080) == "http://127.0.0.1:8080/v1"
+    assert base_url("::1", 80) == "http://[::1]:80/v1"
+
+
+def test_examples_ask_for_a_model_that_the_upstream_has_and_send_a_key_where_one_is_needed() -> None:
+    settings = Settings.model_validate(
+        {"upstreams": {"main": {"base_url": "https://a.example", "models": ["gpt-*", "o3"]}}}
+    )
+    curl, python = (lines for _, lines in examples(settings, "http://h/v1"))
+    assert '"model": "o3"' in curl
+    assert "Bearer $OPENAI_API_KEY" in curl
+    assert "api_key" not in python
+
+
+def test_passwords_are_not_announced() -> None:
+    settings = Settings.model_validate({"db": "postgresql://me:canary@h/x"})
+    written = io.StringIO()
+    announce(settings, "http://h/v1", Console(file=written, width=80))
+    assert "canary" not in written.getvalue()
+    assert "postgresql://me:***@h/x" in written.getvalue()
+    assert all(len(line) < 81 or "curl" in line or "print(" in line for line in written.getvalue().splitlines())
