@@ -17,7 +17,8 @@ from typing import Literal, Protocol, runtime_checkable
 from msgspec import Struct
 
 Kind = Literal["main", "fork", "twin", "side"]
-Action = Literal["text", "gone", "text_only", "kept"]
+Action = Literal["text", "gone", "text_only", "append", "withdrawn"]
+"""What an edit does to its message; `withdrawn`: an earlier version of it is taken back."""
 Outcome = Literal["complete", "partial", "client_gone", "failed", "rejected", "deferred"]
 
 
@@ -200,6 +201,15 @@ class Hit(Struct, frozen=True, gc=False):
     """When that thread was last used."""
 
 
+class Known(Struct, frozen=True, gc=False):
+    """What is known of a stored message without reading it: see `MessageRow`."""
+
+    form: bytes
+    thread: str
+    reached: bool
+    strategy: str
+
+
 class ThreadRecord(ThreadRow, frozen=True, kw_only=True):
     """A thread with where it stands and what is in force on it."""
 
@@ -291,7 +301,9 @@ class Store(Protocol):
         """From the root to this node, by the parent links; empty if the node is not stored."""
         ...
 
-    async def known(self, tenant: str, session: str, keys: Sequence[bytes]) -> set[bytes]: ...
+    async def known(self, tenant: str, session: str, keys: Sequence[bytes]) -> dict[bytes, Known]:
+        """Those of `keys` that are stored in this session."""
+        ...
 
     async def exchange(self, tenant: str, session: str, exchange: str) -> ExchangeRecord | None: ...
 

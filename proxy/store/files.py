@@ -34,15 +34,21 @@ def beside(path: Path) -> tuple[Path, Path]:
     return path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")
 
 
+def prepare_folder(path: Path) -> None:
+    """The folder of `path` exists afterwards. One that is made here is 0700; one that was there is the user's, and stays
+    as it is. Raises OSError."""
+    if not path.parent.exists():
+        path.parent.mkdir(parents=True, mode=_PRIVATE_FOLDER)
+        path.parent.chmod(_PRIVATE_FOLDER)
+
+
 def prepare(path: Path) -> None:
     """Folder and file exist afterwards, and only the owner can read the files. Raises StoreRefused.
 
-    A folder that is made here is 0700; one that was there is the user's, and stays as it is.
+    Only to be called with the lock in hand: another store of this process may have the file open.
     """
     try:
-        if not path.parent.exists():
-            path.parent.mkdir(parents=True, mode=_PRIVATE_FOLDER)
-            path.parent.chmod(_PRIVATE_FOLDER)
+        prepare_folder(path)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE_FILE))
         make_private(path)
     except OSError as error:

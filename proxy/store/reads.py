@@ -15,6 +15,7 @@ from proxy.store.base import (
     EditRow,
     ExchangeRecord,
     Hit,
+    Known,
     MessageRecord,
     SessionRecord,
     StateRow,
@@ -102,10 +103,11 @@ class Reads(ABC):
                 break
         return rows
 
-    async def known(self, tenant: str, session: str, keys: Sequence[bytes]) -> set[bytes]:
-        found: set[bytes] = set()
+    async def known(self, tenant: str, session: str, keys: Sequence[bytes]) -> dict[bytes, Known]:
+        found: dict[bytes, Known] = {}
         for chunk in _chunks(keys):
-            found.update(row[0] for row in await self._fetch(sql.KNOWN[len(chunk)], (tenant, session, *chunk)))
+            rows = await self._fetch(sql.KNOWN[len(chunk)], (tenant, session, *chunk))
+            found.update((row[0], Known(row[1], row[2], bool(row[3]), row[4])) for row in rows)
         return found
 
     async def thread(self, tenant: str, session: str, thread: str) -> ThreadRecord | None:

@@ -95,7 +95,12 @@ FIND = _per_chunk(_HIT + "WHERE m.tenant = $1 AND m.key IN ({keys}) LIMIT {limit
 FIND_NEWEST = _HIT + "WHERE m.tenant = $1 AND m.key = $2 ORDER BY m.created_at DESC LIMIT $3"
 """For a key that more sessions share than FIND may give."""
 
-KNOWN = _per_chunk("SELECT m.key FROM messages m WHERE m.tenant = $1 AND m.session = $2 AND m.key IN ({keys})", 3)
+KNOWN = _per_chunk(
+    """
+SELECT m.key, m.form, m.thread, m.reached, m.strategy FROM messages m
+WHERE m.tenant = $1 AND m.session = $2 AND m.key IN ({keys})""",
+    3,
+)
 
 THREAD = """
 SELECT tenant, session, thread, parent, fork_key, kind, system, created_at, head, answer, last_at, stopped
@@ -138,13 +143,13 @@ WITH RECURSIVE up (key, parent, depth) AS (
     UNION ALL
     SELECT m.key, m.parent, up.depth + 1 FROM up
     JOIN messages m ON m.tenant = $4 AND m.session = $5 AND m.key = up.parent
-    WHERE up.depth < 100000
+    WHERE m.key <> up.key AND up.depth < 100000
 )
 SELECT m.tenant, m.session, m.key, m.parent, m.position, m.thread, m.role, m.group_id, m.body, m.form, m.call_id,
     m.status, m.strategy, m.tokens, m.answer, m.reached, m.created_at, m.seq
 FROM up JOIN messages m ON m.tenant = $6 AND m.session = $7 AND m.key = up.key
 ORDER BY up.depth DESC"""
-"""The bound on the depth ends the walk should a message be its own ancestor."""
+"""A hash chain has no circle; should a fault make one, the walk ends."""
 
 _EXCHANGE = """
 SELECT tenant, session, exchange, thread, head, messages, envelope, forms, edits, inserts, policy, schedule, model,

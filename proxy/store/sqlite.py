@@ -82,8 +82,9 @@ class SqliteStore(Reads):
         # At level DEBUG aiosqlite logs every statement with its arguments, which are the users' messages.
         logging.getLogger("aiosqlite").setLevel(logging.WARNING)
         try:
-            files.prepare(self.path)
+            files.prepare_folder(self.path)
             self._lock.take()
+            files.prepare(self.path)
             await self._migrate()
             await self._writer.start()
             for reader in self._readers:
@@ -129,7 +130,8 @@ class SqliteStore(Reads):
 
 
 class _Reader:
-    """One reading connection, with its thread. After a fault it is dropped, and opened again by the next read."""
+    """One reading connection, with its thread. After a fault it is dropped, and opened again by the next read:
+    SQLite may carry an interruption over to the statement after the one that was meant."""
 
     def __init__(self, path: Path, read_s: float) -> None:
         self.busy = 0
@@ -138,6 +140,7 @@ class _Reader:
         self._read_s = read_s
         self._connection: aiosqlite.Connection | None = None
         self._opening = asyncio.Lock()
+        self._ending: set[asyncio.Task[None]] = set()
         self._closed = False
 
     async def open(self) -> aiosqlite.Connection:
@@ -161,8 +164,7 @@ class _Reader:
                 rows = await connection.execute_fetchall(text, args)
         except TimeoutError as error:
             self.trouble = f"a read took longer than {self._read_s} s"
-            if self._connection is not None:
-                await self._connection.interrupt()
+            await self._drop()
             raise StoreUnavailable(f"{self.trouble}.") from error
         except _BAD_ARGUMENT as error:
             # What was asked for cannot be stored either; nothing is wrong with the file.
@@ -177,13 +179,23 @@ class _Reader:
         return list(rows)
 
     async def _drop(self) -> None:
+        """Ends what runs on the connection and closes it, without waiting: a disk that hangs would hang us too."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            try:
-                await connection.close()
-            except (sqlite3.Error, ValueError) as error:
-                log.warning("closing a reader failed: %s", type(error).__name__)
+            await connection.interrupt()
+            task = asyncio.create_task(_end(connection))
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
 
     async def close(self) -> None:
         self._closed = True
         await self._drop()
+        if self._ending:
+            await asyncio.wait(self._ending, timeout=self._read_s)
+
+
+async def _end(connection: aiosqlite.Connection) -> None:
+    try:
+        await connection.close()
+    except (sqlite3.Error, ValueError) as error:
+        log.warning("closing a reader failed: %s", type(error).__name__)

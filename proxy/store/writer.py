@@ -285,10 +285,12 @@ class Writer:
 
     def _failed(self, error: Exception) -> None:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        trouble = f"{type(error).__name__}: {error}"
         if not self.trouble:
             known = isinstance(error, (sqlite3.Error, OSError))
-            log.error("the store cannot write; %d items wait", len(self._pending), exc_info=None if known else error)
-        self.trouble = f"{type(error).__name__}: {error}"
+            waiting = len(self._pending)
+            log.error("the store cannot write, %d items wait: %s", waiting, trouble, exc_info=None if known else error)
+        self.trouble = trouble
         self._failures += 1
         self._distrust = self._distrust or code == sqlite3.SQLITE_IOERR
         if code not in _BUSY:

@@ -59,7 +59,7 @@ async def test_a_chain_runs_from_the_root_to_the_node_and_leaves_branches_out(st
 async def test_a_chain_ends_where_a_message_is_its_own_parent(store: Store, make: Make) -> None:
     key = digest("loop")
     await store.put([make.message(key, key)])
-    assert (await store.chain("t1", "s1", key))[0].key == key
+    assert [record.key for record in await store.chain("t1", "s1", key)] == [key]
 
 
 @pytest.mark.parametrize("count", [1, 8, 9, 64, 65, 130, 500])
@@ -112,9 +112,11 @@ async def test_find_and_known_never_cross_a_tenant_or_a_named_session(store: Sto
     await store.put([*make.begin(), *rows])
     assert await store.find("t2", keys, None) == []
     assert await store.find("t1", keys, "s2") == []
-    assert await store.known("t2", "s1", keys) == set()
-    assert await store.known("t1", "s2", keys) == set()
-    assert await store.known("t1", "s1", [*keys, digest("new")]) == set(keys)
+    assert await store.known("t2", "s1", keys) == {}
+    assert await store.known("t1", "s2", keys) == {}
+    found = await store.known("t1", "s1", [*keys, digest("new")])
+    assert set(found) == set(keys)
+    assert all(one.form and one.thread and one.strategy for one in found.values())
 
 
 async def test_a_thread_comes_back_with_its_head_edits_and_states(store: Store, make: Make) -> None:

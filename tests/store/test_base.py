@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from proxy.store import base
+from proxy.store.memory import MemoryStore
+from proxy.store.sqlite import SqliteStore
+from tests.store.conftest import Make
+
+
+def test_every_backend_is_a_store(tmp_path: object) -> None:
+    assert isinstance(MemoryStore(), base.Store)
+    assert isinstance(SqliteStore(f"{tmp_path}/db"), base.Store)
+
+
+def test_rows_start_with_tenant_and_session_and_cannot_be_changed() -> None:
+    for row in get_args(base.Row):
+        assert row.__struct_fields__[:2] == ("tenant", "session")
+    with pytest.raises(AttributeError):
+        Make().form(b"x").body = b"y"  # type: ignore[misc]
+
+
+def test_records_are_rows_with_more() -> None:
+    assert issubclass(base.ThreadRecord, base.ThreadRow)
+    assert issubclass(base.MessageRecord, base.MessageRow)
+    assert issubclass(base.ExchangeRecord, base.ExchangeRow)
+    assert issubclass(base.SessionRecord, base.SessionRow)

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.store import encode, sql
+from proxy.store.base import GapRow
+from tests.store.conftest import Make, digest
+
+make = Make()
+
+
+def test_rows_of_a_type_that_follow_each_other_are_one_statement() -> None:
+    rows = [*make.begin(), *make.line(3), make.form(b"a"), make.form(b"b"), *make.line(1, "again")]
+    made = encode.statements(rows)
+    assert [(text, len(args)) for text, args in made] == [
+        (sql.INSERT_SESSION, 1),
+        (sql.INSERT_THREAD, 1),
+        (sql.INSERT_MESSAGE, 3),
+        (sql.INSERT_FORM, 2),
+        (sql.INSERT_MESSAGE, 1),
+    ]
+
+
+def test_every_row_type_fills_the_placeholders_of_its_statement() -> None:
+    rows = [
+        *make.begin(),
+        make.head(b"h", 1.0),
+        *make.line(1),
+        make.form(b"f"),
+        make.edit(b"k"),
+        make.edit(b"k", text=None),
+        make.state(b"k", "text"),
+        make.exchange("x"),
+        make.outcome("x"),
+        GapRow("t1", "s1", "x", 1, "reason", 1.0),
+    ]
+    for text, args in encode.statements(rows):
+        assert {len(one) for one in args} == {text.count("$")}
+
+
+def test_a_stranger_is_refused() -> None:
+    with pytest.raises(KeyError):
+        encode.statements(["row"])  # type: ignore[list-item]
+
+
+@given(st.text(st.characters()) | st.text(st.characters(categories=["Cs"])))
+def test_any_text_survives(text: str) -> None:
+    assert encode.to_text(encode.to_bytes(text)) == text
+
+
+def test_size_counts_bodies_and_an_overhead_for_each_row() -> None:
+    assert encode.size([]) == 0
+    assert encode.size([make.form(b"x" * 1000)]) == 1000 + encode.OVERHEAD
+    assert encode.size([make.edit(b"k", text="x" * 50), make.edit(b"k", text=None)]) == 50 + 2 * encode.OVERHEAD
+    assert encode.size([make.message(b"k", body=b"x" * 70), make.head(b"k", 1.0)]) == 70 + 2 * encode.OVERHEAD
+
+
+def test_a_gap_says_whose_rows_they_were_and_of_which_exchange() -> None:
+    rows = [*make.begin(), make.form(b"a"), make.exchange("x9", at=44.0)]
+    assert encode.gap(rows, 5, "disk") == GapRow("t1", "s1", "x9", 5, "disk", 44.0)
+    assert encode.gap([make.form(b"a")], 5, "disk") == GapRow("t1", "s1", "", 5, "disk", 0.0)
+
+
+def test_there_is_no_gap_of_a_gap_or_of_nothing() -> None:
+    assert encode.gap([], 0, "disk") is None
+    assert encode.gap([GapRow("t", "s", "x", 1, "r", 1.0)], 1, "disk") is None
+    assert encode.gap(["row"], 1, "disk") is None  # type: ignore[list-item]
+
+
+def test_a_gap_can_be_stored_even_where_its_label_could_not() -> None:
+    gap = encode.gap([Make(session="s\ud800\x00").message(digest("k"))], 1, "bad")
+    assert gap is not None
+    assert gap.session == "s??"

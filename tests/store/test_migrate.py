@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from proxy.errors import StoreRefused
+from proxy.store import files
+from proxy.store.migrate import APPLICATION_ID, Damaged, migrate
+from proxy.store.schema import LATEST, MIGRATIONS, TABLES, Migration
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    made = tmp_path / "store.sqlite3"
+    files.prepare(made)
+    return made
+
+
+def ask(path: Path, text: str) -> list[tuple[object, ...]]:
+    connection = sqlite3.connect(path)
+    try:
+        rows: list[tuple[object, ...]] = connection.execute(text).fetchall()
+        connection.commit()
+        return rows
+    finally:
+        connection.close()
+
+
+async def test_an_empty_file_gets_the_whole_schema(path: Path) -> None:
+    assert await migrate(path) == len(MIGRATIONS)
+    assert ask(path, "PRAGMA user_version") == [(LATEST,)]
+    assert ask(path, "PRAGMA application_id") == [(APPLICATION_ID,)]
+    assert ask(path, "PRAGMA journal_mode") == [("wal",)]
+    assert ask(path, "PRAGMA auto_vacuum") == [(2,)]
+    names = {row[0] for row in ask(path, "SELECT name FROM sqlite_master WHERE type = 'table'")}
+    assert names == set(TABLES)
+
+
+async def test_a_second_start_has_nothing_to_do(path: Path) -> None:
+    await migrate(path)
+    assert await migrate(path) == 0
+
+
+async def test_a_store_of_version_1_is_brought_up_to_date_with_its_rows(path: Path) -> None:
+    await migrate(path, MIGRATIONS[:1])
+    ask(path, "INSERT INTO sessions VALUES ('t', 's', 1, 2.0, '{}')")
+    later = Migration(LATEST + 1, "a test", ("ALTER TABLE sessions ADD COLUMN title TEXT",))
+    assert await migrate(path, [*MIGRATIONS, later]) == len(MIGRATIONS)
+    assert ask(path, "SELECT tenant, title FROM sessions") == [("t", None)]
+    assert ask(path, "PRAGMA user_version") == [(LATEST + 1,)]
+
+
+async def test_a_migration_that_breaks_off_leaves_the_old_schema_and_can_be_run_again(path: Path) -> None:
+    await migrate(path)
+    broken = Migration(LATEST + 1, "a test", ("CREATE TABLE more (a TEXT)", "CREATE TABLE more (a TEXT)"))
+    with pytest.raises(StoreRefused):
+        await migrate(path, [*MIGRATIONS, broken])
+    assert ask(path, "PRAGMA user_version") == [(LATEST,)]
+    assert ask(path, "SELECT name FROM sqlite_master WHERE name = 'more'") == []
+    assert await migrate(path, [*MIGRATIONS, Migration(LATEST + 1, "a test", broken.statements[:1])]) == 1
+
+
+async def test_a_newer_schema_is_refused_and_left_alone(path: Path) -> None:
+    await migrate(path)
+    ask(path, f"PRAGMA user_version = {LATEST + 5}")
+    with pytest.raises(StoreRefused, match=f"schema {LATEST + 5}, and this version knows schemas up to {LATEST}"):
+        await migrate(path)
+    assert ask(path, "PRAGMA user_version") == [(LATEST + 5,)]
+
+
+async def test_a_database_of_another_program_is_refused(path: Path) -> None:
+    ask(path, "CREATE TABLE theirs (a TEXT)")
+    with pytest.raises(StoreRefused, match="another program"):
+        await migrate(path)
+    assert ask(path, "SELECT name FROM sqlite_master") == [("theirs",)]
+
+
+async def test_a_file_that_is_no_database_is_damaged(path: Path) -> None:
+    path.write_bytes(b"no database at all, but long enough to have a header" * 100)
+    with pytest.raises(Damaged, match="damaged") as caught:
+        await migrate(path)
+    assert "backup" in caught.value.hint
+
+
+async def test_a_truncated_database_is_damaged(path: Path) -> None:
+    await migrate(path)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+    with pytest.raises(Damaged):
+        await migrate(path)
+
+
+async def test_a_flipped_page_is_damaged(path: Path) -> None:
+    await migrate(path)
+    data = bytearray(path.read_bytes())
+    data[4096 * 4 : 4096 * 4 + 64] = b"\xff" * 64
+    path.write_bytes(data)
+    with pytest.raises(Damaged):
+        await migrate(path)
+
+
+async def test_a_database_that_another_process_holds_is_refused(path: Path) -> None:
+    other = sqlite3.connect(path)
+    other.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(StoreRefused, match="locked"):
+        await migrate(path)
+    other.close()

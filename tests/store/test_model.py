@@ -1,0 +1,197 @@
+"""Any order of puts, reads and reopenings, against dictionaries that say what has to be there."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from proxy.errors import StoreUnavailable
+from proxy.store import sql
+from proxy.store.base import EditRow, HeadRow, MessageRow, StateRow, Store
+from proxy.store.memory import MemoryStore
+from proxy.store.sqlite import SqliteStore
+from tests.store.conftest import Make, digest
+
+T = TypeVar("T")
+Place = tuple[str, str]
+PLACES: list[Place] = [("t1", "s1"), ("t1", "s2"), ("t2", "s1")]
+places = st.sampled_from(PLACES)
+threads = st.sampled_from(["main", "fork"])
+picks = st.integers(0, 1 << 16)
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Both the model and the rules; `make` says which backend."""
+
+    def make(self) -> Store:
+        raise NotImplementedError
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.folder = tempfile.TemporaryDirectory()
+        self.messages: dict[Place, dict[bytes, MessageRow]] = {place: {} for place in PLACES}
+        self.edits: dict[tuple[Place, str], list[EditRow]] = {}
+        self.states: dict[tuple[Place, str], list[StateRow]] = {}
+        self.heads: dict[tuple[Place, str], HeadRow] = {}
+        self.clock = 10.0
+        self.store: Store = self.make()
+        self.do(self.store.open())
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.runner.run(work)
+
+    def put(self, rows: list[Any]) -> None:
+        async def work() -> None:
+            await self.store.put(rows)
+
+        self.do(work())
+
+    def tick(self) -> float:
+        self.clock += 1.0
+        return self.clock
+
+    @initialize()
+    def begin(self) -> None:
+        for tenant, session in PLACES:
+            one = Make(tenant, session)
+            self.put([*one.begin(), one.thread("fork", 2.0, "main")])
+
+    @rule(place=places, pick=picks, count=st.integers(1, 4), thread=threads)
+    def grow(self, place: Place, pick: int, count: int, thread: str) -> None:
+        """A branch of new messages from any node, or from the root."""
+        known = self.messages[place]
+        nodes = [b"root", *known]
+        parent = nodes[pick % len(nodes)]
+        rows = []
+        for _ in range(count):
+            position = known[parent].position + 1 if parent in known else 0
+            at = self.tick()
+            key = digest(parent, at % 7)
+            row = Make(*place).message(key, parent, position, body=b"%f" % at, thread=thread, at=at)
+            rows.append(row)
+            known.setdefault(key, row)
+            parent = key
+        self.put(rows)
+
+    @rule(place=places, pick=picks, version=st.integers(1, 3), thread=threads, text=st.none() | st.text(max_size=5))
+    def edit(self, place: Place, pick: int, version: int, thread: str, text: str | None) -> None:
+        row = Make(*place).edit(digest("edited", pick % 5), version, text, thread)
+        self.put([row])
+        rows = self.edits.setdefault((place, thread), [])
+        if all((row.key, row.version) != (old.key, old.version) for old in rows):
+            rows.append(row)
+
+    @rule(place=places, pick=picks, thread=threads, text=st.text(max_size=5))
+    def state(self, place: Place, pick: int, thread: str, text: str) -> None:
+        row = Make(*place).state(digest("answer", pick % 5), text, thread)
+        self.put([row])
+        rows = self.states.setdefault((place, thread), [])
+        if all(row.key != old.key for old in rows):
+            rows.append(row)
+
+    @rule(place=places, pick=picks, thread=threads)
+    def move(self, place: Place, pick: int, thread: str) -> None:
+        row = Make(*place).head(digest("head", pick), self.tick(), thread)
+        self.put([row])
+        self.heads[place, thread] = row
+
+    @rule(place=places)
+    def fail(self, place: Place) -> None:
+        one = Make(*place)
+        with pytest.raises(StoreUnavailable):
+            self.put([one.message(digest("never"), at=self.tick()), one.message(digest("bad"), position=1 << 80)])
+
+    @rule()
+    def reopen(self) -> None:
+        if isinstance(self.store, SqliteStore):
+            self.do(self.store.close())
+            self.store = self.make()
+            self.do(self.store.open())
+
+    @rule(place=places, pick=picks)
+    def chain(self, place: Place, pick: int) -> None:
+        known = self.messages[place]
+        if not known:
+            return
+        key = list(known)[pick % len(known)]
+        expected: list[tuple[bytes, bytes]] = []
+        row: MessageRow | None = known[key]
+        while row is not None:
+            expected.insert(0, (row.key, row.body))
+            row = known.get(row.parent)
+        assert [(r.key, r.body) for r in self.do(self.store.chain(*place, key))] == expected
+
+    @rule(place=places, named=st.booleans(), wanted=st.lists(picks, max_size=12))
+    def find(self, place: Place, named: bool, wanted: list[int]) -> None:
+        tenant, session = place
+        within = [place] if named else [p for p in PLACES if p[0] == tenant]
+        pool = sorted({key for p in PLACES for key in self.messages[p]}) or [digest("none")]
+        keys = list(dict.fromkeys(pool[pick % len(pool)] for pick in wanted))
+        expected = [
+            (-row.position, -self.last_at(p, row.thread), p[1], key)
+            for p in within
+            for key, row in self.messages[p].items()
+            if key in keys
+        ]
+        hits = self.do(self.store.find(tenant, keys, session if named else None))
+        found = [(-hit.position, -hit.last_at, hit.session, hit.key) for hit in hits]
+        assert sorted(found) == sorted(expected)[: sql.FIND_MOST] or len(expected) > sql.FIND_MOST
+        assert [hit[:2] for hit in found] == sorted(hit[:2] for hit in found)
+        assert set(self.do(self.store.known(*place, keys))) == {key for key in keys if key in self.messages[place]}
+
+    def last_at(self, place: Place, thread: str) -> float:
+        head = self.heads.get((place, thread))
+        return head.last_at if head else 1.0 if thread == "main" else 2.0
+
+    @rule(place=places, thread=threads)
+    def thread(self, place: Place, thread: str) -> None:
+        record = self.do(self.store.thread(*place, thread))
+        assert record is not None
+        head = self.heads.get((place, thread))
+        assert record.head == (head.head if head else b"")
+        assert record.last_at == self.last_at(place, thread)
+        rows = self.edits.get((place, thread), [])
+        newest = {row.key: max(r.version for r in rows if r.key == row.key) for row in rows}
+        in_force = [(row, number) for number, row in enumerate(rows, 1) if row.version == newest[row.key]]
+        assert record.edits == in_force
+        assert record.states == self.states.get((place, thread), [])
+
+    @invariant()
+    def counts_agree(self) -> None:
+        counts = self.do(self.store.count())
+        assert counts["messages"] == sum(map(len, self.messages.values()))
+        assert counts["edits"] == sum(map(len, self.edits.values()))
+        assert counts["states"] == sum(map(len, self.states.values()))
+
+    def teardown(self) -> None:
+        self.do(self.store.close())
+        self.runner.close()
+        self.folder.cleanup()
+
+
+class SqliteMachine(StoreMachine):
+    def make(self) -> Store:
+        return SqliteStore(Path(self.folder.name) / "db", durability="normal", readers=1)
+
+
+class MemoryMachine(StoreMachine):
+    def make(self) -> Store:
+        return MemoryStore()
+
+
+SHORT = settings(
+    max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+)
+TestSqliteAgainstTheModel = SqliteMachine.TestCase
+TestSqliteAgainstTheModel.settings = SHORT
+TestMemoryAgainstTheModel = MemoryMachine.TestCase
+TestMemoryAgainstTheModel.settings = SHORT

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import re
+
+from proxy.store.schema import LATEST, MIGRATIONS, TABLES
+
+CREATED = re.compile(r"CREATE TABLE (\w+)")
+
+
+def test_migrations_are_numbered_without_gaps_and_give_their_reason() -> None:
+    assert [migration.number for migration in MIGRATIONS] == list(range(1, LATEST + 1))
+    assert all(len(migration.reason) > 20 for migration in MIGRATIONS)
+
+
+def test_every_primary_key_starts_with_tenant_and_session() -> None:
+    for migration in MIGRATIONS:
+        for statement in migration.statements:
+            if CREATED.search(statement):
+                assert "PRIMARY KEY (tenant, session" in statement
+
+
+def test_every_index_starts_with_the_tenant() -> None:
+    for migration in MIGRATIONS:
+        for statement in migration.statements:
+            if "INDEX" in statement:
+                assert re.search(r"\(tenant, ", statement)
+
+
+def test_the_list_of_tables_is_complete() -> None:
+    created = [CREATED.search(statement) for migration in MIGRATIONS for statement in migration.statements]
+    assert [found.group(1) for found in created if found] == list(TABLES)
+
+
+def test_migration_1_is_never_changed() -> None:
+    columns = {"sessions": 5, "threads": 12, "messages": 18, "forms": 4, "edits": 14, "states": 7, "exchanges": 30}
+    for table, count in columns.items():
+        (statement,) = [s for s in MIGRATIONS[0].statements if f"CREATE TABLE {table} " in s]
+        assert len(re.findall(r"^    [a-z_]+ [A-Z]", statement, re.MULTILINE)) == count, table

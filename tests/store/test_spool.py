@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import pytest
+
+from proxy.errors import StoreUnavailable
+from proxy.store import spool as module
+from proxy.store.base import GapRow
+from proxy.store.spool import Item, Spool
+from tests.store.conftest import Make
+
+make = Make()
+
+
+def take(spool: Spool) -> list[Item]:
+    items = []
+    while not spool.inbox.empty():
+        item = spool.inbox.get_nowait()
+        assert item is not None
+        items.append(item)
+    return items
+
+
+async def test_items_come_out_in_the_order_of_put_and_resolve_when_settled() -> None:
+    spool = Spool(1 << 20)
+    futures = [spool.put([make.form(b"%d" % n)]) for n in range(3)]
+    items = take(spool)
+    assert [item.future for item in items] == futures
+    assert spool.waiting == 3
+    spool.settle(items[:2], None)
+    assert [future.done() for future in futures] == [True, True, False]
+    assert spool.waiting == 1
+
+
+async def test_over_the_bound_the_newest_is_refused_and_the_rest_stays() -> None:
+    spool = Spool(3000)
+    kept = [spool.put([make.form(b"x" * 1000)]) for _ in range(2)]
+    refused = spool.put([make.form(b"x" * 1000)])
+    assert not any(future.done() for future in kept)
+    with pytest.raises(StoreUnavailable, match="wait to be written"):
+        await refused
+    assert spool.dropped == 1
+    assert len(take(spool)) == 2
+
+
+async def test_an_item_over_the_bound_is_taken_when_nothing_waits() -> None:
+    spool = Spool(1000)
+    assert not spool.put([make.form(b"x" * 5000)]).done()
+    assert spool.put([make.form(b"x")]).done()
+
+
+async def test_room_is_there_again_once_items_are_settled() -> None:
+    spool = Spool(3000)
+    spool.put([make.form(b"x" * 1500)])
+    assert spool.put([make.form(b"x" * 1500)]).done()
+    spool.settle(take(spool), None)
+    assert not spool.put([make.form(b"x" * 1500)]).done()
+
+
+async def test_what_was_refused_is_written_as_a_gap_when_storing_works_again() -> None:
+    spool = Spool(1000)
+    spool.put([make.form(b"x" * 900)])
+    for _ in range(3):
+        spool.put([make.form(b"x" * 100), make.exchange("x1", at=7.0)])
+    items = take(spool)
+    spool.settle(items, None)
+    (gaps,) = take(spool)
+    (row,) = gaps.rows
+    assert isinstance(row, GapRow)
+    assert (row.exchange, row.items, row.reason, row.created_at) == ("x1", 3, "spool full", 7.0)
+    assert row.bytes > 300
+    spool.settle([gaps], None)
+    assert take(spool) == []
+
+
+async def test_gaps_have_a_bound_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_GAPS", 3)
+    spool = Spool(500)
+    spool.put([make.form(b"x" * 500)])
+    for number in range(10):
+        spool.put([make.exchange(f"x{number}")])
+    spool.settle(take(spool), None)
+    (gaps,) = take(spool)
+    rows = [row for row in gaps.rows if isinstance(row, GapRow)]
+    assert [row.exchange for row in rows] == ["x0", "x1", "x2", ""]
+    assert rows[-1].items == 7
+
+
+async def test_a_failed_item_tells_its_cause() -> None:
+    spool = Spool(1000)
+    future = spool.put([make.form(b"x")])
+    cause = ValueError("odd")
+    spool.settle(take(spool), cause)
+    with pytest.raises(StoreUnavailable, match="ValueError: odd") as caught:
+        await future
+    assert caught.value.__cause__ is cause
+
+
+async def test_a_cancelled_future_does_not_disturb() -> None:
+    spool = Spool(1000)
+    spool.put([make.form(b"x")]).cancel()
+    spool.settle(take(spool), None)
+    assert spool.waiting == 0
+
+
+async def test_after_close_nothing_is_taken_and_the_end_is_marked_once() -> None:
+    spool = Spool(1000)
+    spool.close()
+    spool.close()
+    assert spool.put([make.form(b"x")]).done()
+    assert spool.inbox.get_nowait() is None
+    assert spool.inbox.empty()

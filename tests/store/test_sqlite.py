@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from proxy.errors import StoreRefused, StoreUnavailable
+from proxy.store import sql
+from proxy.store.sqlite import SqliteStore
+from tests.store.conftest import Make, digest
+
+make = Make()
+
+
+async def opened(path: Path, **settings: object) -> SqliteStore:
+    store = SqliteStore(path, **settings)  # type: ignore[arg-type]
+    await store.open()
+    return store
+
+
+async def test_what_was_put_is_there_after_it_is_opened_again(tmp_path: Path) -> None:
+    rows = make.line(10)
+    store = await opened(tmp_path / "db")
+    await store.put([*make.begin(), *rows])
+    await store.close()
+    store = await opened(tmp_path / "db")
+    assert [r.body for r in await store.chain("t1", "s1", rows[-1].key)] == [row.body for row in rows]
+    more = make.message(digest("more"), rows[-1].key, 10)
+    await store.put([more])
+    assert (await store.chain("t1", "s1", more.key))[-1].seq == 11
+    await store.close()
+
+
+async def test_close_leaves_one_file_and_its_lock(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "db")
+    await store.put(make.line(3))
+    await store.close()
+    await store.close()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["db", "db.lock"]
+
+
+async def test_a_second_store_of_this_process_is_refused_too(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "db")
+    with pytest.raises(StoreRefused, match="in use"):
+        await opened(tmp_path / "db")
+    await store.put(make.begin())
+    assert (await store.count())["sessions"] == 1
+    await store.close()
+
+
+async def test_a_path_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreRefused):
+        await opened(tmp_path)
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StoreRefused):
+        await opened(tmp_path / "file" / "db")
+
+
+async def test_a_damaged_file_is_refused_and_only_set_aside_where_that_was_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "db"
+    path.write_bytes(b"no database at all, but long enough to have a header" * 100)
+    with pytest.raises(StoreRefused, match="damaged"):
+        await opened(path)
+    store = await opened(path, quarantine=True)
+    await store.put(make.begin())
+    await store.close()
+    assert (tmp_path / "db.damaged-1").read_bytes().startswith(b"no database")
+
+
+async def test_readers_cannot_write(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "db")
+    with pytest.raises(StoreUnavailable):
+        await store._fetch(sql.INSERT_FORM, ("t", "s", b"f", b"b"))
+    assert store.trouble
+    assert (await store.count())["forms"] == 0
+    assert store.healthy
+    await store.close()
+
+
+async def test_a_read_that_takes_too_long_is_ended_and_the_next_one_works(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "db", read_s=0.2, readers=1)
+    endless = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n WHERE i < 0"
+    started = time.monotonic()
+    with pytest.raises(StoreUnavailable, match="longer than"):
+        await store._fetch(endless, ())
+    assert store.trouble
+    await store.count()
+    assert store.healthy
+    assert time.monotonic() - started < 2
+    await store.close()
+
+
+async def test_a_slow_read_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "db", read_s=1.0)
+    endless = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n WHERE i < 0"
+    slow = asyncio.ensure_future(store._fetch(endless, ()))
+    await asyncio.sleep(0.05)
+    started = time.monotonic()
+    for _ in range(5):
+        await store.count()
+        await store.put(make.begin())
+    assert time.monotonic() - started < 0.9
+    with pytest.raises(StoreUnavailable):
+        await slow
+    await store.close()
+
+
+async def test_a_read_that_fails_opens_its_connection_again(tmp_path: Path) -> None:
+    path = tmp_path / "db"
+    store = await opened(path, readers=1)
+    await store.put(make.begin())
+    with pytest.raises(StoreUnavailable):
+        await store._fetch("SELECT * FROM missing", ())
+    assert (await store.count())["sessions"] == 1
+    await store.close()
+
+
+async def test_cancelling_reads_and_writes_leaves_nothing_behind(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "db")
+    rows = make.line(50)
+    for row in rows:
+        work = asyncio.ensure_future(store.chain("t1", "s1", row.key))
+        write = asyncio.ensure_future(asyncio.wait_for(store.put([row]), 5))
+        await asyncio.sleep(0)
+        work.cancel()
+        write.cancel()
+        await asyncio.gather(work, write, return_exceptions=True)
+    await store.put(make.begin())
+    assert [r.seq for r in await store.chain("t1", "s1", rows[-1].key)] == list(range(1, 51))
+    assert store.queued == 0
+    await store.close()
+
+
+async def test_the_file_grows_with_what_is_new_and_not_with_what_is_resent(tmp_path: Path) -> None:
+    path = tmp_path / "db"
+    sizes = []
+    rows = [row for n in range(8) for row in make.line(100, f"line {n}")]
+    rows = [
+        make.message(row.key, row.parent, row.position, body=(b"%d " % n) * 200, at=float(n))
+        for n, row in enumerate(rows)
+    ]
+    for part in range(8):
+        store = await opened(path, durability="normal")
+        for upto in range(part * 100 + 10, part * 100 + 101, 10):
+            await store.put(rows[part * 100 : upto])
+        await store.close()
+        sizes.append(path.stat().st_size)
+    steps = [after - before for before, after in pairwise(sizes)]
+    assert max(steps) < 1.5 * min(steps)
+    assert sizes[-1] < 2 * sum(len(row.body) for row in rows)
+
+
+async def test_opening_keeps_aiosqlite_from_logging_what_users_wrote(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    store = await opened(tmp_path / "db")
+    await store.put([make.edit(digest("k"), text="a canary")])
+    await store.find("t1", [b"canary canary 16"], "session canary")
+    await store.close()
+    assert "canary" not in caplog.text
+
+
+async def test_searches_stay_quick_with_many_sessions(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "db", durability="normal")
+    root = digest("the same first message")
+    futures = []
+    for number in range(3000):
+        one = Make(session=f"s{number}")
+        own = digest("own", number)
+        futures.append(
+            store.put([*one.begin(), one.message(root, at=float(number)), one.message(own, root, 1, at=float(number))])
+        )
+    await asyncio.gather(*futures)
+    started = time.monotonic()
+    for number in range(0, 3000, 100):
+        hits = await store.find("t1", [root, digest("own", number)], None)
+        assert hits[0].session == f"s{number}"
+    assert (time.monotonic() - started) / 30 < 0.02
+    await store.close()
+
+
+async def test_every_file_uses_the_settings_that_the_promises_rest_on(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "db")
+    connection = sqlite3.connect(tmp_path / "db")
+    assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert connection.execute("PRAGMA auto_vacuum").fetchone() == (2,)
+    connection.close()
+    reader = store._readers[0]._connection
+    assert reader is not None
+    assert list(await reader.execute_fetchall("PRAGMA query_only")) == [(1,)]
+    assert list(await reader.execute_fetchall("PRAGMA wal_autocheckpoint")) == [(0,)]
+    await store.close()

@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from proxy.errors import StoreUnavailable
+from proxy.store import files
+from proxy.store import writer as module
+from proxy.store.migrate import migrate
+from proxy.store.spool import Item
+from proxy.store.writer import Writer
+from tests.store.conftest import Make
+
+make = Make()
+
+
+@pytest.fixture
+async def path(tmp_path: Path) -> Path:
+    made = tmp_path / "store.sqlite3"
+    files.prepare(made)
+    await migrate(made)
+    return made
+
+
+@pytest.fixture
+async def writer(path: Path) -> AsyncIterator[Writer]:
+    made = Writer(path, durability="full", spool_bytes=1 << 20, drain_s=0.2)
+    await made.start()
+    yield made
+    await made.stop()
+
+
+def count(path: Path, table: str) -> int:
+    connection = sqlite3.connect(path)
+    try:
+        return int(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+    finally:
+        connection.close()
+
+
+async def eventually(what: object, seconds: float = 5.0) -> None:
+    assert callable(what)
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end, "it never happened"
+        await asyncio.sleep(0.01)
+
+
+async def test_a_lone_item_is_committed_at_once(writer: Writer, path: Path) -> None:
+    await writer.put(make.begin())
+    started = time.monotonic()
+    for number in range(20):
+        await writer.put([make.form(b"%d" % number)])
+    assert (time.monotonic() - started) / 20 < 0.1
+    assert writer.commits == 21
+    assert count(path, "forms") == 20
+
+
+async def test_many_items_at_once_take_few_commits(writer: Writer, path: Path) -> None:
+    futures = [writer.put([make.form(b"%d" % number)]) for number in range(500)]
+    await asyncio.gather(*futures)
+    assert writer.commits < 50
+    assert count(path, "forms") == 500
+
+
+async def test_an_item_resolves_only_when_another_connection_can_read_it(writer: Writer, path: Path) -> None:
+    for number in range(20):
+        await writer.put([make.form(b"%d" % number)])
+        assert count(path, "forms") == number + 1
+
+
+async def test_the_loop_is_called_once_a_batch(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    settle = writer.spool.settle
+
+    def counted(items: Sequence[Item], error: Exception | None) -> None:
+        calls.append(len(items))
+        settle(items, error)
+
+    monkeypatch.setattr(writer.spool, "settle", counted)
+    await asyncio.gather(*(writer.put([make.form(b"%d" % number)]) for number in range(200)))
+    assert sum(calls) == 200
+    assert len(calls) == writer.commits
+
+
+async def test_stop_writes_what_waits(path: Path) -> None:
+    writer = Writer(path, durability="normal", spool_bytes=1 << 20)
+    await writer.start()
+    futures = [writer.put([make.form(b"%d" % number)]) for number in range(300)]
+    await writer.stop()
+    await writer.stop()
+    assert all(future.done() and future.exception() is None for future in futures)
+    assert count(path, "forms") == 300
+
+
+async def test_stop_gives_up_where_the_disk_does_not_come_back(path: Path) -> None:
+    writer = Writer(path, durability="full", spool_bytes=1 << 20, drain_s=0.3)
+    await writer.start()
+    path.rename(path.with_name("moved"))
+    future = writer.put([make.form(b"lost")])
+    await asyncio.sleep(0.05)
+    await asyncio.wait_for(writer.stop(), 3)
+    with pytest.raises(StoreUnavailable):
+        await future
+    assert writer.spool.dropped == 1
+
+
+async def test_while_another_process_holds_the_lock_items_wait_and_are_written_after(
+    writer: Writer, path: Path
+) -> None:
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    future = writer.put([make.form(b"waits")])
+    await eventually(lambda: "locked" in writer.trouble)
+    assert not future.done()
+    other.execute("ROLLBACK")
+    other.close()
+    await asyncio.wait_for(future, 5)
+    await eventually(lambda: not writer.trouble)
+    assert count(path, "forms") == 1
+
+
+async def test_a_reader_with_an_old_snapshot_does_not_stop_writing_and_the_log_shrinks_after(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_IDLE_S", 0.1)
+    writer = Writer(path, durability="full", spool_bytes=64 << 20)
+    await writer.start()
+    await writer.put([make.form(b"first")])
+    reader = sqlite3.connect(path, isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM forms").fetchone()
+    for number in range(60):
+        await writer.put([make.form(b"%d" % number * 50_000)])
+    held = writer.log_bytes
+    assert held > 2 << 20
+    reader.execute("COMMIT")
+    reader.close()
+    await writer.put([make.form(b"last")])
+    await eventually(lambda: writer.log_bytes == 0)
+    await writer.stop()
+
+
+async def test_a_deleted_file_is_noticed_and_nothing_is_acknowledged_until_it_is_back(
+    writer: Writer, path: Path
+) -> None:
+    await writer.put([make.form(b"before")])
+    path.rename(path.with_name("moved"))
+    future = writer.put([make.form(b"after")])
+    await eventually(lambda: "No such file" in writer.trouble)
+    assert not future.done()
+    assert not path.exists()
+    path.with_name("moved").rename(path)
+    await asyncio.wait_for(future, 5)
+    await eventually(lambda: not writer.trouble)
+    assert count(path, "forms") == 2
+
+
+async def test_a_lost_file_is_noticed_without_a_write_too(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LOOK_S", 0.1)
+    writer = Writer(path, durability="full", spool_bytes=1 << 20)
+    await writer.start()
+    assert writer.trouble == ""
+    path.rename(path.with_name("moved"))
+    await eventually(lambda: bool(writer.trouble))
+    path.with_name("moved").rename(path)
+    await eventually(lambda: not writer.trouble)
+    await writer.stop()
+
+
+async def test_a_truncated_file_is_noticed(writer: Writer, path: Path) -> None:
+    await writer.put([make.form(b"before")])
+    with path.open("r+b") as file:
+        file.truncate(1000)
+    future = writer.put([make.form(b"after")])
+    await eventually(lambda: bool(writer.trouble))
+    assert not future.done()
+
+
+async def test_rights_that_were_opened_are_taken_back(writer: Writer, path: Path) -> None:
+    path.chmod(0o644)
+    await writer.put([make.form(b"x")])
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+async def test_after_an_io_error_the_log_is_copied_before_anything_is_acknowledged(
+    writer: Writer, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await writer.put([make.form(b"before")])
+    reader = sqlite3.connect(path, isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM forms").fetchone()
+    await writer.put([make.form(b"in the log, and not copied while the reader is there")])
+    writer._distrust = True
+    path.rename(path.with_name("moved"))
+    future = writer.put([make.form(b"after")])
+    await eventually(lambda: "No such file" in writer.trouble)
+    path.with_name("moved").rename(path)
+    await eventually(lambda: "I/O error" in writer.trouble)
+    assert not future.done()
+    reader.execute("COMMIT")
+    reader.close()
+    await asyncio.wait_for(future, 5)
+    assert not writer._distrust
+
+
+async def test_normal_durability_syncs_the_log_within_a_second(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[float] = []
+    real = Writer._sync_log
+    monkeypatch.setattr(module, "_SYNC_S", 0.1)
+
+    def counted(self: Writer) -> None:
+        synced.append(time.monotonic())
+        real(self)
+
+    monkeypatch.setattr(Writer, "_sync_log", counted)
+    writer = Writer(path, durability="normal", spool_bytes=1 << 20)
+    await writer.start()
+    started = time.monotonic()
+    while time.monotonic() - started < 0.5:
+        await writer.put([make.form(b"%f" % time.monotonic())])
+    assert 3 <= len(synced) <= 6
+    await asyncio.sleep(0.2)
+    assert len(synced) <= 7
+    await writer.stop()
+
+
+async def test_the_thread_ends_with_the_writer(path: Path) -> None:
+    writer = Writer(path, durability="full", spool_bytes=1 << 20)
+    await writer.start()
+    assert "store-writer" in {thread.name for thread in threading.enumerate()}
+    await writer.stop()
+    assert "store-writer" not in {thread.name for thread in threading.enumerate()}
+
+
+async def test_a_file_that_is_not_there_stops_the_start(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "missing", durability="full", spool_bytes=1 << 20)
+    with pytest.raises(sqlite3.OperationalError):
+        await writer.start()
+    await asyncio.wait_for(writer.stop(), 5)
