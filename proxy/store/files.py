@@ -35,7 +35,7 @@ def beside(path: Path) -> tuple[Path, Path]:
 
 
 def prepare_folder(path: Path) -> None:
-    """The folder of `path` exists afterwards. One that is made here is 0700; one that was there is the user's, and stays
+    """The folder of `path` exists afterwards. One that is made here is 0700; one that was there is the user's and stays
     as it is. Raises OSError."""
     if not path.parent.exists():
         path.parent.mkdir(parents=True, mode=_PRIVATE_FOLDER)
