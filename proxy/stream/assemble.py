@@ -1,0 +1,323 @@
+"""What an answer adds up to: its message, its calls, its usage, and whether it came to its end.
+
+An `Answer` is fed chunk by chunk while they go past, or made from a whole body at once. Its message is the one
+that the client holds in the end and will send back, so that the next request can be recognised by it: unknown
+fields and reasoning are part of it, and what was withheld from the client is not.
+"""
+
+from __future__ import annotations
+
+from io import StringIO
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from proxy.chat.message import Call
+from proxy.stream import merge
+from proxy.stream.chunk import (
+    Choice,
+    Chunk,
+    Usage,
+    count,
+    error_text,
+    read_chunk,
+    read_json,
+    read_usage,
+    whole,
+    write_json,
+)
+
+LIMIT = 8 << 20
+CHOICES_MAX = 128
+"""As many as OpenAI allows to ask for. Of an answer with more, the others are passed on and not looked at."""
+
+
+class _BodyChoice(msgspec.Struct, frozen=True):
+    index: int = 0
+    message: Raw = Raw(b"null")
+    finish_reason: str | None = None
+
+
+class _Body(msgspec.Struct, frozen=True):
+    id: str | None = None
+    model: str | None = None
+    choices: list[_BodyChoice] | None = None
+    usage: Any = UNSET
+    error: Any = UNSET
+    object: str | None = None
+    message: Any = None
+
+
+_BODY = msgspec.json.Decoder(_Body)
+
+
+class _Row:
+    """One tool call while it grows. Its name and arguments are fields of `fields["function"]`, mostly."""
+
+    __slots__ = ("fields", "index")
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.fields: dict[str, Any] = {}
+
+
+class _Turn:
+    """One choice's message while it grows."""
+
+    __slots__ = ("by_index", "fields", "raw", "role", "rows", "said", "text")
+
+    def __init__(self) -> None:
+        self.role = "assistant"
+        self.text = StringIO()
+        self.said = False  # there was a text, though it may be empty
+        self.fields: dict[str, Any] = {}
+        self.rows: list[_Row] = []
+        self.by_index: dict[int, _Row] = {}
+        self.raw: bytes | None = None  # the message itself, where it came whole
+
+
+class Answer:
+    """One answer of an upstream.
+
+    finish: the finish reason of each choice. id, model, usage, error: as upstream says, None where it does not.
+    done: `[DONE]` was seen, or the body was a whole one. capped: it was larger than what is captured, and `message`
+    and `text` are incomplete. unparsed: events or bodies that held no chunk.
+    """
+
+    __slots__ = ("_room", "_turns", "capped", "done", "error", "finish", "id", "model", "unparsed", "usage")
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self.finish: dict[int, str] = {}
+        self.usage: Usage | None = None
+        self.id: str | None = None
+        self.model: str | None = None
+        self.error: str | None = None
+        self.done = False
+        self.capped = False
+        self.unparsed = 0
+        self._turns: dict[int, _Turn] = {}
+        self._room = merge.Room(limit)
+
+    @classmethod
+    def from_body(cls, body: bytes, limit: int = LIMIT) -> Answer:
+        """The answer in a non-streaming body. The message is kept as the exact slice that it stands in."""
+        answer = cls(limit)
+        read = _read_body(body)
+        if read is None:
+            answer.unparsed = 1
+            return answer
+        chunk = Chunk(read.id, read.model, None, read.usage, read.error, read.object, read.message)
+        answer.take(chunk)
+        for choice in read.choices or ():
+            raw = bytes(choice.message)
+            if raw != b"null" and answer._take(len(raw)):
+                answer._turn(choice.index).raw = raw
+            if choice.finish_reason:
+                answer.finish[choice.index] = choice.finish_reason
+        answer.done = bool(read.choices)
+        return answer
+
+    def add(self, data: bytes) -> None:
+        """Adds the data of one event."""
+        if data.startswith(b"[DONE]"):
+            self.done = True
+            return
+        chunk = read_chunk(data)
+        if chunk is None:
+            self.unparsed += 1
+        else:
+            self.take(chunk)
+
+    def take(self, chunk: Chunk, shown: dict[int, str] | None = None) -> None:
+        """Adds a chunk. shown: by position in `choices`, the text that the client gets instead of the chunk's."""
+        if self.id is None and chunk.id:
+            self.id = chunk.id
+        if self.model is None and chunk.model:
+            self.model = chunk.model
+        if chunk.failed:
+            self.error = error_text(chunk)
+        if chunk.usage is not UNSET and chunk.usage:
+            self.usage = read_usage(chunk.usage) or self.usage
+        if chunk.choices:
+            for position, choice in enumerate(chunk.choices):
+                self._add(choice, shown.get(position) if shown else None)
+
+    def show(self, text: str, index: int = 0) -> None:
+        """Adds text that the client gets in a chunk of ours: it was held back until it was known what it is."""
+        self._say(self._turn(index), text)
+
+    def _turn(self, index: int) -> _Turn:
+        turn = self._turns.get(index)
+        if turn is None:
+            turn = self._turns[index] = _Turn()
+            self._take(merge.OVERHEAD)
+        return turn
+
+    def _take(self, size: int) -> bool:
+        if self._room.take(size):
+            return True
+        self.capped = True
+        return False
+
+    def _say(self, turn: _Turn, text: str) -> None:
+        turn.said = True
+        if self._take(len(text)):
+            turn.text.write(text)
+
+    def _add(self, choice: Choice, shown: str | None) -> None:
+        turn = self._turns.get(choice.index)
+        if turn is None:
+            if len(self._turns) >= CHOICES_MAX:
+                self.capped = True
+                return
+            turn = self._turn(choice.index)
+        if choice.finish_reason:
+            self.finish[choice.index] = choice.finish_reason
+        delta = choice.delta
+        if not delta or self.capped:
+            return
+        for name, value in delta.items():
+            if name == "content" and type(value) is str:
+                self._say(turn, value if shown is None else shown)
+            elif value is None:
+                continue
+            elif name == "role":
+                turn.role = value if isinstance(value, str) and value else turn.role
+            elif name == "tool_calls" and isinstance(value, list):
+                for part in value:
+                    self._call(turn, part)
+            else:
+                merge.add_fields(turn.fields, {name: value}, self._room)
+        if self._room.left < 0:
+            self.capped = True
+
+    def _call(self, turn: _Turn, part: Any) -> None:
+        """Adds a fragment of a tool call.
+
+        Fragments of a call share its index. Gemini's compatible surface gives all calls of a turn the index 0 but
+        different ids, and others give none: there an id begins a call, and what has none continues the last.
+        """
+        if not isinstance(part, dict):
+            return
+        index, name = count(part.get("index")), part.get("id")
+        row = turn.by_index.get(index) if index is not None else (turn.rows[-1] if turn.rows else None)
+        if row is None or (name and row.fields.get("id") not in (None, name)):
+            if not self._take(merge.OVERHEAD):
+                return
+            row = _Row(len(turn.rows) if index is None else index)
+            turn.rows.append(row)
+            turn.by_index[row.index] = row
+        merge.add_fields(row.fields, {k: v for k, v in part.items() if k != "index"}, self._room)
+
+    def message(self, index: int = 0) -> bytes | None:
+        """The message of a choice as JSON, as a client would send it back; None where there was none."""
+        turn = self._turns.get(index)
+        if turn is None:
+            return None
+        if turn.raw is not None:
+            return turn.raw
+        fields = {name: merge.plain(value) for name, value in turn.fields.items()}
+        content = fields.pop("content", None)
+        if turn.said:
+            text = turn.text.getvalue()
+            content = [*content, {"type": "text", "text": text}] if isinstance(content, list) else text
+        message = {"role": turn.role, "content": content, **fields}
+        if turn.rows:
+            message["tool_calls"] = _finished(turn.rows)
+        try:
+            return write_json(message)
+        except RecursionError:
+            return None  # a single field nested to the reader's own limit: nothing that a client could send back
+
+    def _whole(self, index: int = 0) -> dict[str, Any]:
+        turn = self._turns.get(index)
+        message = None if turn is None or turn.raw is None else _read_any(turn.raw)
+        return message if isinstance(message, dict) else {}
+
+    @property
+    def text(self) -> str:
+        """The text of the first choice, without what was withheld."""
+        turn = self._turns.get(0)
+        if turn is None:
+            return ""
+        content = self._whole().get("content") if turn.raw is not None else merge.plain(turn.fields.get("content"))
+        if isinstance(content, list):  # Mistral's reasoning models stream parts first, then strings
+            texts = [part.get("text") for part in content if isinstance(part, dict)]
+            content = "".join(text for text in texts if isinstance(text, str))
+        return whole((content if isinstance(content, str) else "") + turn.text.getvalue())
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """The tool calls of the first choice."""
+        turn = self._turns.get(0)
+        if turn is None:
+            return ()
+        if turn.raw is not None:
+            message = self._whole()
+            found, old = message.get("tool_calls"), message.get("function_call")
+        else:
+            found, old = _finished(turn.rows), merge.plain(turn.fields.get("function_call"))
+        calls = [_read_call(one) for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+        if isinstance(old, dict):
+            calls.append(_read_call({"id": old.get("name"), "function": old}))
+        return tuple(calls)
+
+    @property
+    def truncated(self) -> bool:
+        """It broke off: neither `[DONE]` nor a finish reason for every choice came."""
+        return not self.done and not (self.finish and all(index in self.finish for index in self._turns))
+
+
+def _finished(rows: list[_Row]) -> list[dict[str, Any]]:
+    found = []
+    for row in sorted(rows, key=lambda row: row.index):
+        call = {name: merge.plain(value) for name, value in row.fields.items()}
+        function = call.get("function")
+        if isinstance(function, dict):
+            call["function"] = {**function, "arguments": function.get("arguments", "")}
+            call.setdefault("type", "function")
+        found.append(call)
+    return found
+
+
+def _read_call(call: dict[str, Any]) -> Call:
+    inner = call.get("function") or call.get("custom")
+    inner = inner if isinstance(inner, dict) else {}
+    return Call(_text(call.get("id")), _text(inner.get("name")), _text(inner.get("arguments", inner.get("input"))))
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return whole(value if isinstance(value, str) else write_json(value).decode())
+
+
+def _read_any(raw: bytes) -> Any:
+    try:
+        return msgspec.json.decode(raw)
+    except (ValueError, RecursionError):
+        return read_json(raw)
+
+
+def _read_body(body: bytes) -> _Body | None:
+    try:
+        return _BODY.decode(body)
+    except (ValueError, RecursionError):
+        value = read_json(body)
+    if isinstance(value, list) and value and isinstance(value[0], dict) and "error" in value[0]:
+        value = value[0]
+    if not isinstance(value, dict):
+        return None
+    choices = value.get("choices")
+    found = []
+    for one in choices if isinstance(choices, list) else ():
+        if isinstance(one, dict):
+            reason = one.get("finish_reason")
+            reason = reason if isinstance(reason, str) else None
+            found.append(_BodyChoice(count(one.get("index")) or 0, Raw(write_json(one.get("message"))), reason))
+    names = [value.get(name) for name in ("id", "model", "object")]
+    known = [name if isinstance(name, str) else None for name in names]
+    return _Body(
+        known[0], known[1], found, value.get("usage", UNSET), value.get("error", UNSET), known[2], value.get("message")
+    )

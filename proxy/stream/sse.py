@@ -1,0 +1,190 @@
+"""Server-sent events: bytes in, events out, and every byte accounted for.
+
+The raw bytes of all events, put together, are exactly the bytes that were fed, so that a relay can pass on what
+came and look at it too. Line ends may be LF, CRLF or CR. A stream of LF lines, which is what providers send, is
+cut with `bytes.find` alone. Everything is linear in the bytes fed, however they are cut, and no more than `limit`
+bytes of one event are ever held.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+LIMIT = 8 << 20
+_BOM = b"\xef\xbb\xbf"
+_DONE = (b"data: [DONE]", b"data:[DONE]")
+# The end of a line and a blank line after it, where carriage returns are about.
+_BLANK = re.compile(rb"\n\n|\n\r\n?|\r\r\n?")
+_COLON, _LF, _CR = b":\n\r"
+
+
+class Event(msgspec.Struct, frozen=True, gc=False):
+    """One event.
+
+    raw: its bytes, blank line included. data: the values of its data lines joined by newlines; None where it has
+    none (comments, blank lines, what was too large or broke off). name: the value of its `event` line.
+    """
+
+    raw: bytes
+    data: bytes | None = None
+    name: bytes | None = None
+
+
+class Parser:
+    """Cuts a stream into events. `feed` gives those that are complete, `flush` what is left when it has ended.
+
+    pending: the bytes of the event that is not complete yet. overflowed: an event was larger than `limit`; it was
+    passed on in raw pieces without data.
+    """
+
+    __slots__ = ("_after", "_limit", "_returns", "_skipping", "overflowed", "pending")
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self.pending = bytearray()
+        self.overflowed = False
+        self._limit = limit
+        self._returns = False  # a carriage return was seen
+        self._skipping = False  # inside an event that is too large
+        self._after = b""  # the last bytes of it, in which its end may begin
+
+    def feed(self, data: bytes) -> list[Event]:
+        """The events that these bytes complete."""
+        events: list[Event] = []
+        if not self._returns and b"\r" in data:
+            self._returns = True
+        if self._skipping:
+            data = self._skip(data, events)
+        old = len(self.pending)
+        if old:
+            self.pending += data
+            scan = max(old - 2, 0)
+            if self._end(self.pending, scan) is not None:
+                whole = bytes(self.pending)
+                self.pending = bytearray(whole[self._cut(whole, scan, events) :])
+                old = 0
+        else:
+            start = self._cut(data, 0, events)
+            if start < len(data):
+                self.pending += data[start:] if start else data
+        if self.pending:
+            self._shed(old, events)
+            if len(self.pending) > self._limit:
+                self._overflow(events)
+        return events
+
+    def flush(self) -> list[Event]:
+        """What is left. Its data is that of its complete lines; a line that broke off counts only if it is [DONE]."""
+        rest = bytes(self.pending)
+        self.pending = bytearray()
+        if not rest:
+            return []
+        cut = max(rest.rfind(b"\n"), rest.rfind(b"\r")) + 1
+        event = _read(rest[:cut])
+        if event.data is None and rest[cut:].rstrip() in _DONE:
+            return [Event(rest, b"[DONE]", event.name)]
+        return [Event(rest, event.data, event.name)]
+
+    def _end(self, text: bytes | bytearray, scan: int) -> int | None:
+        """Where the first event ends that ends behind `scan`."""
+        if not self._returns:
+            found = text.find(b"\n\n", scan)
+            return found + 2 if found >= 0 else None
+        match = _BLANK.search(text, scan)
+        if match is None or (match.end() == len(text) and match[0] == b"\n\r"):
+            return None  # a newline may follow that belongs to this return
+        return match.end()
+
+    def _cut(self, text: bytes, scan: int, events: list[Event]) -> int:
+        """Appends the complete events of `text` and gives where the rest begins."""
+        start = 0
+        while (end := self._end(text, scan)) is not None:
+            raw = text[start:end]
+            if len(raw) > self._limit:
+                self.overflowed = True
+                events.append(Event(raw))
+            else:
+                events.append(_read(raw))
+            start = scan = end
+        return start
+
+    def _shed(self, old: int, events: list[Event]) -> None:
+        """Lets comments and blank lines at the beginning go at once: a keep-alive is worth nothing when it is late.
+
+        old: how many of the pending bytes were looked at before.
+        """
+        while self.pending and self.pending[0] in (_COLON, _LF, _CR):
+            end = self.pending.find(b"\n", old) + 1
+            if not end or (self._returns and self.pending.find(b"\r", 0, max(end - 2, 0)) >= 0):
+                return
+            events.append(Event(bytes(self.pending[:end])))
+            del self.pending[:end]
+            old = 0
+
+    def _overflow(self, events: list[Event]) -> None:
+        raw = bytes(self.pending)
+        self.overflowed = self._skipping = True
+        self.pending = bytearray()
+        self._after = raw[-2:]
+        events.append(Event(raw))
+
+    def _skip(self, data: bytes, events: list[Event]) -> bytes:
+        """Passes the bytes of an event that is too large; gives those behind its end."""
+        seen = self._after + data
+        end = self._end(seen, 0)
+        cut = len(data) if end is None else max(end - len(self._after), 0)
+        if cut:
+            events.append(Event(data[:cut]))
+        self._after = seen[-2:]
+        self._skipping = end is None
+        return data[cut:]
+
+
+def _read(raw: bytes) -> Event:
+    """The event in these bytes."""
+    if raw.startswith(b"data:") and raw.find(b"\n") == len(raw) - 2 and raw.endswith(b"\n\n") and b"\r" not in raw:
+        return Event(raw, raw[6:-2] if raw[5] == 0x20 else raw[5:-2])
+    text = raw.removeprefix(_BOM)
+    if b"\r" in text:
+        text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    values: list[bytes] = []
+    name = None
+    at = 0
+    while at < len(text):
+        end = text.find(b"\n", at)
+        end = len(text) if end < 0 else end
+        if text.startswith(b"data:", at):
+            values.append(_value(text[at + 5 : end]))
+        elif text.startswith(b"event:", at):
+            name = _value(text[at + 6 : end])
+        elif end - at == 4 and text.startswith(b"data", at):
+            values.append(b"")
+        at = end + 1
+    return Event(raw, b"\n".join(values) if values else None, name)
+
+
+def _value(text: bytes) -> bytes:
+    return text[1:] if text.startswith(b" ") else text
+
+
+def with_data(event: Event, data: bytes) -> bytes:
+    """The event's bytes with other data in them; its other lines, its line ends and its way to write stay."""
+    raw = event.raw
+    at = 6 if raw[5:6] == b" " else 5
+    if event.data is not None and raw.startswith(b"data:") and raw.startswith(event.data, at):
+        rest = raw[at + len(event.data) :]
+        if not rest.strip(b"\r\n"):
+            return raw[:at] + data + rest
+    lines: list[bytes] = []
+    written = False
+    for line in raw.splitlines(keepends=True):
+        bare = line.removeprefix(_BOM)
+        if not bare.startswith(b"data:"):
+            lines.append(line)
+        elif not written:
+            end = line[len(line.rstrip(b"\r\n")) :]
+            mark = line[: len(line) - len(bare)]
+            lines += [mark + b"data: " + part + end for part in data.split(b"\n")]
+            written = True
+    return b"".join(lines)

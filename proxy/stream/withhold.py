@@ -1,0 +1,321 @@
+"""Keeping STATE blocks from the client, and nothing else, while the text arrives.
+
+`StateFilter` is the twin of `memory.state.split`: it gives the same text however the answer is cut, and holds back
+only what may still turn out to belong to a block: at most two newline characters and the beginning of one line.
+Its work is linear in the text, and what it keeps is bounded.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from proxy.chat import slices
+from proxy.memory import state
+from proxy.stream.chunk import read_json, whole, write_json
+
+BODY_MAX = 1 << 20
+"""Of a block longer than this, the rest is withheld but not kept: 4,000 characters are stored in the end."""
+
+# What is known of the line that is being read.
+_HEAD = 0  # too little: `_head` is all of it so far
+_MARKS = 1  # it may open or close a fence, and its fence characters are being counted
+_INFO = 2  # so still, behind those characters
+_REST = 3  # it is of no interest
+
+
+class StateFilter:
+    """Takes the pieces of a text and gives what the client may see of it.
+
+    blocks: the bodies of the blocks withheld, in their order.
+    """
+
+    __slots__ = (
+        "_body", "_fence", "_gap", "_head", "_held", "_inside", "_kept", "_line", "_mark", "_room", "_run", "blocks",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.blocks: list[str] = []
+        self._inside = False  # in a block
+        self._kept = False  # its body is still to be given
+        self._body: list[str] = []
+        self._room = BODY_MAX
+        self._fence: tuple[str, int] | None = None  # character and length of the fence that is open
+        self._line = _HEAD
+        self._head = ""
+        self._held = True  # the head has not been given out, nor the newlines before it
+        self._gap = 0
+        self._mark = ""
+        self._run = 0
+
+    def feed(self, text: str) -> str:
+        """What can be given out now."""
+        if self._line == _REST and not self._inside and "\n" not in text:
+            return text
+        out: list[str] = []
+        start = 0
+        while (end := text.find("\n", start)) >= 0:
+            if end > start:
+                self._read(text[start:end], out)
+            self._break(out)
+            start = end + 1
+        if start < len(text):
+            self._read(text[start:] if start else text, out)
+        return "".join(out)
+
+    def flush(self) -> str:
+        """What is held, where something else comes before the text goes on. A whole heading stays held."""
+        if self._inside or not self._held or state.is_heading(self._head):
+            return ""
+        out: list[str] = []
+        if self._head:
+            self._let_go(out)
+            self._line = _REST
+        else:
+            out.append("\n" * self._gap)
+            self._gap = 0
+        return "".join(out)
+
+    def end(self) -> str:
+        """What is held when the text has ended. The block that it ends in is complete then."""
+        out: list[str] = []
+        if self._line == _HEAD and self._held:
+            head = self._head
+            if self._inside and state.ends_block(head):
+                self._leave()
+            if self._inside:
+                self._keep(head)
+            elif state.is_heading(head):
+                self._enter()
+            else:
+                self._let_go(out)
+            self._line = _REST
+        if self._inside:
+            self._gap = 0
+            if self._kept:
+                self._kept = False
+                self._store()
+        return "".join(out)
+
+    def _read(self, piece: str, out: list[str]) -> None:
+        """Part of a line."""
+        if self._line == _HEAD:
+            self._learn(piece, out)
+            return
+        self._give(piece, out)
+        if self._line == _MARKS:
+            self._count(piece)
+        elif self._line == _INFO:
+            self._check(piece)
+
+    def _learn(self, piece: str, out: list[str]) -> None:
+        """Finds out, as early as can be, what kind of line this is."""
+        head = self._head + piece
+        if self._held:
+            if self._inside:
+                if state.may_end_block(head):
+                    self._head = head
+                    return
+                if state.ends_block(head):
+                    self._leave()
+                else:
+                    self._keep(head)
+                    self._held = False
+            if not self._inside:
+                if state.may_be_heading(head):
+                    self._head = head
+                    return
+                self._head = head
+                self._let_go(out)
+        else:
+            self._give(piece, out)
+        self._head = head
+        self._seek_fence(head)
+
+    def _seek_fence(self, head: str) -> None:
+        marks = head.lstrip(" \t")
+        near = len(head) - len(marks) < state.FENCE_WINDOW
+        self._line = _HEAD if len(head) < state.FENCE_WINDOW else _REST
+        if self._fence:
+            if marks:
+                self._line = _REST
+                if near and marks[0] == self._fence[0]:
+                    self._begin(marks)
+            return
+        if marks and marks[0] not in "`~-*+0123456789":
+            self._line = _REST
+            return
+        window = head[: state.FENCE_WINDOW]
+        if "```" in window or "~~~" in window:
+            at = state.fence_at(head)
+            self._line = _REST
+            if at is not None:
+                self._begin(head[at:])
+
+    def _begin(self, marks: str) -> None:
+        self._line, self._mark, self._run = _MARKS, marks[0], 0
+        self._count(marks)
+
+    def _count(self, piece: str) -> None:
+        rest = piece.lstrip(self._mark)
+        self._run += len(piece) - len(rest)
+        if rest:
+            self._line = _INFO
+            self._check(rest)
+
+    def _check(self, rest: str) -> None:
+        """Nothing but spaces may follow a closing fence; no backtick an opening one of backticks."""
+        if rest.strip(" \t\r") if self._fence else (self._mark == "`" and "`" in rest):
+            self._line = _REST
+
+    def _break(self, out: list[str]) -> None:
+        """The line ends."""
+        blank = False
+        if self._line == _HEAD and self._held:
+            head, blank = self._head, not self._head
+            if self._inside and state.ends_block(head):
+                self._leave()
+            if self._inside:
+                self._keep(head)
+            elif state.is_heading(head):
+                self._enter()
+                self._next()
+                return
+            elif head:
+                self._let_go(out)
+        elif self._line in (_MARKS, _INFO):
+            if self._fence is None:
+                self._fence = (self._mark, self._run)
+            elif self._run >= self._fence[1]:
+                self._fence = None
+        if self._inside:
+            self._keep("\n")
+        elif self._fence or (blank and self._gap == state.GAP):
+            out.append("\n")
+        else:
+            self._gap = self._gap + 1 if blank else 1
+        self._next()
+
+    def _next(self) -> None:
+        self._line, self._head, self._held = _HEAD, "", self._fence is None
+
+    def _let_go(self, out: list[str]) -> None:
+        out.append("\n" * self._gap + self._head)
+        self._gap = 0
+        self._held = False
+
+    def _give(self, piece: str, out: list[str]) -> None:
+        if self._inside:
+            self._keep(piece)
+        else:
+            out.append(piece)
+
+    def _keep(self, piece: str) -> None:
+        if self._room > 0 and self._kept:
+            self._body.append(piece[: self._room])
+            self._room -= len(piece)
+
+    def _enter(self) -> None:
+        self._inside = self._kept = True
+        self._room = BODY_MAX
+
+    def _leave(self) -> None:
+        """The block is over. The newlines before it stay held: they belong to what follows, if anything does."""
+        self._inside = False
+        if self._kept:
+            self._store()
+
+    def _store(self) -> None:
+        self.blocks.append(whole("".join(self._body).strip()))
+        self._body = []
+
+
+class _Message(msgspec.Struct, frozen=True):
+    content: Any = None
+
+
+class _Choice(msgspec.Struct, frozen=True):
+    index: int = 0
+    message: _Message | None = None
+
+
+class _Body(msgspec.Struct, frozen=True):
+    choices: list[_Choice] | None = None
+
+
+_BODY = msgspec.json.Decoder(_Body)
+
+
+def without_state(body: bytes) -> tuple[bytes, list[str]]:
+    """(a non-streaming body without its STATE blocks, those of its first choice).
+
+    Only the text of a message changes, every other byte stays. A body that cannot be read is given back as it is.
+    """
+    if b"STATE" not in body:
+        return body, []
+    try:
+        choices = _BODY.decode(body).choices or []
+    except (ValueError, RecursionError):
+        return _rewritten(body)
+    shown: dict[int, str] = {}
+    blocks: list[str] = []
+    for position, choice in enumerate(choices):
+        text = choice.message.content if choice.message else None
+        visible, found = state.split(text if isinstance(text, str) else "")
+        if found:
+            shown[position] = visible
+            if choice.index == 0:
+                blocks += [block.body for block in found]
+    if not shown:
+        return body, []
+    return with_texts(body, "message", shown), blocks
+
+
+def _rewritten(body: bytes) -> tuple[bytes, list[str]]:
+    """The same for a body that only Python's reader takes: written anew where it holds a block."""
+    value = read_json(body)
+    choices = value.get("choices") if isinstance(value, dict) else None
+    blocks: list[str] = []
+    changed = False
+    for choice in choices if isinstance(choices, list) else ():
+        message = choice.get("message") if isinstance(choice, dict) else None
+        content = message.get("content") if isinstance(message, dict) else None
+        if not isinstance(message, dict) or not isinstance(content, str):
+            continue
+        message["content"], found = state.split(content)
+        changed = changed or bool(found)
+        if not choice.get("index"):
+            blocks += [whole(block.body) for block in found]
+    return (write_json(value), blocks) if changed else (body, [])
+
+
+def with_texts(raw: bytes, holder: str, texts: dict[int, str]) -> bytes:
+    """A chunk or a body with other texts in its choices, every other byte as it was.
+
+    texts: by position in `choices`. holder: the member of a choice that has the text (`delta` or `message`). Where
+    the bytes cannot be cut with certainty (a key that comes twice), the JSON is written anew.
+    """
+    try:
+        return _spliced(raw, holder, texts)
+    except (ValueError, LookupError, TypeError, RecursionError):
+        value = read_json(raw)
+        for position, text in texts.items():
+            value["choices"][position][holder]["content"] = text
+        return write_json(value)
+
+
+def _spliced(raw: bytes, holder: str, texts: dict[int, str]) -> bytes:
+    choices = slices.member(raw, "choices")
+    if choices is None:
+        raise ValueError("no choices")
+    spans = slices.elements(raw[choices.start : choices.end]) or []
+    for position in sorted(texts, reverse=True):  # from the end on, so that the spans before stay right
+        start, end = (choices.start + at for at in spans[position])
+        choice = raw[start:end]
+        inner = slices.value(choice, holder)
+        if inner is None:
+            raise ValueError(f"no {holder}")
+        changed = slices.with_member(choice, holder, slices.with_member(inner, "content", write_json(texts[position])))
+        raw = raw[:start] + changed + raw[end:]
+    return raw

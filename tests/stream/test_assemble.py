@@ -1,0 +1,259 @@
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.chat.dialects.completions import read_message
+from proxy.chat.message import Call
+from proxy.stream.assemble import Answer
+from proxy.stream.chunk import Usage, read_chunk
+
+
+def delta(value: dict[str, Any], index: int = 0, finish: str | None = None) -> bytes:
+    return json.dumps(
+        {"id": "c1", "model": "m", "choices": [{"index": index, "delta": value, "finish_reason": finish}]}
+    ).encode()
+
+
+def answer(*data: bytes, limit: int = 8 << 20) -> Answer:
+    made = Answer(limit)
+    for one in data:
+        made.add(one)
+    return made
+
+
+def message(made: Answer, index: int = 0) -> Any:
+    raw = made.message(index)
+    return None if raw is None else json.loads(raw)
+
+
+def call(index: int | None, arguments: str, name: str = "", number: str = "") -> dict[str, Any]:
+    part: dict[str, Any] = {"function": {"arguments": arguments}}
+    if index is not None:
+        part["index"] = index
+    if number:
+        part |= {"id": number, "type": "function"}
+        part["function"]["name"] = name
+    return part
+
+
+def test_texts_add_up_and_the_stream_is_complete() -> None:
+    made = answer(
+        delta({"role": "assistant", "content": ""}),
+        delta({"content": "Hé"}),
+        delta({"content": "llo"}),
+        delta({}, 0, "stop"),
+    )
+    assert message(made) == {"role": "assistant", "content": "Héllo"}
+    assert (made.text, made.finish, made.id, made.model) == ("Héllo", {0: "stop"}, "c1", "m")
+    assert not made.truncated
+    assert not made.done
+
+
+def test_calls_add_up_by_index() -> None:
+    made = answer(
+        delta({"role": "assistant", "content": None}),
+        delta({"tool_calls": [call(0, "", "read", "a")]}),
+        delta({"tool_calls": [call(1, '{"q"', "find", "b"), call(0, "{}")]}),
+        delta({"tool_calls": [call(1, ":1}")]}, 0, "tool_calls"),
+    )
+    assert made.calls == (Call("a", "read", "{}"), Call("b", "find", '{"q":1}'))
+    assert message(made) == {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [
+            {"id": "a", "type": "function", "function": {"name": "read", "arguments": "{}"}},
+            {"id": "b", "type": "function", "function": {"name": "find", "arguments": '{"q":1}'}},
+        ],
+    }
+
+
+@pytest.mark.parametrize("indexes", [(0, 0), (None, None)], ids=["all the same", "none"])
+def test_calls_without_indexes_of_their_own_are_told_apart_by_id(indexes: tuple[int | None, int | None]) -> None:
+    made = answer(
+        delta({"tool_calls": [call(indexes[0], "{", "read", "a")]}),
+        delta({"tool_calls": [call(indexes[0], "}")]}),
+        delta({"tool_calls": [call(indexes[1], "[", "find", "b"), call(indexes[1], "]")]}),
+    )
+    assert made.calls == (Call("a", "read", "{}"), Call("b", "find", "[]"))
+
+
+def test_an_id_that_is_said_with_every_fragment_is_one_call() -> None:
+    made = answer(
+        delta({"tool_calls": [call(0, "{", "read", "a")]}), delta({"tool_calls": [{**call(0, "}"), "id": "a"}]})
+    )
+    assert made.calls == (Call("a", "read", "{}"),)
+
+
+def test_reasoning_and_unknown_fields_belong_to_the_message() -> None:
+    made = answer(
+        delta({"role": "assistant", "reasoning_content": "th"}),
+        delta({"reasoning_content": "ink", "refusal": None}),
+        delta({"reasoning_details": [{"index": 0, "type": "reasoning.text", "text": "a"}]}),
+        delta({"reasoning_details": [{"index": 0, "type": "reasoning.text", "text": "b", "signature": "s"}]}),
+        delta({"content": "x", "annotations": [{"type": "url_citation"}]}),
+        delta({"tool_calls": [{**call(0, "{}", "f", "a"), "extra_content": {"google": {"thought_signature": "abc"}}}]}),
+    )
+    found = message(made)
+    assert found["reasoning_content"] == "think"
+    assert found["reasoning_details"] == [{"index": 0, "type": "reasoning.text", "text": "ab", "signature": "s"}]
+    assert found["annotations"] == [{"type": "url_citation"}]
+    assert found["tool_calls"][0]["extra_content"] == {"google": {"thought_signature": "abc"}}
+    assert "refusal" not in found
+
+
+def test_the_old_kind_of_call_is_a_call() -> None:
+    made = answer(
+        delta({"function_call": {"name": "f", "arguments": "{"}}), delta({"function_call": {"arguments": "}"}})
+    )
+    assert made.calls == (Call("f", "f", "{}"),)
+
+
+def test_content_in_parts_is_kept_as_parts_and_its_text_is_read() -> None:
+    made = answer(
+        delta({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}]}),
+        delta({"content": [{"type": "text", "text": "a"}]}),
+        delta({"content": "b"}),
+    )
+    assert made.text == "ab"
+    assert message(made)["content"][1:] == [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+
+
+def test_choices_are_kept_apart() -> None:
+    made = answer(delta({"content": "a"}, 1), delta({"content": "b"}, 0), delta({"content": "c"}, 1, "stop"))
+    assert message(made, 1)["content"] == "ac"
+    assert message(made, 0)["content"] == "b"
+    assert message(made, 2) is None
+    assert made.truncated
+    made.add(delta({}, 0, "stop"))
+    assert not made.truncated
+
+
+def test_a_stream_that_breaks_off_is_truncated_unless_it_said_that_it_is_over() -> None:
+    assert answer().truncated
+    assert answer(delta({"content": "a"})).truncated
+    assert not answer(delta({"content": "a"}), b"[DONE]").truncated
+    assert answer(delta({"content": "a"}), b"[DONE]").done
+
+
+def test_usage_is_taken_from_wherever_it_comes() -> None:
+    made = answer(
+        delta({"content": "a"}),
+        b'{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":1,"total_tokens":10}}',
+        b'{"usage":null}',
+    )
+    assert made.usage == Usage(9, 1, 10)
+
+
+def test_an_error_in_the_stream_is_noted() -> None:
+    assert answer(delta({"content": "a"}), b'{"error":{"message":"overloaded"}}').error == "overloaded"
+
+
+def test_garbage_is_counted_and_nothing_else() -> None:
+    made = answer(b"<html>", b"{", delta({"content": "a"}), b"[]")
+    assert (made.unparsed, made.text) == (3, "a")
+
+
+def test_a_character_cut_in_two_is_whole_again() -> None:
+    made = answer(b'{"choices":[{"delta":{"content":"\\ud83d"}}]}', b'{"choices":[{"delta":{"content":"\\ude00"}}]}')
+    assert made.text == "😀"
+    assert message(made)["content"] == "😀"
+
+
+def test_capture_is_bounded_and_says_so() -> None:
+    made = answer(
+        *[delta({"content": "x" * 100})] * 100, delta({}, 0, "stop"), b'{"usage":{"prompt_tokens":1}}', limit=1000
+    )
+    assert made.capped
+    assert len(made.text) <= 1000
+    assert made.finish == {0: "stop"}
+    assert made.usage is not None
+    calls = answer(*[delta({"tool_calls": [call(n, "", "f", f"id{n}")]}) for n in range(100)], limit=1000)
+    assert calls.capped
+    assert len(calls.calls) < 20
+    assert not answer(delta({"content": "x"}), limit=1000).capped
+
+
+def test_what_the_client_was_shown_instead_counts() -> None:
+    made = Answer()
+    chunk = read_chunk(delta({"content": "ab\n"}))
+    assert chunk is not None
+    made.take(chunk, {0: "ab"})
+    made.show("\n")
+    assert made.text == "ab\n"
+
+
+BODY = (
+    b'{ "id":"x","model":"m","choices":[{"index":0,'
+    b'"message":{"role":"assistant", "content":"h\\u00e9","x":1.0},"finish_reason":"stop"}],'
+    b'"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5}}'
+)
+
+
+def test_the_message_of_a_body_is_the_exact_slice() -> None:
+    made = Answer.from_body(BODY)
+    assert made.message() == b'{"role":"assistant", "content":"h\\u00e9","x":1.0}'
+    assert (made.text, made.finish, made.usage, made.id, made.model) == ("hé", {0: "stop"}, Usage(3, 2, 5), "x", "m")
+    assert made.done
+    assert not made.truncated
+    assert made.message(1) is None
+
+
+def test_calls_of_a_body_are_read() -> None:
+    inner = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "a", "type": "custom", "custom": {"name": "f", "input": "x"}}, 3],
+    }
+    made = Answer.from_body(json.dumps({"choices": [{"message": inner}]}).encode())
+    assert made.calls == (Call("a", "f", "x"),)
+    assert made.text == ""
+
+
+@pytest.mark.parametrize(
+    ("body", "error", "unparsed"),
+    [
+        (b'{"error":{"message":"no"}}', "no", 0),
+        (b'[{"error":{"message":"no"}}]', "no", 0),
+        (b"<html>", None, 1),
+        (b"", None, 1),
+        (b"[]", None, 1),
+    ],
+)
+def test_a_body_that_is_no_completion_has_no_message(body: bytes, error: str | None, unparsed: int) -> None:
+    made = Answer.from_body(body)
+    assert (made.error, made.unparsed, made.message(), made.text, made.calls) == (error, unparsed, None, "", ())
+    assert made.truncated
+
+
+def test_an_odd_body_is_read_all_the_same() -> None:
+    made = Answer.from_body(
+        b'{"id":7,"choices":[{"index":null,"message":{"role":"assistant","content":"a"},"finish_reason":"stop"},1],"x":NaN}'
+    )
+    assert (made.text, made.finish, made.done) == ("a", {0: "stop"}, True)
+
+
+def test_a_body_over_the_limit_is_not_kept() -> None:
+    made = Answer.from_body(BODY, limit=10)
+    assert made.capped
+    assert made.message() is None
+
+
+@given(st.text(), st.lists(st.integers(0, 100), max_size=5))
+def test_a_streamed_message_is_read_like_the_same_message_in_a_body(text: str, cuts: list[int]) -> None:
+    edges = sorted({0, len(text), *(min(cut, len(text)) for cut in cuts)})
+    parts = [delta({"content": text[a:b]}) for a, b in pairwise(edges)]
+    parts.append(delta({"tool_calls": [call(0, "{}", "f", "a")]}))
+    raw = answer(delta({"role": "assistant", "content": ""}), *parts).message()
+    whole = {
+        "role": "assistant",
+        "content": text,
+        "tool_calls": [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+    }
+    assert raw is not None
+    assert read_message(raw).digest == read_message(json.dumps(whole).encode()).digest

@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from proxy.stream.sse import Event, Parser, with_data
+
+STREAM = (
+    ': hello\n\ndata: {"a": 1}\n\ndata:{"b": "ü €"}\n\nevent: ping\ndata: x\ndata:\ndata:  y\nid: 7\n\n\n\n'
+    "retry: 5\n\ndata\n\n: c\ndata: [DONE]\n\n"
+).encode()
+DATA = [b'{"a": 1}', '{"b": "ü €"}'.encode(), b"x\n\n y", b"", b"[DONE]"]
+
+
+def run(*pieces: bytes, limit: int = 8 << 20) -> list[Event]:
+    parser = Parser(limit)
+    return [event for piece in pieces for event in parser.feed(piece)] + parser.flush()
+
+
+def data(events: list[Event]) -> list[bytes]:
+    return [event.data for event in events if event.data is not None]
+
+
+def raws(events: list[Event]) -> bytes:
+    return b"".join(event.raw for event in events)
+
+
+ENDS = {"LF": b"\n", "CRLF": b"\r\n", "CR": b"\r"}
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=["plain", "BOM"])
+def test_a_stream_reads_alike_whole_byte_by_byte_and_cut_anywhere(end: bytes, mark: bytes) -> None:
+    stream = mark + STREAM.replace(b"\n", end)
+    assert data(run(stream)) == DATA
+    single = run(*(stream[i : i + 1] for i in range(len(stream))))
+    assert data(single) == DATA
+    assert raws(single) == stream
+    for cut in range(len(stream) + 1):
+        events = run(stream[:cut], stream[cut:])
+        assert data(events) == DATA, cut
+        assert raws(events) == stream, cut
+
+
+def test_an_event_is_given_as_soon_as_its_blank_line_is_there() -> None:
+    for end in (b"\n", b"\r\n", b"\r"):
+        parser = Parser()
+        assert parser.feed(b"data: 1" + end) == []
+        assert data(parser.feed(end)) == [b"1"]
+        assert data(parser.feed(b"data: 2" + end + end)) == [b"2"]
+
+
+def test_a_comment_goes_as_soon_as_its_line_is_there() -> None:
+    parser = Parser()
+    assert parser.feed(b": keep") == []
+    assert raws(parser.feed(b"alive\n")) == b": keepalive\n"
+    assert raws(parser.feed(b"\n")) == b"\n"
+    assert data(parser.feed(b"data: 1\n\n")) == [b"1"]
+
+
+def test_a_comment_and_its_blank_line_are_one_event_where_they_come_together() -> None:
+    assert Parser().feed(b": ping\n\n") == [Event(b": ping\n\n")]
+
+
+def test_a_comment_before_a_return_does_not_swallow_the_data_behind_it() -> None:
+    parser = Parser()
+    events = parser.feed(b": c\rdata: x\r\n") + parser.feed(b"\r\n")
+    assert data(events) == [b"x"]
+
+
+def test_the_name_of_an_event_is_read() -> None:
+    (event,) = run(b"event: error\ndata: {}\n\n")
+    assert (event.name, event.data) == (b"error", b"{}")
+
+
+@pytest.mark.parametrize(
+    ("rest", "found"),
+    [
+        (b"data: {}\n", [b"{}"]),
+        (b"data: {}\r", [b"{}"]),
+        (b"data: {}\r\n\r", [b"{}"]),
+        (b"data: {}", []),
+        (b"data: [DONE]", [b"[DONE]"]),
+        (b"data:[DONE]", [b"[DONE]"]),
+        (b"data: [DON", []),
+        (b"da", []),
+        (b": c", []),
+        (b"", []),
+        ('data: {"content":"ü'.encode()[:-1], []),
+    ],
+)
+def test_what_broke_off_is_given_back_with_the_data_of_its_whole_lines(rest: bytes, found: list[bytes]) -> None:
+    events = run(b"data: 1\n\n" + rest)
+    assert data(events) == [b"1", *found]
+    assert raws(events) == b"data: 1\n\n" + rest
+
+
+@given(
+    st.lists(
+        st.sampled_from([b"data: x", b"data", b":", b"\n", b"\r", b"\r\n", b"event: e", b"\xff", b"{", b"\n\n"]),
+        max_size=30,
+    ),
+    st.lists(st.integers(0, 200), max_size=6),
+    st.sampled_from([1 << 20, 5]),
+)
+@example([b":", b"\r", b"\n", b"\n"], [1, 2, 3], 5)
+def test_every_byte_fed_comes_out_once_and_in_order(pieces: list[bytes], cuts: list[int], limit: int) -> None:
+    stream = b"".join(pieces)
+    edges = sorted({0, len(stream), *(min(cut, len(stream)) for cut in cuts)})
+    events = run(*(stream[a:b] for a, b in pairwise(edges)), limit=limit)
+    assert raws(events) == stream
+    if limit > len(stream) + 1:
+        assert data(events) == data(run(stream))
+
+
+@given(st.binary(max_size=200))
+def test_garbage_is_only_passed(garbage: bytes) -> None:
+    assert raws(run(garbage)) == garbage
+
+
+@pytest.mark.parametrize("step", [1 << 30, 1 << 16, 1_000_003])
+def test_a_line_of_9_mb_goes_on_in_pieces_without_data(step: int) -> None:
+    long = b"data: " + b"x" * (9 << 20) + b"\n\n"
+    stream = b"data: 1\n\n" + long + b"data: 2\n\n"
+    parser = Parser()
+    events = []
+    for at in range(0, len(stream), step):
+        events += parser.feed(stream[at : at + step])
+        assert len(parser.pending) <= 8 << 20
+    assert parser.overflowed
+    assert raws(events) == stream
+    assert data(events) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_the_end_of_a_large_event_is_found_at_every_cut(end: bytes) -> None:
+    stream = b"data: " + b"x" * 20 + end + end + b"data: 2" + end + end
+    for cut in range(len(stream)):
+        events = run(stream[:cut], stream[cut:], limit=12)
+        assert data(events) == [b"2"], cut
+        assert raws(events) == stream
+
+
+@pytest.mark.parametrize(
+    "line", [b"data: x\n\n", b"data: x\r\n\r\n", b"data: x\r\r", b"\n", b"\r", b":\n", b"data:a\n", b"x" * 50]
+)
+@pytest.mark.parametrize("step", [1 << 30, 7])
+def test_parsing_is_linear(line: bytes, step: int) -> None:
+    stream = line * (700_000 // len(line))
+    parser = Parser()
+    start = time.perf_counter()
+    for at in range(0, len(stream), step):
+        parser.feed(stream[at : at + step])
+    assert time.perf_counter() - start < 5
+
+
+@pytest.mark.parametrize(
+    ("raw", "changed"),
+    [
+        (b"data: old\n\n", b"data: new\n\n"),
+        (b"data:old\r\n\r\n", b"data:new\r\n\r\n"),
+        (b"data: old\r\r", b"data: new\r\r"),
+        (b": old\nevent: e\ndata: old\nid: old\n\n", b": old\nevent: e\ndata: new\nid: old\n\n"),
+        (b"data: o\ndata: ld\n\n", b"data: new\n\n"),
+        (b"data: old\n", b"data: new\n"),
+        (b"\xef\xbb\xbfdata: old\n\n", b"\xef\xbb\xbfdata: new\n\n"),
+    ],
+)
+def test_only_the_data_of_an_event_is_replaced(raw: bytes, changed: bytes) -> None:
+    (event,) = run(raw)
+    assert with_data(event, b"new") == changed
+
+
+def test_data_of_several_lines_is_written_as_several() -> None:
+    (event,) = run(b"data: {\ndata: }\n\n")
+    assert with_data(event, b'{\n"a":1}') == b'data: {\ndata: "a":1}\n\n'
