@@ -6,15 +6,21 @@ the middle of its chunked body or short of its Content-Length, so that no client
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Iterable
+from contextlib import suppress
+from typing import Final
 
 from proxy.errors import ClientGone, HeadersTooLarge, ProxyError, RequestError, TooLarge, Unavailable
 from proxy.metrics import Metrics
 from proxy.web.listen import App, Message, Receive, Scope, Send
 
 log = logging.getLogger(__name__)
+
+LINGER_S: Final = 2.0
+"""How long a request that is too large is read on and thrown away after it has been refused."""
 
 
 def render(error: ProxyError) -> bytes:
@@ -23,11 +29,14 @@ def render(error: ProxyError) -> bytes:
     return json.dumps({"error": told}).encode()
 
 
-async def send_error(send: Send, error: ProxyError, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+async def send_error(
+    send: Send, error: ProxyError, headers: Iterable[tuple[bytes, bytes]] = (), *, receive: Receive | None = None
+) -> None:
     """A whole answer that is this error. `headers` come after its own.
 
     What would fail in the same way again says so (`x-should-retry: false`, which the SDKs obey). An upstream that was
     away, and ourselves when we are busy, do not: clients retry a lost connection, and must not lose that through us.
+    With `receive` a client in the middle of what is too large gets to read why, before the connection is closed.
     """
     body = render(error)
     out = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
@@ -35,10 +44,24 @@ async def send_error(send: Send, error: ProxyError, headers: Iterable[tuple[byte
         out.append((b"retry-after", b"1"))
     elif isinstance(error, RequestError):
         out.append((b"x-should-retry", b"false"))
-    if isinstance(error, TooLarge | HeadersTooLarge):
+    closing = isinstance(error, TooLarge | HeadersTooLarge)
+    if closing:
         out.append((b"connection", b"close"))  # or the rest of it would have to be read
     await send({"type": "http.response.start", "status": error.status, "headers": [*out, *headers]})
+    if closing and receive is not None:
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+        await _linger(receive)
+        body = b""
     await send({"type": "http.response.body", "body": body})
+
+
+async def _linger(receive: Receive) -> None:
+    """Closing with bytes unread makes the kernel send a reset, which can overtake the answer (RFC 9112 9.6)."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LINGER_S):
+            message = await receive()
+            while message["type"] != "http.disconnect" and message.get("more_body", False):
+                message = await receive()
 
 
 def answering(app: App, metrics: Metrics) -> App:
@@ -68,7 +91,7 @@ def answering(app: App, metrics: Metrics) -> App:
                 log.exception("a request failed through a mistake of the proxy's own")
                 error = ProxyError("the proxy failed; this is a mistake in it", hint="Its log says where.")
             if not begun:
-                await send_error(send, error)
+                await send_error(send, error, receive=receive)
                 return
             # Returning with the answer unfinished makes the server close the connection: truncation, to be seen.
             log.warning("an answer was broken off: %s", error)

@@ -67,7 +67,7 @@ def model_of(body: bytes) -> str | None:
     """The top-level `model` of a JSON object; None where there is none or the body is something else."""
     try:
         return _DECODER.decode(body).model
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, ValueError, RecursionError):  # ValueError: a name that is not UTF-8
         return None
 
 

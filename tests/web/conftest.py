@@ -1,0 +1,52 @@
+"""The proxy's own edge without the exchange: guard, errors and passthrough in front of a scripted upstream."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from proxy.metrics import Metrics
+from proxy.settings import Pool, Settings, Timeouts
+from proxy.upstream.client import Client
+from proxy.web.failures import answering
+from proxy.web.guard import guarded
+from proxy.web.listen import Receive, Scope, Send
+from proxy.web.passthrough import passthrough
+from tests.faulty import Script, Upstream, faulty, serving
+
+
+@dataclass
+class Edge:
+    """Where clients connect, what is behind it, and what it counts."""
+
+    port: int
+    upstream: Upstream
+    client: Client
+    metrics: Metrics
+
+    @property
+    def busy(self) -> int:
+        return self.client._lines["default"].open
+
+    def count(self, name: str, **labels: str) -> float:
+        return self.metrics.registry.get_sample_value(f"context_proxy_{name}", labels) or 0.0
+
+
+@asynccontextmanager
+async def edge(script: Script, **timeouts: float) -> AsyncIterator[Edge]:
+    metrics = Metrics()
+    async with faulty(script) as upstream:
+        settings = Settings(
+            upstream=f"http://127.0.0.1:{upstream.port}",
+            timeouts=Timeouts(**timeouts),
+            pool=Pool(connections=10, keepalive=10),
+        )
+        client = Client(settings, metrics)
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            await passthrough(scope, receive, send, client, metrics, path=scope["raw_path"].decode())
+
+        async with serving(answering(guarded(app, settings), metrics)) as port:
+            yield Edge(port, upstream, client, metrics)
+        await client.close()
