@@ -134,6 +134,12 @@ def test_the_end_is_kept_back_with_all_that_follows() -> None:
         assert relay.answer.done
 
 
+def test_an_end_with_a_long_name_is_not_sent_twice() -> None:
+    stream = b"event: " + b"x" * 80 + b"\n" + DONE
+    for cut in range(len(stream)):
+        assert relayed([stream[:cut], stream[cut:]], withhold=False)[0] == stream
+
+
 def test_what_follows_the_end_is_bounded() -> None:
     relay = Relay(withhold_state=False, drop_usage=False, limit=100)
     relay.feed(DONE)

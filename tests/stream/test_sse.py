@@ -54,6 +54,18 @@ def test_an_event_is_given_as_soon_as_its_blank_line_is_there() -> None:
         assert data(parser.feed(b"data: 2" + end + end)) == [b"2"]
 
 
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"], ids=["LF", "CRLF"])
+def test_a_line_end_is_not_torn(end: bytes) -> None:
+    stream = (b"data: 1" + end * 2) * 3
+    for cut in range(len(stream)):
+        assert [event.raw for event in run(stream[:cut], stream[cut:])] == [b"data: 1" + end * 2] * 3
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_line() -> None:
+    stream = b"\xef\xbb\xbfdata: 1\n\ndata: 2\n\n"
+    assert data(run(stream)) == data(run(stream[:2], stream[2:])) == [b"1", b"2"]
+
+
 def test_a_comment_goes_as_soon_as_its_line_is_there() -> None:
     parser = Parser()
     assert parser.feed(b": keep") == []
@@ -143,6 +155,7 @@ def test_the_end_of_a_large_event_is_found_at_every_cut(end: bytes) -> None:
         events = run(stream[:cut], stream[cut:], limit=12)
         assert data(events) == [b"2"], cut
         assert raws(events) == stream
+    assert data(run(*(stream[i : i + 1] for i in range(len(stream))), limit=12)) == [b"2"]
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,8 @@ SAMPLES = [
     "a ``` b\n~~~ x ~~~\n~~~\n\n### STATE\nG",
     "a\n\n### STATE\nx\n\n### STATE",
     "ü😀\n\n### STATE\nü😀\n",
+    "```\n" + " " * 43 + "```\n### STATE\nG",
+    "```\n" + " " * 42 + "```\n### STATE\nG",
 ]
 
 
