@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,6 +13,7 @@ from proxy.cli.tables import NAMES, NoSource, table
 
 
 def docs(
+    context: typer.Context,
     check: Annotated[bool, typer.Option("--check", help="Write nothing; exit code 1 where something drifts.")] = False,
     folder: Annotated[Path, typer.Option(help="The checkout, with README.md and config/ in it.")] = Path(),
 ) -> None:
@@ -24,7 +25,7 @@ def docs(
             typer.echo(f"{file} is not there: no tables written")
             continue
         before = file.read_text("utf-8") if is_there else ""
-        after = filled(before) if wanted is None else wanted
+        after = filled(before, context.find_root().command) if wanted is None else wanted
         if after == before:
             continue
         drifted.append(file)
@@ -37,7 +38,7 @@ def docs(
         raise typer.Exit(1)
 
 
-def filled(text: str) -> str:
+def filled(text: str, commands: Any) -> str:
     """The text with each table between `<!-- docs:NAME -->` and `<!-- /docs:NAME -->` made anew."""
     for name in NAMES:
         start, end = f"<!-- docs:{name} -->", f"<!-- /docs:{name} -->"
@@ -45,7 +46,7 @@ def filled(text: str) -> str:
             typer.echo(f"no markers for the table {name}: not written")
             continue
         try:
-            content = table(name)
+            content = table(name, commands)
         except NoSource as reason:
             typer.echo(f"the table {name} is left as it is: {reason}")
             continue

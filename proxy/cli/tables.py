@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Iterable, Iterator, Sequence
-from types import ModuleType
-
-import click
-import typer
+from typing import Any
 
 from proxy.cli.fields import fields, summary
 from proxy.cli.render import literal
+from proxy.context.stages import BUILT_IN
 from proxy.metrics import Metrics
 from proxy.settings import Section, Settings, Upstream
+from proxy.web import app as web
 
 NAMES = ("settings", "stages", "metrics", "commands", "routes")
 """Every table that there is, as the markers in the README name it."""
@@ -23,9 +21,12 @@ class NoSource(Exception):
     """What a table is made from is not there yet."""
 
 
-def table(name: str) -> str:
-    """A table in Markdown. Raises NoSource where the module that it describes is missing."""
-    return "\n".join(_TABLES[name]()) + "\n"
+def table(name: str, commands: Any) -> str:
+    """A table in Markdown. commands: the whole command line, as typer made it
+    (its types are private). Raises NoSource where what it describes is missing."""
+    made = {"settings": _settings, "stages": _stages, "metrics": _metrics, "routes": _routes}
+    rows = _commands(commands) if name == "commands" else made[name]()
+    return "\n".join(rows) + "\n"
 
 
 def _settings() -> Iterator[str]:
@@ -44,7 +45,7 @@ def _settings() -> Iterator[str]:
 
 def _stages() -> Iterator[str]:
     yield from _head("Stage", "What it does", "Settings")
-    for name, kind in _module("proxy.context.stages").BUILT_IN.items():
+    for name, kind in BUILT_IN.items():
         settings = [f"`{told.name} = {_short(told.default)}` {told.text}" for told in fields(kind)]
         yield _row(f"`{name}`", summary(kind), "<br>".join(settings) or "none")
 
@@ -56,11 +57,8 @@ def _metrics() -> Iterator[str]:
         yield _row(f"`{described.name}`", described.kind, labels, described.tells)
 
 
-def _commands() -> Iterator[str]:
+def _commands(group: Any) -> Iterator[str]:
     yield from _head("Command", "Option", "What it does")
-    group = typer.main.get_command(_module("proxy.cli.main").app)
-    if not isinstance(group, click.Group | typer.core.TyperGroup):
-        raise NoSource("the command has no subcommands")
     for name, command in group.commands.items():
         yield _row(f"`context-proxy {name}`", "", inspect.cleandoc(command.help or "").split("\n\n")[0])
         for option in command.params:
@@ -69,22 +67,11 @@ def _commands() -> Iterator[str]:
 
 def _routes() -> Iterator[str]:
     yield from _head("Method", "Path", "What it does")
-    try:
-        routes: Sequence[tuple[str, str, str]] = _module("proxy.web.app").ROUTES
-    except AttributeError:
-        raise NoSource("proxy.web.app has no ROUTES: (methods, path, what it does)") from None
+    routes: Sequence[tuple[str, str, str]] | None = getattr(web, "ROUTES", None)
+    if routes is None:
+        raise NoSource("proxy.web.app has no ROUTES: (methods, path, what it does)")
     for methods, path, text in routes:
         yield _row(methods, f"`{path}`", text)
-
-
-_TABLES = {"settings": _settings, "stages": _stages, "metrics": _metrics, "commands": _commands, "routes": _routes}
-
-
-def _module(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise NoSource(str(error)) from error
 
 
 def _head(*titles: str) -> Iterable[str]:

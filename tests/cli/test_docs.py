@@ -53,7 +53,7 @@ def test_check_writes_nothing_and_ends_with_1_where_something_drifts(checkout: P
 
 
 def test_a_table_without_its_source_is_left_as_it_is(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> str:
+    def missing(name: str, commands: object) -> str:
         raise NoSource("not there yet")
 
     monkeypatch.setattr(command, "table", missing)

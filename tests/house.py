@@ -1,0 +1,310 @@
+"""The rules of the house, read from the source with ast: floors, purity, circles, sizes, names, and tests.
+
+Each rule takes a `House` and returns what breaks it, one line a breach. test_house.py asks them all about the
+project, and about small trees in which each is broken on purpose. An import counts wherever it stands: at the top,
+in a function, under TYPE_CHECKING, or as text given to `import_module`.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGE = "proxy"
+
+FLOORS = (
+    {"cli"},
+    {"web"},
+    {"exchange"},
+    {"tools"},
+    {"store", "upstream"},
+    {"metrics"},
+    {"settings"},
+    {"vocabulary", "tomlfile"},
+    {"context", "stream"},
+    {"memory"},
+    {"chat"},
+    {"errors"},
+)
+"""From top to bottom. A floor imports what is below it; siblings in braces never import each other."""
+
+FACE = "context"
+"""The package itself (`from proxy import rewrite`) stands on this floor and imports it and what is below."""
+
+PURE = {"context", "stream", "memory", "chat", "errors"}
+
+PURE_IMPORTS = {
+    "__future__", "abc", "base64", "binascii", "bisect", "collections", "contextlib", "copy", "dataclasses", "datetime",
+    "decimal", "difflib", "enum", "fnmatch", "fractions", "functools", "graphlib", "hashlib", "heapq", "hmac", "html",
+    "importlib", "io", "itertools", "json", "keyword", "math", "msgspec", "operator", "re", "statistics", "string",
+    "struct", "textwrap", "types", "typing", "unicodedata", "urllib.parse", "weakref", "zlib",
+}  # fmt: skip
+"""What pure floors may import: computing, and nothing that reads a clock, a file, a socket or chance.
+
+importlib is among them for stages of a user's own (`module:Class`); io for StringIO and BytesIO.
+"""
+
+IMPURE_CALLS = {"open", "print", "input", "exec", "eval", "breakpoint", "now", "utcnow", "today"}
+"""Called by name or as a method (`datetime.now()`), these do what a pure floor does not."""
+
+ONLY_IN = {
+    "httpx2": {"proxy/upstream/client.py", "proxy/upstream/demo.py", "proxy/upstream/network.py"},
+}
+"""Libraries that few files may import, so that they can be exchanged: one way out to the network."""
+
+ENVIRONMENT = {"proxy/settings.py"}
+"""Where the environment is read."""
+
+LINES = 400
+FUNCTION_LINES = 60
+
+FOLDER_NAMES = re.compile(r"(utils?|helpers?|common|misc)\b|.*_(utils?|helpers?|common|misc)\b")
+CLASS_NAMES = re.compile(r".*(Manager|Handler|Service|Impl)$")
+
+TOP_LEVEL = {
+    "proxy", "tests", "config", "docker", "Dockerfile", "docker-compose.yml", "pyproject.toml", "README.md",
+    "Makefile", "LICENSE", "CHANGELOG.md", "SECURITY.md", ".ci", ".gitignore", "requirements.lock",
+}  # fmt: skip
+
+WITHOUT_TESTS: dict[str, str] = {}
+"""Modules that need no test file of their own, each with its reason."""
+
+
+@dataclass(frozen=True)
+class Module:
+    """A file of the package, parsed. name: dotted; path: from the root, with slashes."""
+
+    name: str
+    path: str
+    tree: ast.Module
+    lines: int
+
+    @property
+    def floor(self) -> str:
+        """The first name below the package; the package itself is its face."""
+        return self.name.split(".")[1] if "." in self.name else FACE
+
+
+@dataclass(frozen=True)
+class House:
+    """A checkout: its root, the package's modules, and every Python file with its number of lines."""
+
+    root: Path
+    modules: dict[str, Module]
+    files: dict[str, ast.Module]
+
+
+def read(root: Path) -> House:
+    """Parse proxy/ and tests/."""
+    modules, files = {}, {}
+    for file in sorted([*(root / PACKAGE).rglob("*.py"), *(root / "tests").rglob("*.py")]):
+        path = file.relative_to(root).as_posix()
+        text = file.read_text("utf-8")
+        files[path] = tree = ast.parse(text, path)
+        if path.startswith(PACKAGE + "/"):
+            name = path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+            modules[name] = Module(name, path, tree, text.count("\n") + 1)
+    return House(root, modules, files)
+
+
+def imports(module: Module, known: dict[str, Module]) -> Iterator[tuple[str, int]]:
+    """Every module that a module imports, in full, with the line."""
+    package = module.name if module.path.endswith("__init__.py") else module.name.rpartition(".")[0]
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                above = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*above, *filter(None, [base])])
+            for alias in node.names:
+                deeper = f"{base}.{alias.name}"
+                # `from proxy.store import base` imports a module, `from urllib import parse` as well.
+                is_module = deeper in known or (base.split(".")[0] != PACKAGE and deeper in PURE_IMPORTS)
+                yield (deeper if is_module else base), node.lineno
+        elif isinstance(node, ast.Call) and _called(node) in ("import_module", "__import__"):
+            given = node.args[0] if node.args else None
+            if isinstance(given, ast.Constant) and isinstance(given.value, str):
+                yield given.value, node.lineno
+
+
+def _called(node: ast.Call) -> str:
+    return node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+
+
+def _level(floor: str) -> int | None:
+    return next((index for index, names in enumerate(FLOORS) if floor in names), None)
+
+
+def imports_go_down(house: House) -> list[str]:
+    """A floor imports itself and what is below it: nothing above, no sibling, and nobody the package's face."""
+    found = []
+    for module in house.modules.values():
+        here = _level(module.floor)
+        if here is None:
+            found.append(f"{module.path}: {module.floor} is on no floor")
+            continue
+        for name, line in imports(module, house.modules):
+            if name.split(".")[0] != PACKAGE:
+                continue
+            floor = name.split(".")[1] if "." in name else "the package's face"
+            there = _level(floor)
+            if there is None or there < here or (there == here and floor != module.floor):
+                found.append(f"{module.path}:{line}: {module.floor} imports {name}")
+    return found
+
+
+def pure_floors_only_compute(house: House) -> list[str]:
+    """Pure floors import nothing but what computes, and open, print and ask the time of nothing."""
+    found = []
+    for module in house.modules.values():
+        if module.floor not in PURE:
+            continue
+        for name, line in imports(module, house.modules):
+            top = name.split(".")[0]
+            if top != PACKAGE and top not in PURE_IMPORTS and name not in PURE_IMPORTS:
+                found.append(f"{module.path}:{line}: pure, and imports {name}")
+        calls = [node for node in ast.walk(module.tree) if isinstance(node, ast.Call)]
+        impure = [node for node in calls if _called(node) in IMPURE_CALLS]
+        found += [f"{module.path}:{node.lineno}: pure, and calls {_called(node)}()" for node in impure]
+    return found
+
+
+def nothing_imports_in_circles(house: House) -> list[str]:
+    """No module imports itself by way of others."""
+    graph = {
+        name: sorted({target for target, _ in imports(module, house.modules) if target in house.modules})
+        for name, module in house.modules.items()
+    }
+    found, done = [], set[str]()
+
+    def walk(name: str, path: tuple[str, ...]) -> None:
+        if name in path:
+            found.append(" -> ".join((*path[path.index(name) :], name)))
+        elif name not in done:
+            for target in graph[name]:
+                walk(target, (*path, name))
+            done.add(name)
+
+    for name in graph:
+        walk(name, ())
+    return found
+
+
+def files_are_short(house: House) -> list[str]:
+    """At most 400 lines a file, tests included, and less than 60 a function."""
+    found = []
+    for path, tree in house.files.items():
+        lines = (house.root / path).read_text("utf-8").count("\n")
+        if lines > LINES:
+            found.append(f"{path}: {lines} lines")
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = (node.end_lineno or node.lineno) - node.lineno + 1
+                if length >= FUNCTION_LINES:
+                    found.append(f"{path}:{node.lineno}: {node.name} has {length} lines")
+    return found
+
+
+def modules_say_what_they_are_for(house: House) -> list[str]:
+    """Every module of the package begins with a docstring."""
+    return [f"{m.path}: no docstring" for m in house.modules.values() if not ast.get_docstring(m.tree)]
+
+
+def modules_have_tests(house: House) -> list[str]:
+    """tests/ mirrors proxy/: each file with code has a file with tests."""
+    found = []
+    for module in house.modules.values():
+        parts = module.path.removesuffix(".py").split("/")[1:]
+        if parts[-1] == "__init__":
+            if not _has_code(module.tree):
+                continue
+            wanted = ["/".join(["tests", *parts[:-1], "test_init.py"])]
+            if parts[:-1]:
+                wanted.append("/".join(["tests", *parts[:-2], f"test_{parts[-2]}.py"]))
+        else:
+            wanted = ["/".join(["tests", *parts[:-1], f"test_{parts[-1]}.py"])]
+        if module.name not in WITHOUT_TESTS and not any(_has_tests(house.files.get(path)) for path in wanted):
+            found.append(f"{module.path}: no tests in {' or '.join(wanted)}")
+    return found
+
+
+def _has_code(tree: ast.Module) -> bool:
+    """Whether there is more than a docstring, imports, and names such as `__all__`."""
+    for node in tree.body:
+        is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        is_dunder = isinstance(node, ast.Assign) and all(getattr(t, "id", "").startswith("__") for t in node.targets)
+        if not (is_text or is_dunder or isinstance(node, ast.Import | ast.ImportFrom)):
+            return True
+    return False
+
+
+def _has_tests(tree: ast.Module | None) -> bool:
+    functions = ast.FunctionDef | ast.AsyncFunctionDef
+    return tree is not None and any(isinstance(n, functions) and n.name.startswith("test") for n in ast.walk(tree))
+
+
+def names_say_something(house: House) -> list[str]:
+    """No utils, helpers, common, misc; no class that is a Manager, Handler, Service or Impl."""
+    found = []
+    for path, tree in house.files.items():
+        if any(FOLDER_NAMES.fullmatch(part.removesuffix(".py")) for part in path.split("/")):
+            found.append(f"{path}: a name that says nothing")
+        classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+        found += [f"{path}:{node.lineno}: class {node.name}" for node in classes if CLASS_NAMES.fullmatch(node.name)]
+    return found
+
+
+def the_environment_is_read_in_one_place(house: House) -> list[str]:
+    """`os.environ` and `os.getenv` stand in settings.py alone."""
+    found = []
+    for module in house.modules.values():
+        if module.path in ENVIRONMENT:
+            continue
+        for node in ast.walk(module.tree):
+            names: list[str] = []
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "os":
+                names = [node.attr]
+            elif isinstance(node, ast.ImportFrom) and node.module == "os":
+                names = [alias.name for alias in node.names]
+            if any("env" in name for name in names):
+                line = getattr(node, "lineno", 0)
+                found.append(f"{module.path}:{line}: reads the environment (os.{', '.join(names)})")
+    return found
+
+
+def libraries_stay_where_they_belong(house: House) -> list[str]:
+    """What only few files may import is imported by no other."""
+    return [
+        f"{module.path}:{line}: imports {name}"
+        for module in house.modules.values()
+        for name, line in imports(module, house.modules)
+        if module.path not in ONLY_IN.get(name.split(".")[0], {module.path})
+    ]
+
+
+def nothing_else_lies_at_the_top(house: House) -> list[str]:
+    """The checkout's top level is as DESIGN.md lists it; what .gitignore names is no part of it."""
+    ignored = {".git"}
+    if (house.root / ".gitignore").is_file():
+        ignored |= {line.strip().strip("/") for line in (house.root / ".gitignore").read_text("utf-8").splitlines()}
+    here = {entry.name for entry in house.root.iterdir()}
+    return [f"{name}: not a part of the house" for name in sorted(here - TOP_LEVEL - ignored)]
+
+
+RULES: tuple[Callable[[House], list[str]], ...] = (
+    imports_go_down,
+    pure_floors_only_compute,
+    nothing_imports_in_circles,
+    files_are_short,
+    modules_say_what_they_are_for,
+    modules_have_tests,
+    names_say_something,
+    the_environment_is_read_in_one_place,
+    libraries_stay_where_they_belong,
+    nothing_else_lies_at_the_top,
+)

@@ -1,0 +1,217 @@
+"""The house keeps its rules, and each rule sees what it forbids."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests import house as rules
+from tests.house import RULES, House, read
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def project() -> House:
+    return read(ROOT)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_the_project_keeps(project: House, rule: Callable[[House], list[str]]) -> None:
+    assert rule(project) == [], rule.__doc__
+
+
+def test_every_exception_has_its_reason_and_is_still_needed(project: House) -> None:
+    for name, reason in rules.WITHOUT_TESTS.items():
+        assert reason
+        assert name in project.modules
+
+
+def test_at_most_twelve_direct_dependencies_each_with_its_reason() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    assert len(tomllib.loads(text)["project"]["dependencies"]) <= 12
+    block = text.partition("\ndependencies = [")[2].partition("\n]")[0]
+    assert all(re.search(r'",\s+# \w', line) for line in block.splitlines() if line.strip())
+
+
+@pytest.mark.parametrize("lock", ["requirements.lock", "tests/requirements.lock"])
+def test_locks_are_hashed_and_name_no_index(lock: str) -> None:
+    text = (ROOT / lock).read_text()
+    assert "://" not in text
+    assert not re.search(r"^\s*--(?!hash=)", text, re.MULTILINE)
+    pinned = re.findall(r"^[a-z0-9][^\n]*(?:\n    [^\n]*)*", text, re.MULTILINE)
+    assert len(pinned) > 30
+    assert all("==" in each and "--hash=sha256:" in each for each in pinned)
+
+
+def plant(root: Path, files: dict[str, str] | None = None) -> House:
+    """A small house in which all is well, but for the files given."""
+    texts = {"proxy/__init__.py": '"""The face."""\n', "proxy/errors.py": '"""Errors."""\nX = 1\n'}
+    texts["tests/test_errors.py"] = "def test_it() -> None: ...\n"
+    for path, text in (texts | (files or {})).items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+    return read(root)
+
+
+def test_a_small_house_in_which_all_is_well_keeps_every_rule(tmp_path: Path) -> None:
+    house = plant(tmp_path)
+    assert [breach for rule in RULES for breach in rule(house)] == []
+
+
+DOC = '"""What for."""\n'
+
+
+@pytest.mark.parametrize(
+    ("where", "text"),
+    [
+        ("chat/key", "from proxy.settings import Settings"),
+        ("chat/key", "import proxy.store.base"),
+        ("chat/key", "from proxy import Plan"),
+        ("context/plan", "from proxy.stream.sse import Event"),
+        ("store/base", "from proxy.upstream import client"),
+        ("settings", "from proxy.metrics import Metrics"),
+        ("vocabulary", "import proxy.tomlfile"),
+        ("stream/sse", "from ..context import plan"),
+        ("web/app", "def f():\n    from proxy.cli import main"),
+        ("web/app", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from proxy.cli.main import app"),
+        ("web/app", "import importlib\nimportlib.import_module('proxy.cli.main')"),
+        ("attic/box", "X = 1"),
+        ("__init__", "from proxy.web.app import create_app"),
+    ],
+)
+def test_an_import_that_does_not_go_down_is_seen(tmp_path: Path, where: str, text: str) -> None:
+    (breach,) = rules.imports_go_down(plant(tmp_path, {f"proxy/{where}.py": DOC + text + "\n"}))
+    assert breach.startswith("proxy/")
+
+
+@pytest.mark.parametrize(
+    ("where", "text"),
+    [
+        ("web/app", "from proxy.settings import Settings"),
+        ("context/plan", "from proxy.chat.key import step"),
+        ("chat/key", "from proxy.chat import message"),
+        ("chat/dialects/completions", "from ..message import Message"),
+        ("__init__", "from proxy.context.plan import Plan"),
+    ],
+)
+def test_an_import_that_goes_down_is_none_of_its_business(tmp_path: Path, where: str, text: str) -> None:
+    assert rules.imports_go_down(plant(tmp_path, {f"proxy/{where}.py": DOC + text + "\n"})) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import os",
+        "import asyncio",
+        "from time import time",
+        "import logging.handlers",
+        "from urllib import request",
+        "import httpx2",
+        "def f():\n    import uuid",
+        "open('x')",
+        "print('x')",
+        "from datetime import datetime\ndatetime.now()",
+    ],
+)
+def test_what_is_not_pure_is_seen(tmp_path: Path, text: str) -> None:
+    house = plant(tmp_path, {"proxy/memory/state.py": DOC + text + "\n", "proxy/metrics.py": DOC + text + "\n"})
+    (breach,) = rules.pure_floors_only_compute(house)
+    assert breach.startswith("proxy/memory/state.py:")
+
+
+def test_computing_is_pure(tmp_path: Path) -> None:
+    text = (
+        "import json, msgspec\nfrom collections.abc import Iterable\nfrom urllib import parse\nfrom io import StringIO"
+    )
+    assert rules.pure_floors_only_compute(plant(tmp_path, {"proxy/chat/key.py": DOC + text + "\n"})) == []
+
+
+def test_a_circle_is_seen(tmp_path: Path) -> None:
+    house = plant(
+        tmp_path,
+        {
+            "proxy/chat/a.py": DOC + "import proxy.chat.b\n",
+            "proxy/chat/b.py": DOC + "def f():\n    from proxy.chat import c\n",
+            "proxy/chat/c.py": DOC + "from proxy.chat.a import X\n",
+        },
+    )
+    assert rules.nothing_imports_in_circles(house) == [
+        "proxy.chat.a -> proxy.chat.b -> proxy.chat.c -> proxy.chat.a",
+    ]
+
+
+def test_a_long_file_and_a_long_function_are_seen_in_tests_too(tmp_path: Path) -> None:
+    body = "def f():\n" + "    x = 1\n" * 59
+    house = plant(
+        tmp_path, {"proxy/chat/key.py": "#\n" * 401, "tests/test_x.py": body, "proxy/metrics.py": "#\n" * 400}
+    )
+    assert rules.files_are_short(house) == [
+        "proxy/chat/key.py: 401 lines",
+        "tests/test_x.py:1: f has 60 lines",
+    ]
+
+
+def test_a_module_that_says_nothing_is_seen(tmp_path: Path) -> None:
+    house = plant(tmp_path, {"proxy/chat/key.py": "X = 1\n", "proxy/chat/__init__.py": ""})
+    assert len(rules.modules_say_what_they_are_for(house)) == 2
+
+
+def test_a_module_without_tests_is_seen(tmp_path: Path) -> None:
+    house = plant(
+        tmp_path,
+        {
+            "proxy/chat/__init__.py": DOC + "def f(): ...\n",
+            "proxy/chat/key.py": DOC,
+            "proxy/chat/a.py": DOC,
+            "tests/chat/test_a.py": "def check() -> None: ...\n",
+            "proxy/chat/b.py": DOC,
+            "tests/chat/test_b.py": "class TestB:\n    async def test_it(self) -> None: ...\n",
+            "proxy/store/__init__.py": DOC + "from proxy.errors import X\n__all__ = ['X']\n",
+        },
+    )
+    assert [breach.split(":")[0] for breach in rules.modules_have_tests(house)] == [
+        "proxy/chat/__init__.py",
+        "proxy/chat/a.py",
+        "proxy/chat/key.py",
+    ]
+
+
+@pytest.mark.parametrize("name", ["proxy/chat/utils", "proxy/chat/json_helpers", "tests/common", "proxy/misc/a"])
+def test_a_name_that_says_nothing_is_seen(tmp_path: Path, name: str) -> None:
+    assert len(rules.names_say_something(plant(tmp_path, {f"{name}.py": DOC}))) == 1
+
+
+@pytest.mark.parametrize("name", ["SessionManager", "Handler", "ChatService", "StoreImpl"])
+def test_a_class_that_is_named_after_nothing_is_seen(tmp_path: Path, name: str) -> None:
+    assert len(rules.names_say_something(plant(tmp_path, {"proxy/chat/key.py": f"class {name}: ...\n"}))) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["import os\nos.environ['X']", "import os\nos.getenv('X')", "from os import environ", "from os import getenv"],
+)
+def test_a_second_reader_of_the_environment_is_seen(tmp_path: Path, text: str) -> None:
+    house = plant(tmp_path, {"proxy/settings.py": DOC + text + "\n", "proxy/store/base.py": DOC + text + "\n"})
+    (breach,) = rules.the_environment_is_read_in_one_place(house)
+    assert breach.startswith("proxy/store/base.py")
+
+
+def test_a_second_way_to_the_network_is_seen(tmp_path: Path) -> None:
+    text = DOC + "import httpx2\n"
+    house = plant(
+        tmp_path, {"proxy/upstream/client.py": text, "proxy/web/app.py": DOC + "from httpx2._client import Client\n"}
+    )
+    assert rules.libraries_stay_where_they_belong(house) == ["proxy/web/app.py:2: imports httpx2._client"]
+
+
+def test_what_else_lies_at_the_top_is_seen(tmp_path: Path) -> None:
+    house = plant(tmp_path)
+    (tmp_path / ".gitignore").write_text("data/\n")
+    for name in ("data", "notes"):
+        (tmp_path / name).mkdir()
+    assert rules.nothing_else_lies_at_the_top(house) == ["notes: not a part of the house"]
