@@ -51,7 +51,9 @@ def steps(messages: Sequence[Message]) -> list[Step]:
     return found
 
 
-def groups(messages: Sequence[Message], keys: Sequence[bytes], observation: re.Pattern[str] | None = None) -> list[Group]:
+def groups(
+    messages: Sequence[Message], keys: Sequence[bytes], observation: re.Pattern[str] | None = None
+) -> list[Group]:
     """The groups of a conversation, in order, covering every message once.
 
     What stands before the first user message (system prompt, a greeting) belongs to the first group.

@@ -47,7 +47,16 @@ class Message:
     marked: bool
     digest: bytes
     form: bytes
-    _derived: dict[Any, Any] = field(default_factory=dict, repr=False)
+    is_system: bool = field(init=False)
+    """System and developer messages: instructions, not part of the chain."""
+    is_result: bool = field(init=False)
+    """The answer to a tool call (or to a function call of the old kind)."""
+    _derived: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        # Fields rather than properties: both are asked for several times a message and request.
+        object.__setattr__(self, "is_system", self.role in ("system", "developer"))
+        object.__setattr__(self, "is_result", self.role in ("tool", "function"))
 
     def derive(self, fact: Callable[[Message], T], key: Hashable = None) -> T:
         """`fact(self)`, computed the first time it is asked for, remembered under `key` (or the function itself).
@@ -64,16 +73,6 @@ class Message:
     def derived(self, key: Hashable) -> bool:
         """Whether that fact is there already, so that asking for it is free."""
         return key in self._derived
-
-    @property
-    def is_system(self) -> bool:
-        """System and developer messages: instructions, not part of the chain."""
-        return self.role in ("system", "developer")
-
-    @property
-    def is_result(self) -> bool:
-        """The answer to a tool call (or to a function call of the old kind)."""
-        return self.role in ("tool", "function")
 
 
 @dataclass(frozen=True, slots=True)

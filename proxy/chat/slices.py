@@ -43,7 +43,7 @@ def members(raw: bytes) -> list[Member] | None:
     """
     try:
         values = _OBJECT.decode(raw)
-        found = []
+        found: list[Member] = []
         at = _skip(raw, 0) + 1
         for key, value in values.items():
             if found:
@@ -74,7 +74,7 @@ def elements(raw: bytes) -> list[tuple[int, int]] | None:
     """The (start, end) spans of the elements of the JSON array `raw`, or None where it is no array."""
     try:
         values = _ARRAY.decode(raw)
-        found = []
+        found: list[tuple[int, int]] = []
         at = _skip(raw, 0) + 1
         for value in values:
             if found:

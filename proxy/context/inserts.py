@@ -74,6 +74,7 @@ def _takes_text(message: Message) -> bool:
 
 
 def system_target(view: View) -> int | None:
-    """The leading system message, None where the client sent none: then everything goes to the tail (FEATURES.md A9)."""
+    """The leading system message, None where the client sent none: then everything goes to the tail (FEATURES.md
+    A9)."""
     first = view.messages[0]
     return 0 if first.is_system and first.shape in ("string", "parts") else None

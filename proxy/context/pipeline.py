@@ -36,9 +36,10 @@ def rewrite(
 ) -> Plan:
     """Plan one request.
 
-    now: seconds, on the clock of `session.sent_at`. keys: the messages' chain keys where the caller has them. strategy: the
-    wire format of the upstream that it goes to; strategies: the one that each message was made for. frozen: make no new edits (the store cannot take them).
-    Raises nothing on purpose: a plan that breaks a rule comes back as `refused`, and the original goes out.
+    now: seconds, on the clock of `session.sent_at`. keys: the messages' chain keys where the caller has them.
+    strategy: the wire format of the upstream that it goes to; strategies: the one that each message was made for.
+    frozen: make no new edits (the store cannot take them). Raises nothing on purpose: a plan that breaks a rule
+    comes back as `refused`, and the original goes out.
     """
     keys = key.chain("", request.messages) if keys is None else keys
     seen = view.build(request, keys, session, policy, model, now, weigh, strategy, strategies or [strategy] * len(keys))
@@ -156,7 +157,9 @@ def _fit(seen: View, policy: Policy, edits: dict[bytes, Edit], notes: list[Note]
         over -= schedule.saved(now, proposal)
     chosen = _close_steps(now, chosen)
     if over > 0:
-        notes.append(Note("over_budget", f"{over} tokens over the budget of {seen.budget} with everything out that may go"))
+        notes.append(
+            Note("over_budget", f"{over} tokens over the budget of {seen.budget} with everything out that may go")
+        )
     return _taken(now, chosen, edits, literal=False)
 
 

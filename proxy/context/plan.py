@@ -39,6 +39,10 @@ class Edit:
     before: int
     after: int
 
+    def __hash__(self) -> int:
+        """The key tells edits apart well enough, and its hash is remembered: edits name what is derived from them."""
+        return hash(self.key)
+
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
@@ -91,8 +95,8 @@ class View:
     """The conversation as it would go out now, old edits applied.
 
     messages, keys, tokens (as each would go out, 0 where gone), whole (tokens as each came): one entry a message.
-    edits: those in force. head: tokens in front of the messages (tools). active: the index at which the active group begins.
-    cached: tokens at the front that the provider's cache is expected to hold. requests: how many requests
+    edits: those in force. head: tokens in front of the messages (tools). active: the index at which the active group
+    begins. cached: tokens at the front that the provider's cache is expected to hold. requests: how many requests
     the thread has had up to each message (its assistant messages): differences of it are ages.
     budget: the most tokens the prompt should have, None where no limit is known. strategies: for which wire format each
     message was made; strategy: which one it goes to now. is_result: tool results, and user messages that are really
@@ -134,10 +138,11 @@ class Plan:
     """What to send, and what to remember of it.
 
     messages: the bytes of each message to send, None where the client's own array goes as it is. new: edits to be
-    stored before the bytes go out. edits: all that are in force then. placed: inserts, each with the index of the message
-    that it is appended to, -1 for a message of ours at the end. marks: a 16-byte mark of each outgoing message (see `Session.sent`). before, after, predicted: tokens of the prompt as it came,
-    as it goes, and of its cached front. asked: a STATE block was asked for. refused: the rule or reason for which
-    the original goes out instead.
+    stored before the bytes go out. edits: all that are in force then. placed: inserts, each with the index of the
+    message that it is appended to, -1 for a message of ours at the end. marks: a 16-byte mark of each outgoing
+    message (see `Session.sent`). before, after, predicted: tokens of the prompt as it came, as it goes, and of its
+    cached front. asked: a STATE block was asked for. refused: the rule or reason for which the original goes out
+    instead.
     """
 
     messages: tuple[bytes, ...] | None

@@ -60,7 +60,8 @@ def read_policy(table: Mapping[str, Any], built_in: Mapping[str, type], *, sourc
     """The policy in a parsed TOML file. ConfigError names the key, the value and what is allowed."""
     known = {f.name for f in fields(Policy)}
     values: dict[str, Any] = {}
-    for key, value in table.items():
+    for key, given in table.items():
+        value = given
         if key not in known:
             raise ConfigError(key, value, "one of " + ", ".join(sorted(known)), source=source)
         if key in _CHOICES and value not in _CHOICES[key]:

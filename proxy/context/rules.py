@@ -7,15 +7,14 @@ client sent it is the client's business: only what the plan adds counts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from proxy.chat.message import Message
 from proxy.context.prices import Model
 from proxy.errors import RuleBroken
 
 
-@dataclass(frozen=True, slots=True)
-class Out:
+class Out(NamedTuple):
     """A message of a plan as the rules see it: `message` None is a user message of ours."""
 
     message: Message | None
@@ -39,36 +38,51 @@ def check(plan: Sequence[Out], original: Sequence[Message], model: Model) -> Non
 
 
 def _violations(plan: Sequence[Out], model: Model) -> dict[str, str]:
-    """rule -> what is wrong, of pairs (W1, W2), order (W4, W5, W6), last message (W7) and emptiness (W8)."""
+    """rule -> what is wrong."""
+    return _pairs(plan) | _order(plan, model)
+
+
+def _pairs(plan: Sequence[Out]) -> dict[str, str]:
+    """W1 and W2: no result without its call before it, no call without all its results right behind it."""
     wrong: dict[str, str] = {}
     waiting: dict[str, int] = {}
-    previous = ""
-    for n, out in enumerate(plan):
-        role = out.role
-        message = out.message
+    for n, (message, _, calls) in enumerate(plan):
         if message is not None and message.is_result:
             call_id = message.call_id or ""
             if not waiting.get(call_id):
                 wrong.setdefault("W1", f"message {n}: a tool result without its call")
             else:
                 waiting[call_id] -= 1
-        else:
+            continue
+        if waiting:
             if any(waiting.values()):
                 wrong.setdefault("W2", f"message {n}: calls before it are left without a result")
             waiting = {}
-            for call in message.calls if message is not None and out.calls else ():
+        if calls and message is not None:
+            for call in message.calls:
                 waiting[call.id] = waiting.get(call.id, 0) + 1
-        if n and role in ("system", "developer") and previous not in ("system", "developer"):
+    if any(waiting.values()):
+        wrong.setdefault("W2", "the last calls have no result")
+    return wrong
+
+
+def _order(plan: Sequence[Out], model: Model) -> dict[str, str]:
+    """W4 to W8: who may follow whom, who is last, and that nobody says nothing."""
+    wrong: dict[str, str] = {}
+    previous = ""
+    for n, (message, text, calls) in enumerate(plan):
+        role = message.role if message is not None else "user"
+        if role == "assistant":
+            if not calls and not text and not (message and message.media):
+                wrong.setdefault("W8", f"message {n}: an empty assistant message")
+        elif role == "user":
+            if previous == "tool" and model.after_tool != "user":
+                wrong.setdefault("W6", f"message {n}: a user message after a tool result")
+        elif n and role in ("system", "developer") and previous not in ("system", "developer"):
             wrong.setdefault("W4", f"message {n}: a system message that is not in front")
         if model.alternate and role == previous and role in ("user", "assistant"):
             wrong.setdefault("W5", f"message {n}: two {role} messages in a row")
-        if role == "user" and previous == "tool" and model.after_tool != "user":
-            wrong.setdefault("W6", f"message {n}: a user message after a tool result")
-        if role == "assistant" and not out.calls and not out.text and not (message and message.media):
-            wrong.setdefault("W8", f"message {n}: an empty assistant message")
         previous = role
-    if any(waiting.values()):
-        wrong.setdefault("W2", "the last calls have no result")
     if previous == "assistant":
         wrong.setdefault("W7", "the last message is the assistant's")
     return wrong

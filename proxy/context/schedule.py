@@ -13,12 +13,6 @@ from collections.abc import Sequence
 from proxy.context.plan import Proposal, View
 
 
-
-def always(view: View, proposals: Sequence[Proposal]) -> list[Proposal]:
-    """Every proposal, at once: what the source designs do."""
-    return list(proposals)
-
-
 def over_budget(view: View, proposals: Sequence[Proposal], high: int, low: int) -> list[Proposal]:
     """None while the prompt is at most `high` tokens; else the oldest, down to `low`."""
     total = view.total
@@ -37,9 +31,10 @@ def when_it_pays(view: View, proposals: Sequence[Proposal], share: float = 1.0) 
     """The batch of proposals that has paid for itself, from one of them on to the end; or none.
 
     For a batch that begins at message j: its price is what this request costs more with the edits than without,
-    `w` for each token that has to be written again and `r` for each that is still served; its rent is `r` for each token that it
-    saves and each request since it could have been saved. The longest batch whose rent has reached `share` of
-    its price is taken. A price of nothing or less (a cold cache, a prefix that the client moved) is always paid.
+    `w` for each token that has to be written again and `r` for each that is still served; its rent is `r` for each
+    token that it saves and each request since it could have been saved. The longest batch whose rent has reached
+    `share` of its price is taken. A price of nothing or less (a cold cache, a prefix that the client moved) is
+    always paid.
     """
     if not proposals:
         return []

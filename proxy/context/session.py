@@ -21,9 +21,10 @@ class Session:
     """What a rewrite may know beside the request itself.
 
     edits: in force, by chain key. states: the model's STATE blocks as (key of the answer, text), oldest first.
-    sent, sizes: a 16-byte mark and the size in tokens of each message of the last prompt. sent_at: when, in seconds. asked_at: how many edits there were when
-    the model was last asked for its state. drift: exchanges in a row in which the cache served less than predicted.
-    stopped: why this thread is not rewritten any more. limit: a context window that the upstream named.
+    sent, sizes: a 16-byte mark and the size in tokens of each message of the last prompt. sent_at: when, in seconds.
+    asked_at: how many edits there were when the model was last asked for its state. drift: exchanges in a row in
+    which the cache served less than predicted. stopped: why this thread is not rewritten any more. limit: a context
+    window that the upstream named.
     """
 
     edits: Mapping[bytes, Edit] = field(default_factory=dict)
@@ -58,7 +59,8 @@ class Session:
         )
 
     def after_answer(self, *, predicted: int, cached: int | None, state: tuple[bytes, str] | None) -> Session:
-        """The session once an answer has ended. `cached` is None where the upstream reported none: that says nothing."""
+        """The session once an answer has ended. `cached` is None where the upstream reported none: that says
+        nothing."""
         drift = self.drift
         if cached is not None and predicted > 0:
             drift = drift + 1 if cached < predicted // 2 else 0

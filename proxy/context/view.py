@@ -32,7 +32,10 @@ def build(
     here = {k for k, m in zip(keys, messages, strict=True) if not m.is_system}
     edits = {} if policy.literal else {k: e for k, e in session.edits.items() if k in here}
     whole = [weigh(m) for m in messages]
-    tokens = [size if m.is_system or (e := edits.get(k)) is None else e.after for m, k, size in zip(messages, keys, whole, strict=True)]
+    tokens = [
+        size if m.is_system or (e := edits.get(k)) is None else e.after
+        for m, k, size in zip(messages, keys, whole, strict=True)
+    ]
     requests = []
     count = 0
     for message in messages:
@@ -73,7 +76,8 @@ def mark(message: Message, edit: Edit | None) -> bytes:
     if edit is None:
         return message.form
     return message.derive(
-        lambda m: key.form(m.form + edit.action.encode() + (edit.text or "").encode("utf-8", "surrogatepass")), ("mark", edit)
+        lambda m: key.form(m.form + edit.action.encode() + (edit.text or "").encode("utf-8", "surrogatepass")),
+        ("mark", edit),
     )
 
 

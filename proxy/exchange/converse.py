@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections.abc import Sequence
 
 import msgspec
 
@@ -192,7 +193,8 @@ async def _stream(parts: Parts, turn: Turn, reply: Reply, out: Outgoing, first_b
 
 
 async def _whole(parts: Parts, turn: Turn, reply: Reply, out: Outgoing, first_byte_ms: float) -> None:
-    """Bring back an answer that is one body: it waits whole for the store, so that its headers can say how that went."""
+    """Bring back an answer that is one body: it waits whole for the store, so that its headers can say how that
+    went."""
     try:
         body = await reply.read(parts.settings.limits.body_mb << 20)
     except UpstreamTimeout:
@@ -243,7 +245,9 @@ def _note_window(parts: Parts, turn: Turn, body: bytes) -> None:
 
 async def _too_long(parts: Parts, turn: Turn, reply: Reply, out: Outgoing) -> None:
     """An answer larger than we hold: passed on as it comes, not understood."""
-    finish.later(parts, turn, finish.learnt(parts, turn, None, (), "partial", reply.status, note="too long to be stored"))
+    finish.later(
+        parts, turn, finish.learnt(parts, turn, None, (), "partial", reply.status, note="too long to be stored")
+    )
     await out.start(reply.status, _headers(turn, reply, changed=False))
     try:
         async for data in reply.chunks():
@@ -254,6 +258,6 @@ async def _too_long(parts: Parts, turn: Turn, reply: Reply, out: Outgoing) -> No
         await out.abort()
 
 
-def _gone(parts: Parts, turn: Turn, answer: Answer | None, blocks: list[str]) -> None:
+def _gone(parts: Parts, turn: Turn, answer: Answer | None, blocks: Sequence[str]) -> None:
     """The client left: record what there was, with nobody waiting for it."""
     finish.later(parts, turn, finish.learnt(parts, turn, answer, blocks, "client_gone", 499))

@@ -37,7 +37,9 @@ def context_headers(turn: Turn) -> Headers:
     return told
 
 
-def learnt(parts: Parts, turn: Turn, answer: Answer | None, blocks: Sequence[str], status: Outcome, http: int, **more: object) -> list[Row]:
+def learnt(
+    parts: Parts, turn: Turn, answer: Answer | None, blocks: Sequence[str], status: Outcome, http: int, **more: object
+) -> list[Row]:
     """Rows of an exchange's end, memory and metrics moved on. more: first_byte_ms, note, as OutcomeRow has them."""
     now = parts.now()
     thread = turn.place.thread
@@ -97,7 +99,9 @@ def _answers(parts: Parts, turn: Turn, answer: Answer, rows: list[Row], now: flo
         chain_key = key.step(turn.head, message.digest)
         if chain_key not in memory.nodes:
             rows.append(
-                record.message_row(turn, message, chain_key, turn.head, position, group_id, now, answer=True, reached=True)
+                record.message_row(
+                    turn, message, chain_key, turn.head, position, group_id, now, answer=True, reached=True
+                )
             )
             parts.threads.note(memory, chain_key, Node(message.form, thread.name, reached=True, strategy=turn.strategy))
         if first is None:
@@ -108,7 +112,9 @@ def _answers(parts: Parts, turn: Turn, answer: Answer, rows: list[Row], now: flo
     return first
 
 
-def _state(parts: Parts, turn: Turn, answer_key: bytes, blocks: Sequence[str], rows: list[Row], now: float) -> tuple[bytes, str] | None:
+def _state(
+    parts: Parts, turn: Turn, answer_key: bytes, blocks: Sequence[str], rows: list[Row], now: float
+) -> tuple[bytes, str] | None:
     """The last block of an answer that was asked for one, cut to its limit."""
     if not (blocks and turn.plan.asked) or not blocks[-1].strip():
         return None

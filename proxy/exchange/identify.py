@@ -17,14 +17,18 @@ import secrets
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from proxy.chat import key, slices
 from proxy.chat.message import Message, Request
 from proxy.exchange.threads import Node, SessionMemory, Thread, Threads
 from proxy.settings import Identity
+from proxy.store.base import Kind
 
+Relation = Literal["main", "continuation", "fork", "retry", "twin", "side"]
 SIDE_CALL = 3
-"""At most so many messages beside the system prompt make a call with another system prompt a side call (WIRE.md 2.2)."""
+"""At most so many messages beside the system prompt make a call with another system prompt a side call (WIRE.md
+2.2)."""
 LONGEST = 256
 """Bytes of a session's name as the client gives it; a longer one is hashed."""
 
@@ -35,7 +39,7 @@ class Place:
     message that was known before, -1 for none."""
 
     thread: Thread
-    kind: str
+    kind: Relation
     at: int
     explicit: bool
 
@@ -43,7 +47,9 @@ class Place:
 def tenant_of(headers: Mapping[str, str], salt: str) -> str:
     """One tenant per credential, as an HMAC of it: the credential itself is never kept."""
     credential = headers.get("authorization") or headers.get("api-key") or headers.get("x-api-key") or ""
-    return hmac.new(b"context-proxy:" + salt.encode(), credential.encode("utf-8", "surrogateescape"), hashlib.sha256).hexdigest()[:32]
+    return hmac.new(
+        b"context-proxy:" + salt.encode(), credential.encode("utf-8", "surrogateescape"), hashlib.sha256
+    ).hexdigest()[:32]
 
 
 def session_name(path: str | None, headers: Mapping[str, str], body: Request | None, settings: Identity) -> str | None:
@@ -51,7 +57,7 @@ def session_name(path: str | None, headers: Mapping[str, str], body: Request | N
     named = [path, headers.get("x-context-session")]
     named += [headers.get(name.lower()) for name in settings.headers]
     if settings.generic_header:
-        pattern = re.compile(settings.generic_header)
+        pattern = re.compile(settings.generic_header)  # the module's own cache finds it again
         named += [value for name, value in headers.items() if pattern.search(name)]
     for value in named:
         if value and (name := _clean(value)):
@@ -104,17 +110,26 @@ async def identify(
         return Place(_new(threads, memory, "main", system), "main", -1, named is not None)
     thread = await threads.load(memory, memory.nodes[keys[at]].thread) if at >= 0 else None
     if thread is None:
-        side = bool(memory.threads) and len(nodes) <= SIDE_CALL and all(t.system != system for t in memory.threads.values())
-        kind = "side" if side else "main"
+        side = (
+            bool(memory.threads)
+            and len(nodes) <= SIDE_CALL
+            and all(t.system != system for t in memory.threads.values())
+        )
+        kind: Kind = "side" if side else "main"
         return Place(_new(threads, memory, kind, system), kind, -1, named is not None)
-    kind = _kind(thread, messages, keys, nodes, at, retry)
-    if kind in ("fork", "twin"):
-        thread = _fork(threads, thread, kind, system, keys[: at + 1])
-    return Place(thread, kind, at, named is not None)
+    relation = _relation(thread, messages, keys, nodes, at, retry)
+    if relation in ("fork", "twin"):
+        thread = _fork(threads, thread, "fork" if relation == "fork" else "twin", system, keys[: at + 1])
+    return Place(thread, relation, at, named is not None)
 
 
 async def _find(
-    threads: Threads, tenant: str, named: str | None, messages: Sequence[Message], keys: Sequence[bytes], nodes: Sequence[int]
+    threads: Threads,
+    tenant: str,
+    named: str | None,
+    messages: Sequence[Message],
+    keys: Sequence[bytes],
+    nodes: Sequence[int],
 ) -> tuple[SessionMemory | None, int]:
     """(the session, the index of the deepest message that it holds), (None, -1) where there is none."""
     if named is not None:
@@ -175,7 +190,9 @@ async def _recall(
             memory.stored = True
 
 
-def _kind(thread: Thread, messages: Sequence[Message], keys: Sequence[bytes], nodes: Sequence[int], at: int, retry: bool) -> str:
+def _relation(
+    thread: Thread, messages: Sequence[Message], keys: Sequence[bytes], nodes: Sequence[int], at: int, retry: bool
+) -> Relation:
     """How the request relates to the thread that brought its deepest known message."""
     here = keys[at]
     if here == thread.answer:
@@ -191,11 +208,11 @@ def _kind(thread: Thread, messages: Sequence[Message], keys: Sequence[bytes], no
     return "fork"
 
 
-def _new(threads: Threads, memory: SessionMemory, kind: str, system: bytes) -> Thread:
+def _new(threads: Threads, memory: SessionMemory, kind: Kind, system: bytes) -> Thread:
     return threads.add(Thread(memory.tenant, memory.session, new_id(), kind, system, memory))
 
 
-def _fork(threads: Threads, thread: Thread, kind: str, system: bytes, shared: Sequence[bytes]) -> Thread:
+def _fork(threads: Threads, thread: Thread, kind: Kind, system: bytes, shared: Sequence[bytes]) -> Thread:
     """A thread that leaves another: it inherits the edits on the messages that both share."""
     made = _new(threads, thread.memory, kind, system)
     made.state = thread.state.forked(shared)

@@ -68,6 +68,8 @@ class Parts:
     now: Callable[[], float] = time.time
     limits: dict[str, int] = field(default_factory=dict)
     """Context windows that upstreams have named, by model; the last 1,000."""
+    found: dict[str, Model] = field(default_factory=dict)
+    """Entries of `models` by the names that clients use; the last 1,000."""
     warm: set[int] = field(default_factory=set)
     """Counters whose vocabulary has been read."""
     told: set[str] = field(default_factory=set)

@@ -29,11 +29,15 @@ UNCOUNTED = 16 * 1024
 MANY = 1000
 """Messages from which planning goes to a worker thread."""
 
+NAMES = 1000
+"""Model names whose entry is remembered."""
+
 
 async def prepare(parts: Parts, incoming: Incoming) -> tuple[Turn, Target]:
     """Everything up to the bytes that go upstream, stored as far as it must be.
 
-    Raises NotManaged where the request has to go on as it came, StoreUnavailable where the store cannot tell whose it is.
+    Raises NotManaged where the request has to go on as it came, StoreUnavailable where the store cannot tell whose
+    it is.
     """
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in incoming.headers}
     request = await _read(parts, incoming.body)
@@ -89,7 +93,13 @@ def _policy(parts: Parts, headers: Mapping[str, str], target: Target) -> Policy:
 
 
 def _model(parts: Parts, name: str) -> Model:
-    return find_model(parts.models, name)
+    """What is known of the model. Patterns are tried once a name; clients choose the names, so 1,000 are remembered."""
+    found = parts.found.get(name)
+    if found is None:
+        if len(parts.found) >= NAMES:
+            parts.found.clear()
+        found = parts.found[name] = find_model(parts.models, name)
+    return found
 
 
 async def _decide(parts: Parts, turn: Turn, *, frozen: bool = False) -> None:

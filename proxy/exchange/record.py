@@ -20,7 +20,6 @@ from proxy.exchange.identify import Place
 from proxy.exchange.threads import Node, Threads
 from proxy.store.base import EditRow, ExchangeRow, FormRow, HeadRow, MessageRow, Row, SessionRow, StateRow, ThreadRow
 
-
 EMPTY = Plan(None, (), {}, (), (), (), (), (), (), 0, 0, 0, asked=False)
 """The plan of a turn that has not been planned yet."""
 
@@ -29,8 +28,8 @@ EMPTY = Plan(None, (), {}, (), (), (), (), (), (), 0, 0, 0, asked=False)
 class Turn:
     """One request on its way: whose it is, what was planned, what was sent.
 
-    fallback: why the original went out. usage_added: the proxy asked upstream for usage. body: the bytes sent. observed: the
-    plan was only recorded.  rows: what is still to be stored.
+    fallback: why the original went out. usage_added: the proxy asked upstream for usage. body: the bytes sent.
+    observed: the plan was only recorded.  rows: what is still to be stored.
     """
 
     id: str
@@ -72,8 +71,8 @@ class Forms(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Sent(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was inserted, in an exchange's row as JSON: [index or -1, place, form of the text], whether usage was asked for
-    and whether the original went out as it came."""
+    """What was inserted, in an exchange's row as JSON: [index or -1, place, form of the text], whether usage was
+    asked for and whether the original went out as it came."""
 
     inserts: list[tuple[int, str, str]] = []
     usage: bool = False
@@ -83,8 +82,8 @@ class Sent(msgspec.Struct, frozen=True, omit_defaults=True):
 def ingest(threads: Threads, turn: Turn, now: float) -> Forms:
     """Put the rows of what is new in the request on the turn, and note it in memory.
 
-    Memory is moved on before the store has answered, and before anything is waited for, so that a second request that arrives
-    meanwhile does not store the same again; where storing fails, the session is forgotten and read back.
+    Memory is moved on before the store has answered, and before anything is waited for, so that a second request
+    that arrives meanwhile does not store the same again; where storing fails, the session is forgotten and read back.
     """
     thread, memory = turn.place.thread, turn.place.thread.memory
     rows = turn.rows
@@ -93,7 +92,16 @@ def ingest(threads: Threads, turn: Turn, now: float) -> Forms:
         memory.stored = True
     if not thread.stored:
         rows.append(
-            ThreadRow(turn.tenant, memory.session, thread.name, thread.parent, thread.fork_key, thread.kind, thread.system, now)
+            ThreadRow(
+                turn.tenant,
+                memory.session,
+                thread.name,
+                thread.parent,
+                thread.fork_key,
+                thread.kind,
+                thread.system,
+                now,
+            )
         )
         rows += _inherited(turn, now)
         thread.stored = True
@@ -217,7 +225,9 @@ def _exchange_row(turn: Turn, forms: Forms, now: float) -> ExchangeRow:
     plan, thread = turn.plan, turn.place.thread
     start, end = turn.request.spans["messages"]
     envelope = turn.request.body[:start] + b"[]" + turn.request.body[end:]
-    inserts = [(at, i.place, _form(turn, key.form(i.text.encode()), i.text.encode())) for at, i in plan.placed]
+    inserts: list[tuple[int, str, str]] = [
+        (at, i.place, _form(turn, key.form(i.text.encode()), i.text.encode())) for at, i in plan.placed
+    ]
     return ExchangeRow(
         tenant=turn.tenant,
         session=thread.session,

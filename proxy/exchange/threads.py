@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from proxy.context.plan import Edit
 from proxy.context.session import Session
-from proxy.store.base import Store, ThreadRecord
+from proxy.store.base import Kind, Store, ThreadRecord
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ class Thread:
     tenant: str
     session: str
     name: str
-    kind: str
+    kind: Kind
     system: bytes
     memory: SessionMemory
     state: Session = field(default_factory=Session)
@@ -189,7 +189,9 @@ def _from_record(memory: SessionMemory, record: ThreadRecord) -> Thread:
         system=record.system,
         memory=memory,
         # The model has been asked for its state at the last batch of edits, or will be at the next.
-        state=Session(edits=edits, states=states, sent_at=record.last_at, asked_at=len(edits), stopped=record.stopped or None),
+        state=Session(
+            edits=edits, states=states, sent_at=record.last_at, asked_at=len(edits), stopped=record.stopped or None
+        ),
         parent=record.parent,
         fork_key=record.fork_key,
         head=record.head or None,

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import httpcore2
 
-from proxy.errors import UpstreamBroken, UpstreamTimeout
+from proxy.errors import AnswerTooLong, UpstreamBroken, UpstreamTimeout
 from proxy.metrics import Metrics
 from proxy.upstream.headers import Headers, first, returning
 from proxy.upstream.network import Stream
@@ -68,7 +68,7 @@ class Reply:
         return self._again() if self._held else self._parts
 
     async def read(self, limit: int) -> bytes:
-        """The whole body. Over `limit` bytes: UpstreamBroken, but nothing is lost, `chunks` gives it from the start."""
+        """The whole body. Over `limit` bytes: AnswerTooLong, but nothing is lost, `chunks` gives it from the start."""
         parts: list[bytes] = []
         size = 0
         async for part in self.chunks():
@@ -76,7 +76,7 @@ class Reply:
             size += len(part)
             if size > limit:
                 self._held = parts
-                raise UpstreamBroken(f"the answer of upstream {self._target.name!r} is over {limit} bytes")
+                raise AnswerTooLong(f"the answer of upstream {self._target.name!r} is over {limit} bytes")
         return b"".join(parts)
 
     async def close(self) -> None:

@@ -1,7 +1,7 @@
 """The composition root: everything is made here once, and every request finds its way from here.
 
-Raw ASGI in front, since the hot path must not pay for routing and models; FastAPI behind it for our own pages. The way of
-a request is decided by `scope["path"]` alone, which no header can change.
+Raw ASGI in front, since the hot path must not pay for routing and models; FastAPI behind it for our own pages. The
+way of a request is decided by `scope["path"]` alone, which no header can change.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from proxy.chat.tokens import Weigh, estimate
 from proxy.context.policy import Policy, compile_patterns, read_policy
 from proxy.context.prices import Model, read_models
 from proxy.context.stages import BUILT_IN
-from proxy.errors import ConfigError
+from proxy.errors import ConfigError, ProxyError
 from proxy.exchange.parts import Parts
 from proxy.exchange.reading import MessageCache
 from proxy.exchange.threads import Threads
@@ -119,7 +119,7 @@ class ContextProxy:
             if message["type"] == "lifespan.startup":
                 try:
                     await self.store.open()
-                except Exception as problem:  # told to the server, which then refuses to start
+                except ProxyError as problem:  # told to the server, which then refuses to start
                     log.error("the store cannot be opened: %s", problem)
                     await send({"type": "lifespan.startup.failed", "message": str(problem)})
                     return

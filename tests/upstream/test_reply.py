@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from proxy.errors import UpstreamBroken, UpstreamTimeout
+from proxy.errors import AnswerTooLong, UpstreamBroken, UpstreamTimeout
 from proxy.upstream.reply import Reply
 from tests.faulty import HEAD, STREAM, Connection, Request, faulty
 from tests.upstream.conftest import EVENTS, client_of, errors, gathered, send
@@ -211,6 +211,6 @@ async def test_an_answer_over_the_limit_can_still_be_had_from_the_start() -> Non
 
     async with faulty(long) as upstream, client_of(upstream.port) as client:
         reply = await send(client)
-        with pytest.raises(UpstreamBroken, match="over 5000 bytes"):
+        with pytest.raises(AnswerTooLong, match="over 5000 bytes"):
             await reply.read(5000)
         assert await reply.read(1 << 20) == b"0123456789" * 3000

@@ -1,1 +1,18 @@
-"""One wire format a file; nothing above this folder, `stream` and `web` knows a wire field by name."""
+"""One wire format a file; nothing above this folder, `stream` and `web` knows a wire field by name.
+
+`read_stored` reads a stored message by the strategy that it was stored with.
+"""
+
+from __future__ import annotations
+
+from proxy.chat import slices
+from proxy.chat.dialects import completions, gemini
+from proxy.chat.message import Message
+
+
+def read_stored(raw: bytes, strategy: str) -> Message:
+    """A stored message by its strategy. What was stored for Gemini may still have come in as chat completions, which
+    every client of the proxy speaks: its `parts` tell. NotManaged where it is neither."""
+    if strategy in ("gemini", "gemini_gca") and slices.member(raw, "parts") and not slices.member(raw, "content"):
+        return gemini.read_message(raw)
+    return completions.read_message(raw)

@@ -90,7 +90,9 @@ def _calls(tool_calls: Any, function_call: Any) -> tuple[Call, ...]:
         inner = call.get("function") or call.get("custom") if isinstance(call, dict) else None
         if not isinstance(inner, dict):
             raise NotManaged("shape", "a tool call of an unknown kind")
-        found.append(Call(_text(call.get("id")), _text(inner.get("name")), _text(inner.get("arguments", inner.get("input")))))
+        found.append(
+            Call(_text(call.get("id")), _text(inner.get("name")), _text(inner.get("arguments", inner.get("input"))))
+        )
     if isinstance(function_call, dict):
         name = _text(function_call.get("name"))
         found.append(Call(name, name, _text(function_call.get("arguments"))))
@@ -120,7 +122,9 @@ def read_request(body: bytes, read: Reader = read_message) -> Request:
     tools = plain.raw("tools")
     tools = None if tools in (None, b"null", b"[]") else tools
     choices = plain.get("n")
-    format_type = (plain.get("response_format") or {}).get("type") if isinstance(plain.get("response_format"), dict) else None
+    format_type = (
+        (plain.get("response_format") or {}).get("type") if isinstance(plain.get("response_format"), dict) else None
+    )
     model = plain.get("model")
     options = plain.get("stream_options")
     return Request(
@@ -131,7 +135,9 @@ def read_request(body: bytes, read: Reader = read_message) -> Request:
         stream=plain.get("stream") is True,
         tools=tools,
         tool_names=_tool_names(tools),
-        plain=choices in (None, 1) and format_type in (None, "text") and plain.get("tool_choice") in (None, "auto", "none")
+        plain=choices in (None, 1)
+        and format_type in (None, "text")
+        and plain.get("tool_choice") in (None, "auto", "none")
         and plain.get("modalities") in (None, ["text"]),
         usage_wanted=isinstance(options, dict) and options.get("include_usage") is True,
         choices=choices if isinstance(choices, int) else 1,

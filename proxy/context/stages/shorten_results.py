@@ -30,4 +30,12 @@ class ShortenResults:
                 continue
             first = message.text.strip().split("\n", 1)[0][:160]
             text = f"{first}\n[... {len(message.text) - len(first)} characters left out]"
-            yield Proposal(n, "text", "shorten_results", f"older than the newest {self.keep} results", PER_MESSAGE + view.weigh.count(text), text, results[at + self.keep])
+            yield Proposal(
+                n,
+                "text",
+                "shorten_results",
+                f"older than the newest {self.keep} results",
+                PER_MESSAGE + view.weigh.count(text),
+                text,
+                results[at + self.keep],
+            )

@@ -1,0 +1,113 @@
+"""The exact prompt of a past exchange, from what is stored: what the client sent, and what went upstream.
+
+Nothing is kept twice for this: messages stand once in their chain, other forms and the envelope by hash, edits
+by number. What comes out is equal to the bytes that were sent, byte for byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from proxy.chat import key, slices
+from proxy.chat.dialects.completions import read_request, write_request
+from proxy.chat.message import Request
+from proxy.context.plan import Edit, Insert
+from proxy.context.render import render
+from proxy.errors import StoreUnavailable
+from proxy.exchange.record import Forms, Sent
+from proxy.store.base import ExchangeRecord, Store
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A past request. original: the body that the client sent. sent: the body that went upstream. edits: those in
+    force, by chain key. keys: one a message of the original."""
+
+    exchange: ExchangeRecord
+    original: bytes
+    sent: bytes
+    edits: Mapping[bytes, Edit]
+    keys: tuple[bytes, ...]
+
+
+async def prompt(store: Store, tenant: str, session: str, exchange: str) -> Prompt | None:
+    """The prompt of one exchange, None where there is no such. StoreUnavailable where a part of it is missing."""
+    row = await store.exchange(tenant, session, exchange)
+    if row is None:
+        return None
+    original = await _original(store, row)
+    request = read_request(original)
+    keys = tuple(key.chain(tenant, request.messages))
+    sent = msgspec.json.decode(row.inserts, type=Sent)
+    edits = await _edits(store, row, keys)
+    if sent.original or row.fallback == "upstream_reject":
+        body = original if row.fallback == "upstream_reject" else write_request(request, ask_usage=sent.usage)
+        return Prompt(row, original, body, edits, keys)
+    return Prompt(row, original, await _sent(store, row, request, keys, edits, sent), edits, keys)
+
+
+async def _original(store: Store, row: ExchangeRecord) -> bytes:
+    forms = msgspec.json.decode(row.forms, type=Forms)
+    envelope = await _form(store, row, row.envelope)
+    if forms.whole:
+        array = await _form(store, row, bytes.fromhex(forms.whole))
+    else:
+        chain = [record.body for record in await store.chain(row.tenant, row.session, row.head)]
+        raws = {n: await _form(store, row, bytes.fromhex(form)) for n, form in (*forms.system, *forms.other)}
+        systems = {n for n, _ in forms.system}
+        bodies = iter(chain)
+        array_of = []
+        for n in range(row.messages):
+            stored = None if n in systems else next(bodies)
+            array_of.append(raws.get(n, stored) or b"")
+        array = b"[" + forms.gap.encode().join(array_of) + b"]"
+    # The envelope is the body with an empty array in the place of its messages.
+    at = _hole(envelope)
+    return envelope[:at] + array + envelope[at + 2 :]
+
+
+def _hole(envelope: bytes) -> int:
+    found = slices.member(envelope, "messages")
+    if found is None:
+        raise StoreUnavailable("an envelope without a place for its messages")
+    return found.start
+
+
+async def _edits(store: Store, row: ExchangeRecord, keys: tuple[bytes, ...]) -> dict[bytes, Edit]:
+    here = set(keys)
+    found = {}
+    for edit, _ in await store.edits(row.tenant, row.session, row.thread, row.edits):
+        if edit.key in here and edit.action != "withdrawn":
+            found[edit.key] = Edit(edit.key, edit.action, edit.text, edit.stage, edit.reason, edit.before, edit.after)
+    return found
+
+
+async def _sent(
+    store: Store,
+    row: ExchangeRecord,
+    request: Request,
+    keys: tuple[bytes, ...],
+    edits: Mapping[bytes, Edit],
+    sent: Sent,
+) -> bytes:
+    by_index: dict[int, list[Insert]] = {}
+    after: list[Insert] = []
+    for index, place, form in sent.inserts:
+        text = (await _form(store, row, bytes.fromhex(form))).decode()
+        insert = Insert("system" if place == "system" else "tail", "stored", text)
+        if index < 0:
+            after.append(insert)
+        else:
+            by_index.setdefault(index, []).append(insert)
+    made = render(request.messages, keys, edits, [0] * len(keys), by_index, after)
+    return write_request(request, made.raws, ask_usage=sent.usage)
+
+
+async def _form(store: Store, row: ExchangeRecord, form: bytes) -> bytes:
+    found = await store.form(row.tenant, row.session, form)
+    if found is None:
+        raise StoreUnavailable(f"the form {form.hex()} of a stored exchange is missing")
+    return found
