@@ -46,7 +46,8 @@ def learnt(
     rows: list[Row] = []
     usage = answer.usage if answer is not None else None
     answer_key = None
-    if answer is not None and status == "complete" and 200 <= http < 300:
+    # What was not captured whole has another key than what the client will send back: it is no node of the chain.
+    if answer is not None and status == "complete" and 200 <= http < 300 and not answer.capped:
         answer_key = _answers(parts, turn, answer, rows, now)
     thread.failed = answer_key is None
     if answer_key is not None:

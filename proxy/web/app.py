@@ -36,6 +36,15 @@ from proxy.web.probes import probes
 
 log = logging.getLogger(__name__)
 
+ROUTES = (
+    ("POST", "/v1/chat/completions", "Chat, managed. Also without `/v1`."),
+    ("POST", "/s/{session}/v1/chat/completions", "The same, in the session that the path names."),
+    ("GET", "/healthz", "Whether the process lives."),
+    ("GET", "/readyz", "Whether it can serve, and how the store is."),
+    ("GET", "/metrics", "Prometheus' text format."),
+    ("any", "anything else, also under /s/{session}", "Passed through to the upstream, byte for byte."),
+)
+"""What the README lists."""
 OWN = ("/healthz", "/readyz", "/metrics", "/api", "/dashboard")
 """Prefixes that are answered here; whatever else is the upstream's."""
 CHAT = ("/v1/chat/completions", "/chat/completions")
@@ -139,10 +148,10 @@ class ContextProxy:
             return
         raw = (scope.get("raw_path") or path.encode()).decode("latin-1")
         session = None
-        if path.startswith("/s/") and path.count("/") >= 3:
-            _, _, name, rest = raw.split("/", 3) if raw.count("/") >= 3 else ("", "", "", "")
+        if raw.startswith("/s/") and raw.count("/") >= 3:  # still encoded: a name may hold a slash
+            _, _, name, rest = raw.split("/", 3)
             session, raw = unquote(name), "/" + rest
-            path = "/" + path.split("/", 3)[3]
+            path = unquote(raw)
         if path in CHAT and scope["method"] == "POST":
             await chat(scope, receive, send, self.parts, raw, session)
             self.parts.metrics.requests_total.labels(route="chat", status="answered").inc()
