@@ -92,9 +92,7 @@ class Demo:
         count = request.get("n")
         copies = min(max(count, 1), CHOICES) if isinstance(count, int) else 1
         prompt, cached = self._prompt_tokens(request)
-        completion = copies * (
-            tokens(turn.text.encode()) + sum(8 + tokens(call.arguments.encode()) for call in turn.calls)
-        )
+        completion = copies * (tokens(_utf8(turn.text)) + sum(8 + tokens(_utf8(call.arguments)) for call in turn.calls))
         usage = {
             "prompt_tokens": prompt,
             "completion_tokens": completion,
@@ -180,8 +178,8 @@ def _limited(turn: Turn, request: Json) -> tuple[Turn, str]:
         if isinstance(mark, str) and mark and mark in text:
             text = text[: text.index(mark)]
     limit = request.get("max_completion_tokens", request.get("max_tokens"))
-    if isinstance(limit, int) and limit >= 1 and tokens(text.encode()) > limit:
-        return Turn(text.encode()[: limit * 4].decode(errors="ignore")), "length"
+    if isinstance(limit, int) and limit >= 1 and tokens(_utf8(text)) > limit:
+        return Turn(_utf8(text)[: limit * 4].decode(errors="ignore")), "length"
     return Turn(text), "stop"
 
 
@@ -226,12 +224,17 @@ def _words(text: str) -> list[str]:
     return [word for word in out if word]
 
 
+def _utf8(text: str) -> bytes:
+    """JSON may hold lone surrogates, UTF-8 may not: they become question marks."""
+    return text.encode("utf-8", "replace")
+
+
 def _event(chunk: Json) -> bytes:
-    return b"data: " + json.dumps(chunk, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n\n"
+    return b"data: " + _utf8(json.dumps(chunk, ensure_ascii=False, separators=(",", ":"))) + b"\n\n"
 
 
 def _json(status: int, value: Json) -> Answer:
-    body = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
+    body = _utf8(json.dumps(value, ensure_ascii=False))
     name = blake2b(body, digest_size=12).hexdigest().encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     return Answer(status, [*headers, (b"x-request-id", b"req_" + name)], Body([body]))

@@ -21,8 +21,8 @@ FINISH: Final = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 """mini-swe-agent ends when a command prints this; a model that never does so would be asked for ever."""
 
 _ASKS: Final = re.compile(
-    r"\b(use|using|call|look|find|search|fetch|get|read|list|show|run|check|open|compute|calculate|query|what|which|"
-    r"who|when|where|how|create|make|write|add|update|explore|fix|solve|implement|generate|tell)\b",
+    r"\b(use|using|call|look|find|search|fetch|get|read|list|show|run|check|open|query|explore|inspect|fix|solve|debug|"
+    r"investigate|review|summari[sz]e)\b",
     re.IGNORECASE,
 )
 _SMALL_TALK: Final = re.compile(
@@ -32,7 +32,7 @@ _WRITES: Final = re.compile(
     r"write|edit|delete|remove|create|patch|apply|update|move|rename|send|post|kill|install|push|commit|replace|save",
     re.IGNORECASE,
 )
-_IN_TURN: Final = re.compile(r"\b(then|after that|afterwards)\b", re.IGNORECASE)
+_IN_TURN: Final = re.compile(r"\b(?:and then|then|after that|afterwards)\b", re.IGNORECASE)
 _COMMAND: Final = re.compile(r"^(cmd|command|commands|bash|script|shell)$", re.IGNORECASE)
 _PATHLIKE: Final = re.compile(r"(?:[\w.-]*/)*[\w-]+\.(?:[a-z]{1,4})\b|(?:\.{0,2}/)[\w./-]+", re.IGNORECASE)
 _STOPWORDS: Final = frozenset({"the", "and", "for", "with", "from", "this", "that", "you", "your", "tool", "function"})
@@ -139,16 +139,15 @@ def _choose(request: Json, messages: list[Json], prompt: str, called: list[str])
         return [finishing]
     if not forced and (len(called) >= ROUNDS or _SMALL_TALK.match(prompt)):
         return []
-    named = [tool for tool in tools if _is_named(tool, prompt)]
-    fresh = [tool for tool in named if tool.name not in called]
+    steps = [prompt] if forced else _IN_TURN.split(prompt)[:ROUNDS]
     if called and not forced:
-        wanted = fresh[:1] if _IN_TURN.search(prompt) else []
-    elif fresh:
-        together = request.get("parallel_tool_calls") is not False and not _IN_TURN.search(prompt)
-        wanted = fresh[: ROUNDS if together and not forced else 1]
-    else:
-        wanted = _best(tools, prompt, forced=forced)
-    return [_call(tool, prompt) for tool in wanted]
+        if len(called) >= len(steps):
+            return []
+        steps = steps[len(called) :]
+    step = steps[0]
+    wanted = [tool for tool in tools if _is_named(tool, step)] or _best(tools, step, forced=forced)
+    together = request.get("parallel_tool_calls") is not False and not forced and len(steps) == 1
+    return [_call(tool, step) for tool in wanted[: ROUNDS if together else 1]]
 
 
 def _narrowed(tools: list[Tool], choice: Json) -> tuple[list[Tool], bool]:
@@ -182,19 +181,17 @@ def _is_named(tool: Tool, prompt: str) -> bool:
 
 
 def _best(tools: list[Tool], prompt: str, *, forced: bool) -> list[Tool]:
-    """The tool whose words fit the prompt best; the first that does no harm where none does and something is asked."""
-    if not tools:
+    """The tool whose words fit the prompt best; the first where none does and something is to be looked at.
+
+    One that changes things has to be named in full, or forced.
+    """
+    usable = tools if forced else [tool for tool in tools if not _WRITES.search(tool.name)]
+    if not usable:
         return []
     asked = _words(prompt)
-
-    def fit(tool: Tool) -> tuple[int, bool]:
-        score = 3 * len(asked & _words(tool.name)) + len(asked & _words(tool.description))
-        harmless = not _WRITES.search(tool.name)
-        return (score if harmless or score >= 3 else 0), harmless
-
-    best = max(tools, key=fit)  # the first of equals
-    score, harmless = fit(best)
-    return [best] if forced or score > 0 or (harmless and _ASKS.search(prompt)) else []
+    fit = {tool.name: 3 * len(asked & _words(tool.name)) + len(asked & _words(tool.description)) for tool in usable}
+    best = max(usable, key=lambda tool: fit[tool.name])  # the first of equals
+    return [best] if forced or fit[best.name] > 0 or _ASKS.search(prompt) else []
 
 
 def _words(text: str) -> set[str]:
@@ -327,7 +324,8 @@ def _from_results(prompt: str, called: list[str], results: list[str]) -> str:
         shown = _short(result, 400, lines=True)
         parts.append(f"`{name}` gave:\n\n" + "\n".join(f"> {line}" for line in shown.splitlines()))
     asked = f"You asked: “{_short(prompt, 160)}”\n\n" if prompt else ""
-    return f"{asked}{chr(10).join(parts)}\n\nThat is all the scripted demo model can make of it."
+    separator = "\n\n"
+    return f"{asked}{separator.join(parts)}\n\nThat is all the scripted demo model can make of it."
 
 
 def _from_prompt(prompt: str, messages: int) -> str:

@@ -210,7 +210,7 @@ async def test_c3_no_slot_is_lost_over_500_disconnects_and_double_cancels() -> N
             await asyncio.sleep(chance.uniform(0, 0.03))
             for _ in range(chance.randint(1, 3)):  # cascaded: cancelled again while it is still ending
                 task.cancel()
-                if chance.random() < 0.5:
+                for _turn in range(chance.randint(0, 4)):
                     await asyncio.sleep(0)
             with suppress(asyncio.CancelledError, UpstreamError):
                 await task
