@@ -221,7 +221,7 @@ class Fill:
         self._prompt = prompt
         self._root = root
         self._writes = writes
-        self._numbers = [float(number) for number in re.findall(r"(?<![\w.])-?\d+(?:\.\d+)?", prompt)]
+        self._numbers = [float(number) for number in re.findall(r"(?<![\w.])-?\d{1,15}(?![\d])(?:\.\d+)?", prompt)]
 
     def value(self, schema: Any, name: str, depth: int) -> Any:
         """A value that fits. Past eight levels null, since schemas may be recursive."""
@@ -239,10 +239,12 @@ class Fill:
         if kind == "object" or "properties" in schema:
             properties = _properties(schema)
             required = schema.get("required")
-            names = required if isinstance(required, list) else []
-            return {one: self.value(properties.get(one, {}), str(one), depth + 1) for one in names}
+            names = [one for one in required if isinstance(one, str)] if isinstance(required, list) else []
+            return {one: self.value(properties.get(one, {}), one, depth + 1) for one in names}
         if kind == "array":
-            return [self.value(schema.get("items", {}), name, depth + 1)] * max(1, int(schema.get("minItems") or 1))
+            least = schema.get("minItems")
+            count = min(max(1, least), 20) if isinstance(least, int) else 1
+            return [self.value(schema.get("items", {}), name, depth + 1)] * count
         if kind in ("integer", "number"):
             return self._number(schema, whole=kind == "integer")
         if kind == "boolean":
@@ -269,7 +271,7 @@ class Fill:
     def _number(self, schema: Json, *, whole: bool) -> float | int:
         least = schema.get("minimum")
         number = self._numbers.pop(0) if self._numbers else 1.0
-        if isinstance(least, int | float) and number < least:
+        if isinstance(least, int | float) and number < least < 1e15:
             number = float(least)
         return int(number) if whole or number.is_integer() else number
 
