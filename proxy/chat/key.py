@@ -62,11 +62,15 @@ def step(parent: bytes, message_digest: bytes) -> bytes:
     return hashlib.blake2b(parent + message_digest, digest_size=SIZE).digest()
 
 
-def chain(tenant: str, messages: Sequence[Message]) -> list[bytes]:
-    """One key a message, each covering all before it. A system message bears the key of what came before it."""
-    at = origin(tenant)
-    keys = []
-    for message in messages:
+def chain(tenant: str, messages: Sequence[Message], known: Sequence[bytes] = ()) -> list[bytes]:
+    """One key a message, each covering all before it. A system message bears the key of what came before it.
+
+    known: the keys of the first messages, where they have been computed before.
+    """
+    keys = list(known)
+    at = keys[-1] if keys else origin(tenant)
+    for n in range(len(keys), len(messages)):
+        message = messages[n]
         if not message.is_system:
             at = step(at, message.digest)
         keys.append(at)

@@ -95,3 +95,25 @@ class Request:
     usage_wanted: bool
     choices: int
     effort: str
+    shared: int = 0
+    """How many messages at the front were known from an earlier request of the same history."""
+    rest: int = 0
+    """Where in the body what was not known begins."""
+
+
+@dataclass(slots=True, eq=False)
+class Front:
+    """A request's body up to the end of its messages, as the beginning of the next one: an agent resends its history.
+
+    text: the body up to, not including, the closing bracket of the messages. start: where that array begins.
+    spans: of the values in front of it. chain: the tenant for which `keys` holds the messages' chain keys. gap: what
+    stands between any two messages, None where that is not known.
+    """
+
+    text: bytes
+    start: int
+    spans: dict[str, tuple[int, int]]
+    messages: tuple[Message, ...]
+    chain: str | None = None
+    keys: tuple[bytes, ...] = ()
+    gap: bytes | None = None

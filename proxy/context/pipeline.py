@@ -17,7 +17,7 @@ from proxy.context.plan import STRENGTH, Edit, Insert, Note, Plan, Proposal, Vie
 from proxy.context.policy import Policy
 from proxy.context.prices import Model
 from proxy.context.render import Rendering, render
-from proxy.context.session import Session
+from proxy.context.session import Session, cuts
 from proxy.errors import RuleBroken
 
 
@@ -49,7 +49,7 @@ def rewrite(
         chosen = _choose(seen, policy)
         edits = _taken(seen, chosen, edits, literal=policy.literal)
         edits = _fit(seen, policy, edits, notes)
-    wanted, asked = inserts.inserts(seen, session, policy, len(edits)) if session.stopped is None else ([], False)
+    wanted, asked = inserts.inserts(seen, session, policy, cuts(edits)) if session.stopped is None else ([], False)
     by_index, after, edits = _place(seen, wanted, edits)
     try:
         made = render(seen.messages, keys, edits, seen.whole, by_index, after)

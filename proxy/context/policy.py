@@ -66,7 +66,7 @@ def read_policy(table: Mapping[str, Any], built_in: Mapping[str, type], *, sourc
             raise ConfigError(key, value, "one of " + ", ".join(sorted(known)), source=source)
         if key in _CHOICES and value not in _CHOICES[key]:
             raise ConfigError(key, value, "one of " + ", ".join(_CHOICES[key]), source=source)
-        if key in ("budget", "low") and not (isinstance(value, int | float) and 0 < value <= 1):
+        if key in ("budget", "low") and (not isinstance(value, int | float) or value is True or not 0 < value <= 1):
             raise ConfigError(key, value, "a share between 0 and 1", source=source)
         if key in ("name", "guidelines") and not isinstance(value, str):
             raise ConfigError(key, value, "a text", source=source)

@@ -67,8 +67,10 @@ def read_models(table: Mapping[str, Mapping[str, Any]]) -> tuple[Model, ...]:
 
 def find_model(models: Sequence[Model], name: str) -> Model:
     """The first entry whose pattern matches the name, with or without a provider's prefix (`openai/gpt-5`)."""
+    name = name.lower()
     bare = name.rsplit("/", 1)[-1]
     for model in models:
-        if fnmatchcase(name, model.name) or fnmatchcase(bare, model.name):
+        pattern = model.name.lower()
+        if fnmatchcase(name, pattern) or fnmatchcase(bare, pattern):
             return model
     return Model()

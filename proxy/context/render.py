@@ -69,14 +69,22 @@ def render(
     break the cached prefix in front of it.
     """
     made = Rendering()
+    raws, marks, sizes, outs = made.raws, made.marks, made.sizes, made.outs
     for n, message in enumerate(messages):
         edit = None if message.is_system else edits.get(keys[n])
+        added = inserts.get(n)
+        if edit is None and added is None:  # most messages of most prompts
+            raws.append(message.raw)
+            marks.append(message.form)
+            sizes.append(whole[n])
+            outs.append(Out(message, message.text, bool(message.calls)))
+            continue
         raw = edited(message, edit)
         if raw is None:
             continue
         text = visible(message, edit)
         mark_bytes = mark(message, edit)
-        for insert in inserts.get(n, ()):
+        for insert in added or ():
             raw = completions.with_appended(raw, insert.text)
             text += insert.text
             if insert.place == "system":

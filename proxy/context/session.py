@@ -16,6 +16,11 @@ DRIFT_LIMIT = 3
 """Exchanges in a row with fewer cached tokens reported than half of those predicted, until new edits stop."""
 
 
+def cuts(edits: Mapping[bytes, Edit]) -> int:
+    """How many edits take something out of the prompt: a note of the model's that was put back is none of them."""
+    return sum(edit.action != "append" for edit in edits.values())
+
+
 @dataclass(frozen=True, slots=True)
 class Session:
     """What a rewrite may know beside the request itself.
@@ -55,7 +60,7 @@ class Session:
             sent=plan.marks,
             sizes=plan.sizes,
             sent_at=now,
-            asked_at=len(plan.edits) if plan.asked else self.asked_at,
+            asked_at=cuts(plan.edits) if plan.asked else self.asked_at,
         )
 
     def after_answer(self, *, predicted: int, cached: int | None, state: tuple[bytes, str] | None) -> Session:

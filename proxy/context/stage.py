@@ -38,7 +38,8 @@ def find_stage(name: str, built_in: Mapping[str, type]) -> type:
         raise ConfigError("stages.use", name, "one of " + ", ".join(built_in) + ", or module:Class")
     try:
         found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as problem:
+    except (ImportError, AttributeError, ValueError, TypeError, SyntaxError) as problem:
+        # The last three: an empty or relative module name, or a module that cannot be compiled.
         raise ConfigError("stages.use", name, f"an importable class ({problem})") from problem
     if not (isinstance(found, type) and is_dataclass(found) and callable(found)):
         raise ConfigError("stages.use", name, "a dataclass that can be called with a View")
@@ -47,8 +48,9 @@ def find_stage(name: str, built_in: Mapping[str, type]) -> type:
 
 def make_stage(table: Mapping[str, Any], built_in: Mapping[str, type], *, source: str = "") -> Stage:
     """A stage from its table in a policy file: `use` names it, the other keys are its fields."""
-    if "use" not in table:
-        raise ConfigError("stages", dict(table), "a table with a key `use`", source=source)
+    row: object = table  # parsed from a file, so it may be anything
+    if not isinstance(row, Mapping) or "use" not in row:
+        raise ConfigError("stages", row, "a table with a key `use`", source=source)
     kind = find_stage(str(table["use"]), built_in)
     known = {f.name: f for f in fields(kind)}
     settings = {name: value for name, value in table.items() if name != "use"}
@@ -60,6 +62,9 @@ def make_stage(table: Mapping[str, Any], built_in: Mapping[str, type], *, source
             raise ConfigError(f"stages.{table['use']}.{name}", value, f"like {default!r}", source=source)
         if isinstance(value, list):
             settings[name] = tuple(value)
+    for name, one in known.items():
+        if one.default is MISSING and one.default_factory is MISSING and name not in settings:
+            raise ConfigError(f"stages.{table['use']}.{name}", None, "a value: it has no default", source=source)
     made = kind(**settings)
     if not isinstance(made, Stage):
         raise ConfigError("stages.use", table["use"], "a class with `when` and `__call__`", source=source)

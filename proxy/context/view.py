@@ -29,17 +29,23 @@ def build(
 ) -> View:
     """The View of a request. Literal policies begin from the client's own history, all others from their old edits."""
     messages = request.messages
-    here = {k for k, m in zip(keys, messages, strict=True) if not m.is_system}
-    edits = {} if policy.literal else {k: e for k, e in session.edits.items() if k in here}
-    whole = [weigh(m) for m in messages]
-    tokens = [
-        size if m.is_system or (e := edits.get(k)) is None else e.after
-        for m, k, size in zip(messages, keys, whole, strict=True)
-    ]
-    requests = []
+    edits: dict[bytes, Edit] = {}
+    old = {} if policy.literal else session.edits
+    whole: list[int] = []
+    tokens: list[int] = []
+    requests: list[int] = []
     count = 0
-    for message in messages:
-        count += message.role == "assistant"
+    # One pass: this runs over the whole history with every request.
+    for message, k in zip(messages, keys, strict=True):
+        size = weigh(message)
+        whole.append(size)
+        edit = old.get(k) if old and not message.is_system else None
+        if edit is not None:
+            edits[k] = edit
+            size = edit.after
+        tokens.append(size)
+        if message.role == "assistant":
+            count += 1
         requests.append(count)
     groups = group.groups(messages, keys, policy.observation)
     head = weigh.head(request.tools)
@@ -62,7 +68,9 @@ def build(
         weigh=weigh,
         strategies=strategies,
         strategy=strategy,
-        is_result=[m.is_result or _observed(m, policy) for m in messages],
+        is_result=[m.is_result or _observed(m, policy) for m in messages]
+        if policy.observation
+        else [m.is_result for m in messages],
         literal=policy.literal,
     )
 

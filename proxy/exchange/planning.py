@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from proxy.chat import key
-from proxy.chat.dialects.completions import read_request, write_request
-from proxy.chat.message import Request
+from proxy.chat.dialects.completions import write_request
+from proxy.chat.message import Front, Request
 from proxy.chat.tokens import Weigh
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Plan
@@ -40,12 +40,12 @@ async def prepare(parts: Parts, incoming: Incoming) -> tuple[Turn, Target]:
     it is.
     """
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in incoming.headers}
-    request = await _read(parts, incoming.body)
+    request, front = await _read(parts, incoming.body)
     target = parts.client.route(request.model)
     model = _model(parts, request.model)
     tenant = identify.tenant_of(headers, parts.settings.identity.salt.get_secret_value())
     named = identify.session_name(incoming.session, headers, request, parts.settings.identity)
-    keys = key.chain(tenant, request.messages)
+    keys = _keys(tenant, request, front)
     weigh = parts.weigh(model)
     await _count(parts, weigh, request)
     retry = headers.get("x-stainless-retry-count", "0") not in ("", "0")
@@ -62,6 +62,7 @@ async def prepare(parts: Parts, incoming: Incoming) -> tuple[Turn, Target]:
         strategy=target.strategy,
         weigh=weigh,
         began=parts.now(),
+        front=front,
     )
     forms = record.ingest(parts.threads, turn, turn.began)
     await _decide(parts, turn)
@@ -70,10 +71,19 @@ async def prepare(parts: Parts, incoming: Incoming) -> tuple[Turn, Target]:
     return turn, target
 
 
-async def _read(parts: Parts, body: bytes) -> Request:
-    if len(body) < LARGE:
-        return read_request(body, parts.messages.read)
-    return await asyncio.to_thread(read_request, body, parts.messages.read)
+async def _read(parts: Parts, body: bytes) -> tuple[Request, Front | None]:
+    if len(body) < LARGE or parts.messages.knows(body):
+        return parts.messages.request(body)
+    return await asyncio.to_thread(parts.messages.request, body)
+
+
+def _keys(tenant: str, request: Request, front: Front | None) -> Sequence[bytes]:
+    """The chain keys of the request's messages; of those that are known from an earlier request, as they were then."""
+    if front is None:
+        return key.chain(tenant, request.messages)
+    keys = key.chain(tenant, request.messages, front.keys if front.chain == tenant else ())
+    front.chain, front.keys = tenant, tuple(keys)
+    return front.keys
 
 
 async def _count(parts: Parts, weigh: Weigh, request: Request) -> None:
@@ -108,12 +118,13 @@ async def _decide(parts: Parts, turn: Turn, *, frozen: bool = False) -> None:
     state = thread.state
     if turn.request.model in parts.limits:
         state = replace(state, limit=parts.limits[turn.request.model])
-    if turn.policy.mode == "passthrough":
+    if turn.policy.mode == "passthrough" or state.stopped is not None:
         turn.plan = _measured(turn, state)
     else:
         turn.plan = await _rewrite(parts, turn, state, frozen=frozen)
     plan = turn.plan
-    if turn.policy.mode != "rewrite":
+    if turn.policy.mode != "rewrite" or state.stopped is not None:
+        # A stopped thread goes on as it comes: its old edits may be what the upstream refused, and so may our asking for usage.
         turn.observed, turn.body = True, turn.request.body
         return
     if plan.refused:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from proxy.chat.dialects.completions import read_message
-from proxy.chat.message import Message
+from proxy.chat.dialects.completions import front_of, read_message, read_request
+from proxy.chat.message import Front, Message, Request
 
 OVERHEAD = 1200
 """Bytes that a Message takes beside its text: the object, its digests, its memo."""
@@ -17,14 +17,33 @@ COPIES = 3
 """The slice, the decoded text, and what is derived from it (lines, a stub, outgoing bytes)."""
 
 
+FRONTS = 0.25
+"""Share of the limit for the beginnings of bodies."""
+SMALL = 8 * 1024
+"""Bytes of a body under which reading it whole costs less than looking for its beginning."""
+SAMPLE = 128
+"""Bytes by which a beginning is found: those before the largest power of two in its length. A history that grows
+keeps them, and histories that begin with the same system prompt have others."""
+ALIKE = 8
+"""Beginnings kept under the same sample."""
+
+
 class MessageCache:
-    """A bounded cache of messages by their raw bytes, least recently used out first."""
+    """A bounded cache of messages by their raw bytes, and of bodies by how they begin; least recently used out
+    first."""
 
     def __init__(self, limit: int) -> None:
         """limit: bytes of memory, estimated."""
         self.limit = limit
-        self.size = 0
         self._messages: OrderedDict[bytes, Message] = OrderedDict()
+        self._messages_size = 0
+        self._fronts: OrderedDict[bytes, list[Front]] = OrderedDict()
+        self._fronts_size = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory taken, estimated."""
+        return self._messages_size + self._fronts_size
 
     def read(self, raw: bytes) -> Message:
         """The message in these bytes. Raises NotManaged as `read_message` does."""
@@ -33,8 +52,63 @@ class MessageCache:
             self._messages.move_to_end(raw)
             return found
         found = self._messages[raw] = read_message(raw)
-        self.size += len(raw) * COPIES + OVERHEAD
-        while self.size > self.limit and len(self._messages) > 1:
+        self._messages_size += len(raw) * COPIES + OVERHEAD
+        while self._messages_size > self.limit * (1 - FRONTS) and len(self._messages) > 1:
             old, _ = self._messages.popitem(last=False)
-            self.size -= len(old) * COPIES + OVERHEAD
+            self._messages_size -= len(old) * COPIES + OVERHEAD
         return found
+
+    def request(self, body: bytes) -> tuple[Request, Front | None]:
+        """The request in this body, and, for a large one, the beginning that was remembered of it. Raises
+        NotManaged."""
+        if len(body) < SMALL:
+            return read_request(body, self.read), None
+        known = self._find(body)
+        request = read_request(body, self.read, known)
+        front = front_of(request)
+        if known is not None and request.shared:
+            self._drop(known)
+            front.chain, front.keys, front.gap = known.chain, known.keys, known.gap
+        self._keep(front)
+        return request, front
+
+    def knows(self, body: bytes) -> bool:
+        """Whether the body begins with one that was read before, so that reading it is quick."""
+        return len(body) >= SMALL and self._find(body) is not None
+
+    def _find(self, body: bytes) -> Front | None:
+        """The longest remembered beginning of this body."""
+        best = None
+        power = len(body).bit_length() - 1
+        for size in (1 << power, 1 << (power - 1)):
+            for front in self._fronts.get(body[size - SAMPLE : size], ()):
+                if (best is None or len(front.text) > len(best.text)) and body.startswith(front.text):
+                    best = front
+        return best
+
+    def _keep(self, front: Front) -> None:
+        sample = _sample(front.text)
+        alike = self._fronts.setdefault(sample, [])
+        self._fronts.move_to_end(sample)
+        alike.append(front)
+        self._fronts_size += len(front.text)
+        if len(alike) > ALIKE:
+            self._fronts_size -= len(alike.pop(0).text)
+        while self._fronts_size > self.limit * FRONTS and len(self._fronts) > 1:
+            _, old = self._fronts.popitem(last=False)
+            self._fronts_size -= sum(len(f.text) for f in old)
+
+    def _drop(self, front: Front) -> None:
+        """Forget a beginning, since a longer one of the same history takes its place."""
+        sample = _sample(front.text)
+        alike = self._fronts.get(sample, [])
+        if front in alike:
+            alike.remove(front)
+            self._fronts_size -= len(front.text)
+            if not alike:
+                del self._fronts[sample]
+
+
+def _sample(text: bytes) -> bytes:
+    size = 1 << (len(text).bit_length() - 1)
+    return text[size - SAMPLE : size]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from proxy.chat import group, key
-from proxy.chat.message import Message, Request
+from proxy.chat.message import Front, Message, Request
 from proxy.chat.tokens import Weigh
 from proxy.context.plan import Edit, Plan
 from proxy.context.policy import Policy
@@ -43,6 +43,7 @@ class Turn:
     strategy: str
     weigh: Weigh
     began: float
+    front: Front | None = None
     plan: Plan = EMPTY
     body: bytes = b""
     usage_added: bool = False
@@ -203,13 +204,21 @@ def message_row(
 
 def _between(turn: Turn) -> tuple[str, str]:
     """(what stands between two messages, the form of the whole array where that does not put it together again)."""
-    start, end = turn.request.spans["messages"]
-    array = turn.request.body[start:end]
-    raws = [m.raw for m in turn.request.messages]
-    for gap in (b",", b", "):
-        if len(array) == sum(map(len, raws)) + len(gap) * (len(raws) - 1) + 2 and array == b"[" + gap.join(raws) + b"]":
-            return gap.decode(), ""
-    return ",", _form(turn, key.form(array), array)
+    request, front = turn.request, turn.front
+    start, end = request.spans["messages"]
+    raws = [m.raw for m in request.messages]
+    gap = front.gap if front is not None and request.shared else None
+    if gap is not None:
+        fits = request.body[request.rest : end] == b"".join(gap + raw for raw in raws[request.shared :]) + b"]"
+    else:
+        blank = end - start - 2 - sum(map(len, raws))
+        gap = b"," if blank < len(raws) else b", "
+        fits = request.body[start:end] == b"[" + gap.join(raws) + b"]"
+    if front is not None:
+        front.gap = gap if fits else None
+    return (
+        (gap.decode(), "") if fits else (",", _form(turn, key.form(request.body[start:end]), request.body[start:end]))
+    )
 
 
 def _form(turn: Turn, form: bytes, body: bytes) -> str:

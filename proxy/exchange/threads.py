@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from proxy.context.plan import Edit
-from proxy.context.session import Session
+from proxy.context.session import Session, cuts
 from proxy.store.base import Kind, Store, ThreadRecord
 
 T = TypeVar("T")
@@ -190,7 +190,7 @@ def _from_record(memory: SessionMemory, record: ThreadRecord) -> Thread:
         memory=memory,
         # The model has been asked for its state at the last batch of edits, or will be at the next.
         state=Session(
-            edits=edits, states=states, sent_at=record.last_at, asked_at=len(edits), stopped=record.stopped or None
+            edits=edits, states=states, sent_at=record.last_at, asked_at=cuts(edits), stopped=record.stopped or None
         ),
         parent=record.parent,
         fork_key=record.fork_key,

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from proxy.chat import key, slices
-from proxy.chat.message import Call, Message, Request, Shape
+from proxy.chat.message import Call, Front, Message, Request, Shape
 from proxy.errors import NotManaged
 
 MARKS = ("cache_control", "prompt_cache_breakpoint")
@@ -105,8 +105,15 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def read_request(body: bytes, read: Reader = read_message) -> Request:
-    """The request in this body. Raises NotManaged (`unreadable`, `shape`) where it is not one we understand."""
+def read_request(body: bytes, read: Reader = read_message, front: Front | None = None) -> Request:
+    """The request in this body. Raises NotManaged (`unreadable`, `shape`) where it is not one we understand.
+
+    front: an earlier body of the same history, if this one may begin with it: then only the rest is read.
+    """
+    if front is not None and body.startswith(front.text):
+        longer = _read_rest(body, read, front)
+        if longer is not None:
+            return _request(body, *longer, len(front.messages), len(front.text))
     members = slices.members(body)
     if members is None:
         raise NotManaged("unreadable", "the body's members cannot be told apart")
@@ -117,14 +124,45 @@ def read_request(body: bytes, read: Reader = read_message) -> Request:
     inside = slices.elements(body[start:end])
     if not inside:
         raise NotManaged("shape", "messages is no list, or an empty one")
-    messages = tuple(read(body[start + a : start + b]) for a, b in inside)
+    return _request(body, spans, tuple(read(body[start + a : start + b]) for a, b in inside), 0, 0)
+
+
+_OPEN = b'{"messages":['
+
+
+def _read_rest(
+    body: bytes, read: Reader, front: Front
+) -> tuple[dict[str, tuple[int, int]], tuple[Message, ...]] | None:
+    """(spans, messages) of a body that begins with `front`, None where the rest does not go on from there."""
+    rest = body[len(front.text) :].lstrip(b" \t\r\n")
+    if rest[:1] == b",":
+        rest = rest[1:]
+    elif rest[:1] != b"]":
+        return None
+    # Everything behind the known messages, made a body of its own: its spans are those wanted, moved by `by`.
+    members = slices.members(_OPEN + rest)
+    inside = slices.elements((_OPEN + rest)[members[0].start : members[0].end]) if members else None
+    if members is None or inside is None:
+        return None
+    by = len(body) - len(rest) - len(_OPEN)
+    spans = dict(front.spans)
+    spans["messages"] = (front.start, members[0].end + by)
+    for member in members[1:]:
+        if member.key in spans:
+            return None  # a key that stands twice: the whole body is looked at, and refused there
+        spans[member.key] = (member.start + by, member.end + by)
+    at = members[0].start + by
+    return spans, (*front.messages, *(read(body[at + a : at + b]) for a, b in inside))
+
+
+def _request(
+    body: bytes, spans: dict[str, tuple[int, int]], messages: tuple[Message, ...], shared: int, rest: int
+) -> Request:
     plain = _Fields(body, spans)
     tools = plain.raw("tools")
     tools = None if tools in (None, b"null", b"[]") else tools
     choices = plain.get("n")
-    format_type = (
-        (plain.get("response_format") or {}).get("type") if isinstance(plain.get("response_format"), dict) else None
-    )
+    format_ = plain.get("response_format")
     model = plain.get("model")
     options = plain.get("stream_options")
     return Request(
@@ -136,13 +174,22 @@ def read_request(body: bytes, read: Reader = read_message) -> Request:
         tools=tools,
         tool_names=_tool_names(tools),
         plain=choices in (None, 1)
-        and format_type in (None, "text")
+        and (format_ is None or (isinstance(format_, dict) and format_.get("type") == "text"))
         and plain.get("tool_choice") in (None, "auto", "none")
         and plain.get("modalities") in (None, ["text"]),
         usage_wanted=isinstance(options, dict) and options.get("include_usage") is True,
         choices=choices if isinstance(choices, int) else 1,
         effort=str(plain.get("reasoning_effort") or ""),
+        shared=shared,
+        rest=rest,
     )
+
+
+def front_of(request: Request) -> Front:
+    """What the next request of the same history is expected to begin with."""
+    start, end = request.spans["messages"]
+    spans = {name: span for name, span in request.spans.items() if span[1] <= start}
+    return Front(request.body[: end - 1].rstrip(b" \t\r\n"), start, spans, request.messages)
 
 
 class _Fields:
