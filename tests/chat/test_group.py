@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.chat import key
+from proxy.chat.group import Step, groups, steps
+from tests.conversations import Json, assistant, messages, result, system, user
+
+
+def cut(*values: Json) -> list[tuple[int, int]]:
+    return [(s.start, s.end) for s in steps(messages(*values))]
+
+
+def parted(*values: Json, observation: str = "") -> list[tuple[int, int, int]]:
+    talk = messages(*values)
+    pattern = re.compile(observation) if observation else None
+    return [(g.start, g.prompt_end, g.end) for g in groups(talk, key.chain("t", talk), pattern)]
+
+
+def test_a_call_and_its_result_are_one_step() -> None:
+    assert cut(user("a"), assistant(None, "1"), result("1", "x"), assistant("b")) == [(0, 1), (1, 3), (3, 4)]
+
+
+def test_parallel_calls_and_all_their_results_are_one_step() -> None:
+    talk = (assistant("t", "1", "2", "3"), result("2", "x"), result("1", "y"), result("3", "z"), user("b"))
+    assert cut(*talk) == [(0, 4), (4, 5)]
+
+
+def test_reused_call_ids_are_paired_by_where_they_stand() -> None:
+    twice = (assistant(None, "1"), result("1", "x"))
+    assert cut(*twice, *twice, user("a"), *twice) == [(0, 2), (2, 4), (4, 5), (5, 7)]
+
+
+def test_calls_without_an_answer_at_the_end_are_a_step_of_their_own() -> None:
+    assert cut(user("a"), assistant(None, "1")) == [(0, 1), (1, 2)]
+    assert cut(user("a"), assistant(None, "1", "2"), result("1", "x")) == [(0, 1), (1, 3)]
+
+
+def test_a_result_without_a_call_stands_alone() -> None:
+    assert cut(result("1", "x"), result("2", "y"), assistant("b"), result("3", "z")) == [(0, 1), (1, 2), (2, 3), (3, 4)]
+
+
+def test_a_message_between_call_and_result_ends_the_step() -> None:
+    assert cut(assistant(None, "1"), user("wait"), result("1", "x")) == [(0, 1), (1, 2), (2, 3)]
+
+
+def test_function_calls_of_the_old_kind_are_steps_too() -> None:
+    call = {"role": "assistant", "content": None, "function_call": {"name": "run", "arguments": "{}"}}
+    assert cut(call, {"role": "function", "name": "run", "content": "x"}) == [(0, 2)]
+
+
+def test_a_group_is_a_prompt_and_all_that_it_caused() -> None:
+    talk = (user("a"), assistant(None, "1"), result("1", "x"), assistant("b"), user("c"), assistant("d"))
+    assert parted(*talk) == [(0, 1, 4), (4, 5, 6)]
+
+
+def test_user_messages_in_a_row_are_one_prompt() -> None:
+    assert parted(user("a"), user("b"), assistant("c"), user("d"), user("e")) == [(0, 2, 3), (3, 5, 5)]
+
+
+def test_a_system_message_between_them_does_not_part_them() -> None:
+    assert parted(user("a"), system("x"), user("b"), assistant("c")) == [(0, 3, 4)]
+
+
+def test_what_stands_before_the_first_prompt_belongs_to_its_group() -> None:
+    talk = (system("x"), assistant("Welcome!"), user("a"), assistant("b"), user("c"))
+    assert parted(*talk) == [(0, 3, 4), (4, 5, 5)]
+
+
+def test_the_id_of_a_group_is_that_of_its_first_user_message() -> None:
+    talk = messages(system("x"), assistant("Welcome!"), user("a"), assistant("b"), user("c"), user("d"))
+    keys = key.chain("t", talk)
+    assert [g.id for g in groups(talk, keys)] == [key.public_id(keys[2]), key.public_id(keys[4])]
+
+
+def test_a_conversation_without_a_prompt_is_one_group() -> None:
+    assert parted(assistant("a"), result("1", "x")) == [(0, 0, 2)]
+    assert parted(system("a")) == [(0, 1, 1)]
+    assert groups([], []) == []
+
+
+def test_user_messages_that_are_really_tool_output_open_no_group() -> None:
+    talk = (user("fix it"), assistant("run: ls"), user("OBSERVATION:\na.py"), assistant("done"), user("thanks"))
+    assert parted(*talk) == [(0, 1, 2), (2, 3, 4), (4, 5, 5)]
+    assert parted(*talk, observation="^OBSERVATION:") == [(0, 1, 4), (4, 5, 5)]
+
+
+def test_a_prompt_right_after_tool_output_opens_a_group() -> None:
+    talk = (user("fix it"), assistant("run: ls"), user("OBSERVATION:\na.py"), user("stop that"))
+    assert parted(*talk, observation="^OBSERVATION:") == [(0, 1, 3), (3, 4, 4)]
+
+
+KINDS = st.sampled_from(
+    [
+        system(),
+        user("a"),
+        user("OBS b"),
+        assistant("b"),
+        assistant(None, "1"),
+        assistant("c", "1", "2"),
+        result("1", "x"),
+    ]
+)
+
+
+@given(st.lists(KINDS, max_size=12))
+def test_steps_and_groups_cover_every_message_once_and_no_group_cuts_a_step(values: list[Json]) -> None:
+    talk = messages(*values)
+    parts = steps(talk)
+    assert [n for s in parts for n in range(s.start, s.end)] == list(range(len(talk)))
+    found = groups(talk, key.chain("t", talk), re.compile("^OBS"))
+    assert [n for g in found for n in range(g.start, g.end)] == list(range(len(talk)))
+    starts = {s.start for s in parts}
+    assert {g.start for g in found} <= starts
+    assert all(g.start <= g.prompt_end <= g.end for g in found)
+    assert len({g.id for g in found}) == len(found)
+    assert all(s == Step(s.start, s.end) and s.end > s.start for s in parts)

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from proxy.chat.message import Message
+from tests.conversations import assistant, message, result, system, user
+
+
+def test_system_and_developer_are_instructions() -> None:
+    assert message(system()).is_system
+    assert message({"role": "developer", "content": "x"}).is_system
+    assert not message(user("x")).is_system
+
+
+def test_tool_and_function_messages_are_results() -> None:
+    assert message(result("c1", "x")).is_result
+    assert message({"role": "function", "name": "run", "content": "x"}).is_result
+    assert not message(assistant("x", "c1")).is_result
+
+
+def test_a_fact_is_derived_once_and_stays_with_its_message() -> None:
+    seen: list[str] = []
+
+    def size(m: Message) -> int:
+        seen.append(m.text)
+        return len(m.text)
+
+    one = message(user("abc"))
+    assert not one.derived(size)
+    assert (one.derive(size), one.derive(size)) == (3, 3)
+    assert one.derived(size)
+    assert message(user("abcd")).derive(size) == 4
+    assert seen == ["abc", "abcd"]
+
+
+def test_facts_can_be_told_apart_by_a_key() -> None:
+    one = message(user("abc"))
+    assert one.derive(lambda m: m.text[0], ("letter", 0)) == "a"
+    assert one.derive(lambda m: m.text[1], ("letter", 1)) == "b"
+    assert one.derive(lambda m: "never asked", ("letter", 0)) == "a"
+
+
+def test_a_fact_that_is_none_or_empty_is_remembered_too() -> None:
+    one = message(user("abc"))
+    assert one.derive(lambda m: None, "nothing") is None
+    assert one.derived("nothing")

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from proxy.chat import key
+from proxy.context.plan import STRENGTH, Edit
+from proxy.context.session import Session
+from tests.conversations import assistant, look, messages, result, system, user
+
+TALK = [user("a"), system("late"), assistant(None, "1"), result("1", "x" * 96)]
+
+
+def test_leaving_out_is_stronger_than_shortening_and_that_than_adding() -> None:
+    assert STRENGTH["append"] < STRENGTH["text"] < STRENGTH["text_only"] < STRENGTH["gone"]
+
+
+def test_a_system_message_bears_no_edit_although_it_shares_its_neighbours_key() -> None:
+    keys = key.chain("", messages(*TALK))
+    edit = Edit(keys[0], "append", "!", "state", "", 5, 6)
+    view = look(TALK, session=Session(edits={edit.key: edit}))
+    assert keys[0] == keys[1]
+    assert view.edit(0) is edit
+    assert view.edit(1) is None
+    assert view.tokens[:2] == [6, 8]
+
+
+def test_the_total_is_the_tools_and_every_message_as_it_goes_out() -> None:
+    keys = key.chain("", messages(*TALK))
+    edit = Edit(keys[3], "text", "y", "s", "", 100, 5)
+    view = look(TALK, session=Session(edits={edit.key: edit}), tools=[1, 2])
+    assert view.head == len("[1, 2]")
+    assert view.whole[3] == 100
+    assert view.total == 6 + 5 + 8 + (4 + 12 + 3 + 8) + 5
+
+
+def test_edits_of_one_message_are_told_apart() -> None:
+    one = Edit(b"k", "text", "a", "s", "", 9, 5)
+    other = Edit(b"k", "text", "b", "s", "", 9, 5)
+    assert one != other
+    assert len({one, other, Edit(b"k", "text", "a", "s", "", 9, 5)}) == 2

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from proxy.context.plan import Edit, Plan
+from proxy.context.session import DRIFT_LIMIT, Session
+
+ONE = Edit(b"1" * 16, "text", "short", "s", "r", 100, 9)
+TWO = Edit(b"2" * 16, "gone", None, "s", "r", 100, 0)
+NOTE = Edit(b"3" * 16, "append", "note", "state", "r", 10, 14)
+PLAN = Plan(
+    messages=(b"{}",), new=(ONE,), edits={ONE.key: ONE, TWO.key: TWO}, placed=(), asks=(), notes=(), marks=(b"m",),
+    sizes=(7,), keys=(b"k",), before=200, after=9, predicted=0, asked=False,
+)  # fmt: skip
+
+
+def test_planning_and_sending_leave_the_session_as_it_was() -> None:
+    first = Session()
+    later = first.after_sending(PLAN, 5.0)
+    assert first == Session()
+    assert (later.edits, later.sent, later.sizes, later.sent_at) == (PLAN.edits, (b"m",), (7,), 5.0)
+
+
+def test_how_many_edits_there_were_is_remembered_only_where_the_model_was_asked() -> None:
+    assert Session(asked_at=1).after_sending(PLAN, 5.0).asked_at == 1
+    assert Session(asked_at=1).after_sending(replace(PLAN, asked=True), 5.0).asked_at == 2
+
+
+def test_the_newest_state_counts_and_older_ones_are_kept() -> None:
+    session = Session()
+    assert session.state is None
+    session = session.after_answer(predicted=0, cached=None, state=(b"a", "first"))
+    session = session.after_answer(predicted=0, cached=None, state=None)
+    session = session.after_answer(predicted=0, cached=None, state=(b"b", "second"))
+    assert session.state == "second"
+    assert session.states == ((b"a", "first"), (b"b", "second"))
+
+
+def drifted(session: Session, *cached: int | None, predicted: int = 1000) -> Session:
+    for tokens in cached:
+        session = session.after_answer(predicted=predicted, cached=tokens, state=None)
+    return session
+
+
+def test_new_edits_stop_when_the_cache_serves_less_than_half_of_what_was_predicted() -> None:
+    assert drifted(Session(), *[499] * (DRIFT_LIMIT - 1)).may_edit
+    assert not drifted(Session(), *[499] * DRIFT_LIMIT).may_edit
+    assert drifted(Session(), *[500] * 10).may_edit
+
+
+def test_one_answer_as_predicted_ends_the_drift() -> None:
+    assert drifted(Session(), 0, 0, 900, 0, 0).may_edit
+    assert drifted(drifted(Session(), 0, 0, 0), 1000).may_edit
+
+
+def test_usage_without_cached_tokens_and_predictions_of_none_say_nothing() -> None:
+    assert drifted(Session(), *[None] * 10).may_edit
+    assert not drifted(Session(), 0, 0, None, 0).may_edit
+    assert drifted(Session(), *[0] * 10, predicted=0).may_edit
+
+
+def test_a_stopped_thread_makes_no_edits() -> None:
+    assert not Session(stopped="upstream_reject").may_edit
+
+
+def test_a_fork_inherits_what_belongs_to_the_messages_that_it_shares() -> None:
+    session = Session(edits=PLAN.edits, states=((ONE.key, "one"), (TWO.key, "two")), drift=1)
+    fork = session.forked([ONE.key, b"other"])
+    assert fork.edits == {ONE.key: ONE}
+    assert fork.states == ((ONE.key, "one"),)
+    assert session.edits == PLAN.edits

@@ -1,0 +1,88 @@
+"""Conversations to test with: short words for messages, and requests and views made of them.
+
+Sizes are counted in characters (`WEIGH`), so that every number in a test can be worked out by hand: a message weighs 4
+more than its text, a call 12 more than its name and arguments.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from proxy.chat import key
+from proxy.chat.dialects.completions import read_message, read_request
+from proxy.chat.message import Message, Request
+from proxy.chat.tokens import Weigh
+from proxy.context import view
+from proxy.context.plan import View
+from proxy.context.policy import Policy
+from proxy.context.prices import Model
+from proxy.context.session import Session
+
+Json = dict[str, Any]
+
+WEIGH = Weigh(len)
+PLAIN = Model("plain", w=1.25, r=0.1, min=0, block=1)
+"""A model with Anthropic's price ratios, no window, and a cache that holds every prefix to the token."""
+
+
+def system(text: str = "Be brief.", **more: Any) -> Json:
+    return {"role": "system", "content": text, **more}
+
+
+def user(text: Any, **more: Any) -> Json:
+    return {"role": "user", "content": text, **more}
+
+
+def assistant(text: Any = None, *calls: str, **more: Any) -> Json:
+    """An assistant message; each of `calls` is the id of a call of the tool `run`."""
+    made = [{"id": c, "type": "function", "function": {"name": "run", "arguments": '{"n": 1}'}} for c in calls]
+    return {"role": "assistant", "content": text, **({"tool_calls": made} if made else {}), **more}
+
+
+def result(call: str, text: Any, **more: Any) -> Json:
+    return {"role": "tool", "tool_call_id": call, "content": text, **more}
+
+
+def dump(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode()
+
+
+def message(value: Json) -> Message:
+    return read_message(dump(value))
+
+
+def messages(*values: Json) -> tuple[Message, ...]:
+    return tuple(message(v) for v in values)
+
+
+def request(values: Sequence[Json], **more: Any) -> Request:
+    return read_request(dump({"model": "m", "messages": list(values), **more}))
+
+
+def look(
+    values: Sequence[Json],
+    *,
+    session: Session | None = None,
+    policy: Policy | None = None,
+    model: Model = PLAIN,
+    now: float = 0.0,
+    strategy: str = "openai",
+    strategies: Sequence[str] | None = None,
+    **more: Any,
+) -> View:
+    """The View of a conversation."""
+    asked = request(values, **more)
+    keys = key.chain("", asked.messages)
+    return view.build(
+        asked,
+        keys,
+        session or Session(),
+        policy or Policy("test"),
+        model,
+        now,
+        WEIGH,
+        strategy,
+        strategies or [strategy] * len(keys),
+    )
