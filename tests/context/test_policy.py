@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.context.policy import Policy, compile_patterns, read_policy, with_schedule
+from proxy.context.stages import BUILT_IN
+from proxy.context.stages.close_window import CloseWindow
+from proxy.context.stages.fit_budget import FitBudget
+from proxy.context.stages.isolate_tools import IsolateTools
+from proxy.context.stages.truncate_results import TruncateResults
+from proxy.errors import ConfigError
+
+FOLDER = Path(__file__).parents[2] / "config" / "policies"
+
+
+def load(name: str) -> Policy:
+    return read_policy(tomllib.loads((FOLDER / f"{name}.toml").read_text()), BUILT_IN, source=name)
+
+
+def refused(**table: Any) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        read_policy({"name": "mine", **table}, BUILT_IN, source="mine.toml")
+    return caught.value
+
+
+@pytest.mark.parametrize("name", sorted(p.stem for p in FOLDER.glob("*.toml")))
+def test_every_policy_that_we_ship_can_be_read_and_bears_its_files_name(name: str) -> None:
+    assert load(name).name == name
+
+
+def test_rolling_is_the_source_design_literally() -> None:
+    rolling = load("rolling")
+    assert rolling.stages == (IsolateTools(), CloseWindow(groups=5), TruncateResults(5, 5000, 1000, 300), FitBudget())
+    assert (rolling.schedule, rolling.ask, rolling.state_place, rolling.literal) == ("always", "always", "system", True)
+
+
+def test_thrifty_makes_edits_when_they_pay_and_keeps_its_texts_at_the_tail() -> None:
+    thrifty = load("thrifty")
+    assert (thrifty.schedule, thrifty.ask, thrifty.state_place) == ("when_it_pays", "when_needed", "tail")
+    assert (thrifty.mode, thrifty.literal, thrifty.budget) == ("rewrite", False, 0.8)
+    assert thrifty.stages[0] == IsolateTools()
+    assert thrifty.stages[-1] == FitBudget()
+
+
+def test_observe_plans_as_thrifty_and_passthrough_does_nothing() -> None:
+    assert load("observe").mode == "observe"
+    assert load("observe").stages == load("thrifty").stages
+    assert (load("passthrough").mode, load("passthrough").stages) == ("passthrough", ())
+
+
+def test_what_a_file_leaves_out_has_the_value_of_the_code() -> None:
+    assert read_policy({"name": "mine"}, BUILT_IN) == Policy("mine")
+
+
+def test_only_always_is_literal() -> None:
+    rolling = load("rolling")
+    assert with_schedule(rolling, "when_it_pays").schedule == "when_it_pays"
+    assert not with_schedule(rolling, "when_it_pays").literal
+    assert not with_schedule(rolling, "over_budget").literal
+    assert with_schedule(with_schedule(rolling, "over_budget"), "always") == rolling
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "allowed"),
+    [
+        ("schedul", "always", "schedule"),
+        ("schedule", "sometimes", "when_it_pays"),
+        ("schedule", ["always"], "when_it_pays"),
+        ("mode", "off", "passthrough"),
+        ("ask", True, "when_needed"),
+        ("state_place", "middle", "tail"),
+        ("budget", 0, "between 0 and 1"),
+        ("budget", 1.5, "between 0 and 1"),
+        ("budget", "0.8", "between 0 and 1"),
+        ("budget", True, "between 0 and 1"),
+        ("low", -0.5, "between 0 and 1"),
+        ("guidelines", 7, "text"),
+        ("name", 7, "text"),
+        ("stages", {"use": "fit_budget"}, "list of tables"),
+        ("stages", "fit_budget", "list of tables"),
+        ("observation", "^OBS", "list of regular expressions"),
+        ("observation", [7], "list of regular expressions"),
+        ("observation", ["("], "regular expressions"),
+    ],
+)
+def test_a_wrong_key_or_value_is_refused_with_what_is_allowed(key: str, value: Any, allowed: str) -> None:
+    error = refused(**{key: value})
+    assert (error.key, error.value, error.source) == (key, value, "mine.toml")
+    assert allowed in error.allowed
+    assert str(error).startswith("mine.toml: ")
+
+
+def test_a_policy_needs_a_name() -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_policy({"schedule": "always"}, BUILT_IN)
+    assert caught.value.key == "name"
+
+
+def test_a_wrong_stage_is_refused_with_its_key() -> None:
+    assert refused(stages=[{"use": "close_window", "groups": "five"}]).key == "stages.close_window.groups"
+    assert refused(stages=[{"use": "close_windows"}]).key == "stages.use"
+    assert refused(stages=["close_window"]).key == "stages"
+
+
+def test_observation_patterns_are_alternatives() -> None:
+    pattern = read_policy({"name": "mine", "observation": ["^OBS", "a|b"]}, BUILT_IN).observation
+    assert pattern is not None
+    assert [bool(pattern.search(t)) for t in ("OBS: x", "x OBS", "xb", "x")] == [True, False, True, False]
+    assert compile_patterns([]) is None
