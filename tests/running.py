@@ -1,0 +1,243 @@
+"""The whole proxy on a real socket, and a client that hears exactly what comes back.
+
+Nothing in here knows the proxy's inside but `Running.app`, which is there for tests that look at what was stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import uvicorn
+
+from proxy.metrics import Metrics
+from proxy.settings import Settings
+from proxy.store.sql import for_sqlite
+from proxy.web.app import ContextProxy, create_app
+from tests.faulty import ask, post
+
+CHAT = "/v1/chat/completions"
+
+
+@dataclass(frozen=True)
+class Heard:
+    """An answer as it came over the socket. whole: it ended as HTTP says an answer ends."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+    whole: bool
+
+    def header(self, name: str) -> str | None:
+        return next((v.decode("latin-1") for k, v in self.headers if k.decode("latin-1").lower() == name), None)
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.json()["error"]
+        return found
+
+    @property
+    def events(self) -> list[bytes]:
+        """The data of each event of a stream."""
+        return [e[6:] for e in self.body.split(b"\n\n") if e.startswith(b"data: ")]
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The assistant message, whichever way it came."""
+        if self.header("content-type") == "application/json":
+            found: dict[str, Any] = self.json()["choices"][0]["message"]
+            return found
+        return joined(json.loads(e) for e in self.events if e != b"[DONE]")
+
+    @property
+    def session(self) -> str:
+        found = self.header("x-context-session")
+        assert found is not None
+        return found
+
+
+def joined(chunks: Iterator[dict[str, Any]]) -> dict[str, Any]:
+    """The message that chunks add up to, as a plain client joins them."""
+    message: dict[str, Any] = {"role": "assistant", "content": None}
+    calls: dict[int, dict[str, Any]] = {}
+    for chunk in chunks:
+        for choice in chunk.get("choices", ()):
+            delta = choice["delta"]
+            if delta.get("content"):
+                message["content"] = (message["content"] or "") + delta["content"]
+            for part in delta.get("tool_calls") or ():
+                call = calls.setdefault(
+                    part["index"], {"id": "", "type": "function", "function": {"name": "", "arguments": ""}}
+                )
+                call["id"] += part.get("id") or ""
+                call["function"]["name"] += part["function"].get("name") or ""
+                call["function"]["arguments"] += part["function"].get("arguments") or ""
+    if calls:
+        message["tool_calls"] = [calls[n] for n in sorted(calls)]
+    return message
+
+
+def heard(raw: bytes) -> Heard:
+    """The one answer in these bytes."""
+    head, _, rest = raw.partition(b"\r\n\r\n")
+    line, *fields = head.split(b"\r\n")
+    headers = [(k, v.strip()) for k, _, v in (f.partition(b":") for f in fields)]
+    named = {k.lower(): v for k, v in headers}
+    if named.get(b"transfer-encoding") != b"chunked":
+        length = int(named.get(b"content-length", b"0"))
+        return Heard(int(line.split()[1]), headers, rest, len(rest) == length)
+    body, whole = b"", False
+    while b"\r\n" in rest:
+        size, _, rest = rest.partition(b"\r\n")
+        count = int(size, 16)
+        whole = count == 0
+        body, rest = body + rest[:count], rest[count + 2 :]
+    return Heard(int(line.split()[1]), headers, body, whole)
+
+
+@dataclass
+class Running:
+    """A proxy that answers on `port`."""
+
+    app: ContextProxy
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    @property
+    def metrics(self) -> Metrics:
+        return self.app.parts.metrics
+
+    async def post(
+        self, body: bytes | dict[str, Any], *lines: bytes, path: str = CHAT, key: str = "sk-one", seconds: float = 10.0
+    ) -> Heard:
+        """One POST on a connection of its own; `lines` are further header lines."""
+        raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+        head = (b"content-type: application/json", b"authorization: Bearer " + key.encode())
+        return heard(await ask(self.port, post(path, raw, *head, *lines), seconds))
+
+    async def rows(self, text: str, *args: Any) -> list[tuple[Any, ...]]:
+        """What the store holds, once it has written all that it was given."""
+        async with asyncio.timeout(5):
+            while self.app.store.queued:
+                await asyncio.sleep(0.005)
+        store: Any = self.app.store
+        found: list[tuple[Any, ...]] = await store._fetch(for_sqlite(text), args)
+        return found
+
+    async def outcomes(self) -> list[tuple[Any, ...]]:
+        """(status, http status, fallback) of each exchange, oldest first."""
+        return await self.rows("SELECT status, http_status, fallback FROM exchanges ORDER BY started_at")
+
+    async def outcome(self, seconds: float = 2.0) -> tuple[Any, ...]:
+        """The last exchange's, once it has one."""
+        async with asyncio.timeout(seconds):
+            while True:
+                found = await self.outcomes()
+                if found and found[-1][0] != "open":
+                    return found[-1]
+                await asyncio.sleep(0.01)
+
+    def count(self, metric: str, **labels: str) -> float:
+        return self.metrics.registry.get_sample_value(f"context_proxy_{metric}", labels) or 0.0
+
+
+def settings_for(upstream: int | str, **tree: Any) -> Settings:
+    """Settings for one upstream (its port, or what `upstream` may be); plain where a test does not say otherwise."""
+    url = f"http://127.0.0.1:{upstream}/v1" if isinstance(upstream, int) else upstream
+    defaults: dict[str, Any] = {"db": ":memory:", "policy": "passthrough", "tokens": {"count": "estimate"}}
+    named = {} if "upstreams" in tree else {"upstream": url}
+    return Settings.model_validate(defaults | named | tree)
+
+
+def server_of(app: ContextProxy) -> uvicorn.Server:
+    """A server as `context-proxy serve` makes one, on a port that is free."""
+    config = uvicorn.Config(
+        app, host="127.0.0.1", port=0, log_level="critical", lifespan="on", http="httptools", ws="none",
+        server_header=False, date_header=False, proxy_headers=False, access_log=False, timeout_graceful_shutdown=1,
+    )  # fmt: skip
+    return uvicorn.Server(config)
+
+
+@asynccontextmanager
+async def running(
+    upstream: int | str, *, before: Callable[[ContextProxy], None] | None = None, **tree: Any
+) -> AsyncIterator[Running]:
+    """The proxy in this event loop. `before` may change the app before it starts."""
+    app = create_app(settings_for(upstream, **tree))
+    if before is not None:
+        before(app)
+    server = server_of(app)
+    task = asyncio.create_task(server.serve())
+    while not server.started:
+        if task.done():
+            raise AssertionError("the server did not start")
+        await asyncio.sleep(0.005)
+    try:
+        yield Running(app, server.servers[0].sockets[0].getsockname()[1])
+    finally:
+        server.should_exit = True
+        await task
+
+
+@contextmanager
+def running_beside(upstream: int | str, **tree: Any) -> Iterator[Running]:
+    """The same in a thread of its own, for clients that block."""
+    app = create_app(settings_for(upstream, **tree))
+    server = server_of(app)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    try:
+        waiting = threading.Event()
+        while not server.started:
+            assert thread.is_alive(), "the server did not start"
+            waiting.wait(0.01)
+        yield Running(app, server.servers[0].sockets[0].getsockname()[1])
+    finally:
+        server.should_exit = True
+        thread.join(10)
+
+
+@dataclass
+class Agent:
+    """A client that keeps its history as agents do, and sends all of it each time."""
+
+    proxy: Running
+    lines: tuple[bytes, ...] = ()
+    key: str = "sk-one"
+    path: str = CHAT
+    stream: bool = False
+    more: dict[str, Any] = field(default_factory=dict)
+    messages: list[dict[str, Any]] = field(default_factory=list)
+
+    async def say(self, text: str | None = None, *lines: bytes, **more: Any) -> Heard:
+        """Ask (with `text` as a new user message, or as the history stands) and remember the answer."""
+        if text is not None:
+            self.messages.append({"role": "user", "content": text})
+        found = await self.send(*lines, **more)
+        assert found.status == 200, found.body
+        self.messages.append(found.message)
+        return found
+
+    async def send(self, *lines: bytes, **more: Any) -> Heard:
+        """Ask, and remember nothing."""
+        body = {"model": "m", "messages": self.messages, **self.more, **more}
+        if self.stream:
+            body["stream"] = True
+        return await self.proxy.post(body, *self.lines, *lines, path=self.path, key=self.key)
+
+    def brings(self, *contents: str) -> None:
+        """The results of the last answer's calls."""
+        calls = self.messages[-1]["tool_calls"]
+        for call, content in zip(calls, contents, strict=True):
+            self.messages.append({"role": "tool", "tool_call_id": call["id"], "content": content})

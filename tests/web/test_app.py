@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.errors import ConfigError
+from proxy.settings import Settings
+from proxy.store.memory import MemoryStore
+from proxy.store.sqlite import SqliteStore
+from proxy.web.app import ContextProxy, create_app, make_policies, make_store
+from tests.faulty import Connection, Request, ask, faulty, post
+from tests.running import Agent, heard, running, settings_for
+from tests.scripted import Scripted, reply
+
+HELLO = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
+
+
+def url(port: int) -> str:
+    return f"http://127.0.0.1:{port}/v1"
+
+
+def get(path: str) -> bytes:
+    return b"GET %b HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n" % path.encode()
+
+
+@pytest.mark.parametrize("base", ["/v1", ""])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/chat/completions"])
+@pytest.mark.parametrize("scope", ["", "/s/alpha"])
+async def test_chat_is_found_with_and_without_v1_on_either_side(scope: str, path: str, base: str) -> None:
+    model = Scripted("Well.")
+    async with faulty(model) as upstream, running(f"http://127.0.0.1:{upstream.port}{base}") as proxy:
+        found = await proxy.post(HELLO, path=scope + path)
+        assert found.status == 200
+        assert found.header("x-context-session") is not None
+        assert (found.session == "alpha") == bool(scope)
+    asked = base + "/chat/completions" if base else path
+    assert model.received[0].line == f"POST {asked} HTTP/1.1".encode()
+
+
+@pytest.mark.parametrize("scope", ["", "/s/alpha"])
+async def test_every_other_path_and_method_goes_through_byte_for_byte(scope: str) -> None:
+    said = [
+        ("GET", "/v1/models?limit=2", b""),
+        ("GET", "/v1/models/a%2Fb", b""),
+        ("POST", "/v1/responses", b'{"input": "\\u00e4", "input": NaN}'),
+        ("POST", "/v1/embeddings", b'{"model":"m","input":[1,2]}'),
+        ("PUT", "/v1/files/x%20y", b"\x00\x01\xff"),
+        ("DELETE", "/v1/files/1", b""),
+        ("GET", "/v1/chat/completions", b""),
+        ("POST", "/v1/chat/completions/abc", b"{}"),
+        ("PATCH", "/somewhere/else", b"abc"),
+    ]
+
+    async def echo(request: Request, there: Connection) -> None:
+        await reply(there, b"201 Made", request.line + b"|" + request.body, b"x-own: 1", b"x-own: 2")
+
+    async with faulty(echo) as upstream, running(f"http://127.0.0.1:{upstream.port}") as proxy:
+        for method, path, body in said:
+            raw = post(scope + path, body).replace(b"POST", method.encode(), 1)
+            found = heard(await ask(proxy.port, raw))
+            assert found.status == 201
+            assert found.body == f"{method} {path} HTTP/1.1|".encode() + body
+            assert [v for k, v in found.headers if k == b"x-own"] == [b"1", b"2"]
+    assert [r.body for r in upstream.requests] == [body for _, _, body in said]
+
+
+async def test_our_own_pages_are_not_the_upstreams() -> None:
+    async with faulty(Scripted()) as upstream, running(upstream.port) as proxy:
+        for path in ("/healthz", "/readyz", "/metrics", "/api/nothing", "/dashboard"):
+            found = heard(await ask(proxy.port, get(path)))
+            assert found.status in (200, 404)
+    assert upstream.requests == []
+
+
+async def test_a_session_in_the_path_may_be_percent_encoded() -> None:
+    async with faulty(Scripted()) as upstream, running(upstream.port) as proxy:
+        plain = await proxy.post(HELLO, path="/s/two%20words/v1/chat/completions")
+        slash = await proxy.post(HELLO, path="/s/a%2Fb/v1/chat/completions")
+    assert plain.session == "two words"
+    assert slash.session == "a/b"
+
+
+async def test_unmanaged_traffic_is_counted_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with faulty(Scripted()) as upstream, running(upstream.port) as proxy:
+        with caplog.at_level(logging.WARNING, "proxy.web.app"):
+            for _ in range(3):
+                await proxy.post({"input": "a"}, path="/v1/responses")
+        assert proxy.count("unmanaged_total", path="/v1/responses") == 3
+    assert len([r for r in caplog.records if "/v1/responses" in r.getMessage()]) == 1
+
+
+async def test_several_upstreams_are_told_apart_by_the_model() -> None:
+    first, second = Scripted("I am the first."), Scripted("I am the second.")
+    async with faulty(first) as one, faulty(second) as two:
+        upstreams = {
+            "one": {"base_url": url(one.port), "models": ["gpt-*"]},
+            "two": {"base_url": url(two.port), "models": ["claude-*", "other"], "policy": "thrifty"},
+        }
+        async with running("", upstreams=upstreams) as proxy:
+            for model, text in (("gpt-5", "first"), ("claude-x", "second"), ("other", "second"), ("nobody's", "first")):
+                found = await proxy.post(HELLO | {"model": model})
+                assert text in found.message["content"]
+            odd = await proxy.post(b'{"model":"claude-x","messages":[]}')
+            assert odd.message["content"] == "I am the second."
+            await proxy.post({"model": "claude-x", "input": "a"}, path="/v1/embeddings")
+            await ask(proxy.port, get("/v1/models"))
+            policies = await proxy.rows("SELECT upstream, policy FROM exchanges ORDER BY started_at")
+    assert policies == [("one", "passthrough"), ("two", "thrifty"), ("two", "thrifty"), ("one", "passthrough")]
+    assert second.received[-1].line == b"POST /v1/embeddings HTTP/1.1"
+    assert first.received[-1].line == b"GET /v1/models HTTP/1.1"
+
+
+async def test_an_upstream_with_a_key_of_its_own_never_sees_the_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UPSTREAM_KEY", "sk-the-upstreams-own")
+    model = Scripted()
+    async with faulty(model) as upstream:
+        upstreams = {"a": {"base_url": url(upstream.port), "api_key_env": "UPSTREAM_KEY"}}
+        async with running("", upstreams=upstreams) as proxy:
+            await proxy.post(HELLO, key="sk-the-clients")
+    assert model.received[0].all(b"authorization") == [b"Bearer sk-the-upstreams-own"]
+    assert b"sk-the-clients" not in model.received[0].raw
+
+
+async def test_our_own_headers_do_not_reach_the_upstream() -> None:
+    model = Scripted()
+    async with faulty(model) as upstream, running(upstream.port) as proxy:
+        await proxy.post(HELLO, b"x-context-session: a", b"x-context-key: b", b"x-session-id: c")
+    assert b"x-context" not in model.received[0].raw
+    assert model.received[0].all(b"x-session-id") == [b"c"]
+
+
+async def test_the_demo_answers_where_no_upstream_is_named() -> None:
+    async with running("") as proxy:
+        agent = Agent(proxy, stream=True)
+        assert "demo" in (await agent.say("Hello")).message["content"]
+
+
+async def test_a_websocket_is_refused() -> None:
+    said: list[Any] = []
+    app = create_app(settings_for("demo"))
+
+    async def send(message: Any) -> None:
+        said.append(message)
+
+    await app({"type": "websocket", "path": "/v1/realtime"}, None, send)  # type: ignore[arg-type]
+    assert said == [{"type": "websocket.close", "code": 1008}]
+
+
+async def test_a_store_that_cannot_be_opened_refuses_the_start(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite3"
+    held = SqliteStore(path)
+    await held.open()
+    said: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "lifespan.startup"}
+
+    async def send(message: Any) -> None:
+        said.append(message)
+
+    await create_app(settings_for("demo", db=str(path)))({"type": "lifespan"}, receive, send)
+    await held.close()
+    assert said[0]["type"] == "lifespan.startup.failed"
+    assert str(path) in said[0]["message"]
+
+
+def test_the_store_is_the_one_that_the_settings_name(tmp_path: Path) -> None:
+    assert isinstance(make_store(Settings(db=":memory:")), MemoryStore)
+    assert isinstance(make_store(Settings(db=str(tmp_path / "a.sqlite3"))), SqliteStore)
+    with pytest.raises(ConfigError, match="db") as refused:
+        make_store(Settings(db="postgresql://me:secret@host/db"))
+    assert "secret" not in str(refused.value)
+
+
+def test_settings_go_into_every_policy() -> None:
+    settings = settings_for("demo", state={"ask": "never", "guidelines": "Read on."}, groups={"observation": ["^OUT:"]})
+    for policy in make_policies(settings).values():
+        assert policy.ask == "never"
+        assert policy.guidelines == "Read on."
+        assert policy.observation is not None
+        assert policy.observation.search("OUT: 1")
+
+
+def test_a_policy_of_the_users_own_is_found_and_a_wrong_one_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text('name = "mine"\nschedule = "over_budget"\n')
+    assert make_policies(settings_for("demo", policies_dir=str(tmp_path)))["mine"].schedule == "over_budget"
+    (tmp_path / "mine.toml").write_text('name = "mine"\nschedule = "sometimes"\n')
+    with pytest.raises(ConfigError, match="sometimes"):
+        make_policies(settings_for("demo", policies_dir=str(tmp_path)))
+
+
+def test_an_app_can_be_made_of_settings_or_of_single_values() -> None:
+    assert create_app(Settings(db=":memory:", port=1)).settings.port == 1
+    assert isinstance(create_app(db=":memory:", policy="observe", host=None), ContextProxy)
+
+
+async def test_what_was_stored_is_on_disk_after_a_stop(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite3"
+    async with faulty(Scripted("Well.")) as upstream, running(upstream.port, db=str(path)) as proxy:
+        await proxy.post(HELLO, b"x-context-session: a")
+    again = SqliteStore(path)
+    await again.open()
+    assert (await again.count())["messages"] == 2
+    await again.close()
