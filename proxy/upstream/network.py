@@ -25,8 +25,10 @@ from proxy.upstream.target import Target
 HIGH_WATER: Final = 256 * 1024
 """Bytes received and not yet asked for, above which the socket is no longer read: back-pressure."""
 
-KEPT_S: Final = 30.0
-"""How long an idle connection is kept. Whether the upstream has closed it is looked at before it is used again."""
+KEPT_S: Final = 4.0
+"""How long an idle connection is kept: less than the 5 s after which uvicorn (so vLLM and LiteLLM) and Node close
+theirs, since a request that crosses such a close is lost, and must not be sent twice. Clients' own pools do not keep
+theirs longer (httpx: 5 s). One that the upstream has closed already is not used again."""
 
 
 class Stream(httpcore2.AsyncNetworkStream, asyncio.Protocol):
