@@ -135,15 +135,16 @@ def _read_rest(
 ) -> tuple[dict[str, tuple[int, int]], tuple[Message, ...]] | None:
     """(spans, messages) of a body that begins with `front`, None where the rest does not go on from there."""
     rest = body[len(front.text) :].lstrip(b" \t\r\n")
-    if rest[:1] == b",":
+    more = rest[:1] == b","
+    if more:
         rest = rest[1:]
     elif rest[:1] != b"]":
         return None
     # Everything behind the known messages, made a body of its own: its spans are those wanted, moved by `by`.
     members = slices.members(_OPEN + rest)
     inside = slices.elements((_OPEN + rest)[members[0].start : members[0].end]) if members else None
-    if members is None or inside is None:
-        return None
+    if members is None or inside is None or more != bool(inside):
+        return None  # a comma with nothing behind it among them
     by = len(body) - len(rest) - len(_OPEN)
     spans = dict(front.spans)
     spans["messages"] = (front.start, members[0].end + by)
