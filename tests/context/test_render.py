@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from proxy.chat import key
+from proxy.context.plan import Edit, Insert
+from proxy.context.render import Rendering, edited, render, visible
+from tests.conversations import WEIGH, assistant, message, messages, result, system, user
+
+TALK = messages(system("Be."), user("go"), assistant("so", "1"), result("1", "long text"), assistant("done"))
+KEYS = key.chain("", TALK)
+
+
+def edit(n: int, action: str, text: str | None = None, after: int = 7) -> Edit:
+    return Edit(KEYS[n], action, text, "s", "r", 50, after)  # type: ignore[arg-type]
+
+
+def made(*edits: Edit, inserts: dict[int, list[Insert]] | None = None, after: tuple[Insert, ...] = ()) -> Rendering:
+    return render(TALK, KEYS, {e.key: e for e in edits}, [WEIGH(m) for m in TALK], inserts or {}, after)
+
+
+def test_untouched_messages_are_the_very_slices() -> None:
+    found = made()
+    assert all(raw is m.raw for raw, m in zip(found.raws, TALK, strict=True))
+    assert found.marks == [m.form for m in TALK]
+    assert found.sizes == [WEIGH(m) for m in TALK]
+
+
+def test_each_action_makes_the_bytes_it_says() -> None:
+    one = TALK[2]
+    assert edited(one, None) is one.raw
+    assert edited(one, edit(2, "gone")) is None
+    assert edited(one, edit(2, "text", "x")) == one.raw.replace(b'"so"', b'"x"')
+    assert edited(one, edit(2, "append", "!")) == one.raw.replace(b'"so"', b'"so!"')
+    assert json.loads(edited(one, edit(2, "text_only")) or b"") == {"role": "assistant", "content": "so"}
+
+
+def test_edited_bytes_are_made_once() -> None:
+    one = edit(3, "text", "x")
+    assert edited(TALK[3], one) is edited(TALK[3], edit(3, "text", "x"))
+    assert edited(TALK[3], edit(3, "text", "y")) != edited(TALK[3], one)
+
+
+def test_the_visible_text_is_that_which_goes_out() -> None:
+    one = TALK[3]
+    assert visible(one, None) == "long text"
+    assert visible(one, edit(3, "text", "x")) == "x"
+    assert visible(one, edit(3, "append", "!")) == "long text!"
+    assert visible(TALK[2], edit(2, "text_only")) == "so"
+
+
+def test_edited_messages_weigh_what_their_edits_say_and_those_gone_are_not_there() -> None:
+    found = made(edit(3, "text", "x", after=5), edit(4, "gone"))
+    assert found.sizes == [WEIGH(m) for m in TALK[:3]] + [5]
+    assert [out.text for out in found.outs] == ["Be.", "go", "so", "x"]
+
+
+def test_a_system_message_is_not_touched_by_its_neighbours_edit() -> None:
+    talk = messages(user("a"), system("b"))
+    keys = key.chain("", talk)
+    found = render(talk, keys, {keys[0]: Edit(keys[0], "gone", None, "s", "", 5, 0)}, [5, 5], {}, ())
+    assert found.raws == [talk[1].raw]
+
+
+def test_the_rules_see_whether_a_message_still_makes_calls() -> None:
+    assert [out.calls for out in made().outs] == [False, False, True, False, False]
+    assert not any(out.calls for out in made(edit(2, "text_only")).outs)
+
+
+def test_an_insert_at_the_tail_is_not_in_the_mark_and_one_in_the_system_message_is() -> None:
+    plain = made()
+    tail = made(inserts={1: [Insert("tail", "ask", "\n\nask")]})
+    assert json.loads(tail.raws[1])["content"] == "go\n\nask"
+    assert tail.marks == plain.marks
+    one = made(inserts={0: [Insert("system", "state", "\n\none")]})
+    other = made(inserts={0: [Insert("system", "state", "\n\nother")]})
+    assert json.loads(one.raws[0])["content"] == "Be.\n\none"
+    assert len({plain.marks[0], one.marks[0], other.marks[0]}) == 3
+    assert one.marks[1:] == plain.marks[1:]
+
+
+def test_an_insert_stands_behind_an_edit_of_the_same_message() -> None:
+    found = made(edit(1, "append", "!"), inserts={1: [Insert("tail", "a", " A"), Insert("tail", "b", " B")]})
+    assert json.loads(found.raws[1])["content"] == "go! A B"
+    assert found.outs[1].text == "go! A B"
+
+
+def test_texts_after_the_end_are_one_user_message_of_ours() -> None:
+    found = made(after=(Insert("tail", "a", "\n\nA"), Insert("tail", "b", "\n\nB")))
+    assert json.loads(found.raws[-1]) == {"role": "user", "content": "A\n\nB"}
+    assert found.outs[-1].message is None
+    assert found.marks[-1] == b""
+    assert made().raws == found.raws[:-1]
+
+
+def test_a_message_without_text_cannot_be_given_another() -> None:
+    bare = message(assistant(None, "1"))
+    with pytest.raises(ValueError, match="no text"):
+        edited(bare, edit(2, "text", "x"))
