@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -19,8 +20,10 @@ from proxy.errors import NotManaged, StoreUnavailable
 from proxy.exchange import identify, record
 from proxy.exchange.finish import lost
 from proxy.exchange.parts import Incoming, Parts
-from proxy.exchange.record import Turn
+from proxy.exchange.record import Forms, Turn
 from proxy.upstream.client import Target
+
+log = logging.getLogger(__name__)
 
 LARGE = 256 * 1024
 """Bytes of a body from which it is read in a worker thread: the loop must not be held for 20 ms."""
@@ -64,10 +67,14 @@ async def prepare(parts: Parts, incoming: Incoming) -> tuple[Turn, Target]:
         began=parts.now(),
         front=front,
     )
-    forms = record.ingest(parts.threads, turn, turn.began)
-    await _decide(parts, turn)
-    record.planned(turn, forms, turn.began)
-    await _commit(parts, turn)
+    try:
+        forms = record.ingest(parts.threads, turn, turn.began)
+        await _decide(parts, turn)
+        await _commit(parts, turn, forms)
+    except BaseException:
+        # Memory has moved on, and what it takes for stored may not be: the next request reads it back.
+        parts.threads.forget(place.thread.memory)
+        raise
     return turn, target
 
 
@@ -113,20 +120,29 @@ def _model(parts: Parts, name: str) -> Model:
 
 
 async def _decide(parts: Parts, turn: Turn, *, frozen: bool = False) -> None:
-    """Plan the turn and make the body to send."""
-    thread = turn.place.thread
-    state = thread.state
+    """Plan the turn and make the body to send. Whatever goes wrong while planning, the turn goes on with the body as it
+    came, and is remembered as any other."""
+    state = turn.place.thread.state
     if turn.request.model in parts.limits:
         state = replace(state, limit=parts.limits[turn.request.model])
-    if turn.policy.mode == "passthrough" or state.stopped is not None:
-        turn.plan = _measured(turn, state)
-    else:
-        turn.plan = await _rewrite(parts, turn, state, frozen=frozen)
-    plan = turn.plan
-    if turn.policy.mode != "rewrite" or state.stopped is not None:
-        # A stopped thread goes on as it comes: its old edits may be what the upstream refused, and so may our asking for usage.
+    # A stopped thread goes on as it comes: its old edits may be what the upstream refused, and so may asking for usage.
+    rewriting = turn.policy.mode == "rewrite" and state.stopped is None
+    try:
+        if turn.policy.mode == "passthrough" or state.stopped is not None:
+            turn.plan = _measured(turn, state)
+        else:
+            turn.plan = await _rewrite(parts, turn, state, frozen=frozen)
+    except Exception as problem:  # P4: a stage may be anybody's code; counted and logged, and the original goes out
+        turn.fallback = problem.reason if isinstance(problem, NotManaged) else "error"
+        parts.metrics.bypasses_total.labels(reason=turn.fallback).inc()
+        if not isinstance(problem, NotManaged):
+            parts.metrics.swallowed_total.labels(where="plan").inc()
+            log.exception("planning failed; the request goes on as it came")
+        turn.plan, rewriting = _measured(turn, state), False
+    if not rewriting:
         turn.observed, turn.body = True, turn.request.body
         return
+    plan = turn.plan
     if plan.refused:
         turn.fallback = f"rule {plan.refused}"
         parts.metrics.refusals_total.labels(rule=plan.refused).inc()
@@ -164,23 +180,48 @@ def _measured(turn: Turn, state: Session) -> Plan:
     return replace(record.EMPTY, edits=state.edits, marks=marks, sizes=sizes, keys=turn.keys, before=total, after=total)
 
 
-async def _commit(parts: Parts, turn: Turn) -> None:
+async def _commit(parts: Parts, turn: Turn, forms: Forms) -> None:
     """Store what is known before upstream is asked. New edits wait to be durable, 250 ms at most: a crash or another
-    replica then repeats them, never decides again; where the store does not answer, the request goes out without them.
+    replica then repeats them, never decides again; where the store does not answer, the request goes out without them
+    (but for literal policies, which decide anew with every request anyway).
+
+    Raises StoreUnavailable where storing is required and does not succeed.
     """
     thread = turn.place.thread
+    required = parts.settings.store.persist == "required"
+    number = thread.number
+    new = turn.plan.new if turn.policy.mode == "rewrite" else ()
+    if turn.policy.mode == "rewrite":
+        record.edited(turn, turn.began)
+    if not (required or new):
+        record.exchanged(turn, forms, turn.began, thread.number)
+        _put(parts, turn)
+        return
+    # The exchange follows by itself: it has to say with which edits the request went out.
+    written = _put(parts, turn)
+    try:
+        await asyncio.wait_for(asyncio.shield(written), parts.settings.limits.commit_wait_ms / 1000)
+    except (TimeoutError, StoreUnavailable) as problem:
+        if required:
+            raise StoreUnavailable("what the request needs could not be stored in time") from problem
+        if not turn.policy.literal:
+            parts.metrics.bypasses_total.labels(reason="edits_not_stored").inc()
+            turn.fallback = "store"
+            await _decide(parts, turn, frozen=True)
+            record.exchanged(turn, forms, turn.began, number)
+            _put(parts, turn)
+            return
+    for edit in new:
+        parts.metrics.edits_total.labels(stage=edit.stage).inc()
+    if new:
+        thread.state = replace(thread.state, edits=turn.plan.edits)
+    record.exchanged(turn, forms, turn.began, thread.number)
+    _put(parts, turn)
+
+
+def _put(parts: Parts, turn: Turn) -> asyncio.Future[None]:
+    """Give the turn's rows to the store; where they are lost, the session is forgotten and read back."""
     rows, turn.rows = turn.rows, []
     written = parts.store.put(rows)
     written.add_done_callback(lambda done: lost(parts, turn, done))
-    if not (turn.policy.mode == "rewrite" and turn.plan.new):
-        return
-    try:
-        await asyncio.wait_for(asyncio.shield(written), parts.settings.limits.commit_wait_ms / 1000)
-    except (TimeoutError, StoreUnavailable):
-        parts.metrics.bypasses_total.labels(reason="edits_not_stored").inc()
-        turn.fallback = "store"
-        await _decide(parts, turn, frozen=True)
-        return
-    for edit in turn.plan.new:
-        parts.metrics.edits_total.labels(stage=edit.stage).inc()
-    thread.state = replace(thread.state, edits=turn.plan.edits)
+    return written

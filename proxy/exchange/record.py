@@ -115,13 +115,16 @@ def ingest(threads: Threads, turn: Turn, now: float) -> Forms:
     return _ingest_messages(threads, turn, now)
 
 
-def planned(turn: Turn, forms: Forms, now: float) -> None:
-    """Put the rows of what was planned on the turn: new edits, the exchange, where the thread stands."""
+def edited(turn: Turn, now: float) -> None:
+    """Put the rows of new edits on the turn, and of those that are taken back."""
+    turn.rows += edit_rows(turn, turn.plan.new, now)
+    turn.rows += _withdrawn(turn, now)
+
+
+def exchanged(turn: Turn, forms: Forms, now: float, edits: int) -> None:
+    """Put the exchange on the turn, and where its thread stands. edits: the number of the newest edit in force."""
     thread = turn.place.thread
-    if turn.policy.mode == "rewrite":
-        turn.rows += edit_rows(turn, turn.plan.new, now)
-        turn.rows += _withdrawn(turn, now)
-    turn.rows.append(_exchange_row(turn, forms, now))
+    turn.rows.append(_exchange_row(turn, forms, now, edits))
     turn.rows.append(HeadRow(turn.tenant, thread.session, thread.name, turn.head, None, now, thread.state.stopped))
 
 
@@ -230,7 +233,7 @@ def _form(turn: Turn, form: bytes, body: bytes) -> str:
     return form.hex()
 
 
-def _exchange_row(turn: Turn, forms: Forms, now: float) -> ExchangeRow:
+def _exchange_row(turn: Turn, forms: Forms, now: float, edits: int) -> ExchangeRow:
     plan, thread = turn.plan, turn.place.thread
     start, end = turn.request.spans["messages"]
     envelope = turn.request.body[:start] + b"[]" + turn.request.body[end:]
@@ -246,7 +249,7 @@ def _exchange_row(turn: Turn, forms: Forms, now: float) -> ExchangeRow:
         messages=len(turn.keys),
         envelope=bytes.fromhex(_form(turn, key.form(envelope), envelope)),
         forms=msgspec.json.encode(forms),
-        edits=thread.number,
+        edits=edits,
         inserts=msgspec.json.encode(Sent(inserts, turn.usage_added, plan.messages is None or turn.observed)),
         policy=turn.policy.name,
         schedule=turn.policy.schedule,

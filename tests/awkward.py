@@ -1,0 +1,57 @@
+"""A store that fails or lingers as told, in front of one that works."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from proxy.errors import StoreUnavailable
+from proxy.store.base import Row
+from proxy.store.memory import MemoryStore
+from proxy.web.app import ContextProxy
+
+
+class Awkward(MemoryStore):
+    """reads, writes: whether they work. hold: writes are done, but nobody is told until `release` is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads = True
+        self.writes = True
+        self.hold = False
+        self._held: list[asyncio.Future[None]] = []
+
+    def put(self, rows: Sequence[Row]) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if not self.writes:
+            future.set_exception(StoreUnavailable("the disk is full."))
+            future.exception()
+            return future
+        done = super().put(rows)
+        if not self.hold:
+            return done
+        self._held.append(future)
+        return future
+
+    def release(self) -> None:
+        """Tell what was held back."""
+        self.hold = False
+        for future in self._held:
+            if not future.done():
+                future.set_result(None)
+        self._held.clear()
+
+    async def _fetch(self, text: str, args: Sequence[Any]) -> list[tuple[Any, ...]]:
+        if not self.reads:
+            raise StoreUnavailable("a read failed.")
+        return await super()._fetch(text, args)
+
+
+def put_in(store: Awkward) -> Callable[[ContextProxy], None]:
+    """Lets an app work with this store; for `running(before=...)`."""
+
+    def before(app: ContextProxy) -> None:
+        app.store = app.parts.store = app.parts.threads.store = store
+
+    return before

@@ -1,0 +1,251 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from proxy.context.plan import Proposal, View
+from proxy.context.stage import When
+from tests.awkward import Awkward, put_in
+from tests.faulty import faulty
+from tests.running import Agent, running
+from tests.scripted import Scripted, calls
+
+HELLO = {"model": "m", "messages": [{"role": "system", "content": "Be."}, {"role": "user", "content": "Hello"}]}
+LONG = "\n".join(f"line {n} of a long result" for n in range(200))
+
+
+@dataclass(frozen=True, slots=True)
+class Spoil:
+    """A stage of a user's own that does what it must not, when the last message says so."""
+
+    when: ClassVar[When] = "schedule"
+
+    def __call__(self, view: View) -> Iterable[Proposal]:
+        """Raises, lingers, leaves half a step out, or nothing."""
+        text = view.messages[-1].text
+        if "raise" in text:
+            raise ZeroDivisionError("a mistake in a stage")
+        if "linger" in text:
+            time.sleep(0.4)
+        if "recurse" in text:
+            raise RecursionError
+        if "break" in text:
+            yield Proposal(1, "text", "spoil", "no reason", 1, text="", since=0)
+
+
+@pytest.fixture
+def spoilt(tmp_path: Path) -> str:
+    """A folder with a policy that has such a stage."""
+    policy = 'name = "spoilt"\nschedule = "always"\nask = "never"\n[[stages]]\nuse = "{}:Spoil"\n'
+    (tmp_path / "spoilt.toml").write_text(policy.format(__name__))
+    return str(tmp_path)
+
+
+@pytest.mark.parametrize("how", ["raise", "recurse"])
+async def test_a_mistake_while_planning_sends_the_original_and_says_so(spoilt: str, how: str) -> None:
+    model = Scripted("Well.")
+    async with faulty(model) as upstream, running(upstream.port, policy="spoilt", policies_dir=spoilt) as proxy:
+        agent = Agent(proxy, (b"x-context-session: a",))
+        first = await agent.say(f"Now {how}")
+        second = await agent.say("Now do nothing")
+        assert first.header("x-context-fallback") == "error"
+        assert second.header("x-context-fallback") is None
+        assert proxy.count("bypasses_total", reason="error") == 1
+        stored = await proxy.rows("SELECT body FROM messages ORDER BY seq")
+        assert [json.loads(body)["content"] for (body,) in stored] == [m["content"] for m in agent.messages]
+    assert model.received[0].body == json.dumps({"model": "m", "messages": agent.messages[:1]}).encode()
+
+
+async def test_planning_that_takes_too_long_is_given_up(spoilt: str) -> None:
+    model = Scripted("Well.")
+    tree: dict[str, Any] = {"policy": "spoilt", "policies_dir": spoilt, "limits": {"plan_ms": 100}}
+    async with faulty(model) as upstream, running(upstream.port, **tree) as proxy:
+        agent = Agent(proxy, (b"x-context-session: a",))
+        agent.messages = [{"role": "user", "content": "a" * 300_000}, {"role": "assistant", "content": "Yes."}]
+        started = time.monotonic()
+        found = await agent.say("Now linger")
+        assert time.monotonic() - started < 0.35
+        assert found.header("x-context-fallback") == "timeout"
+        assert (await agent.say("Now do nothing")).header("x-context-fallback") is None
+        assert len(await proxy.rows("SELECT key FROM messages")) == len(agent.messages)
+    assert model.received[0].body == json.dumps({"model": "m", "messages": agent.messages[:3]}).encode()
+
+
+async def test_a_plan_that_breaks_a_rule_is_thrown_away(spoilt: str) -> None:
+    model = Scripted("Well.")
+    async with faulty(model) as upstream, running(upstream.port, policy="spoilt", policies_dir=spoilt) as proxy:
+        agent = Agent(proxy, messages=[{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])
+        found = await agent.say("Now break it")
+        assert found.header("x-context-fallback") == "rule W8"
+        assert proxy.count("refusals_total", rule="W8") == 1
+        assert (await proxy.outcome())[2] == "rule W8"
+    assert model.last["messages"] == agent.messages[:3]
+
+
+async def test_observe_records_a_plan_and_sends_the_original(tmp_path: Path) -> None:
+    steps = [calls((f"call_{n:09}", "look"), n=n) for n in range(30)]
+    model = Scripted(*steps, "Done.")
+    async with faulty(model) as upstream, running(upstream.port, policy="observe") as proxy:
+        agent = Agent(proxy, (b"x-context-session: a",), stream=True)
+        await agent.say("Look at all of them")
+        for _ in range(29):
+            agent.brings(LONG)
+            await agent.say()
+        agent.brings(LONG)
+        found = await agent.say()
+        before, after = (int(n) for n in str(found.header("x-context-tokens")).split(", "))
+        stored = await proxy.rows("SELECT tokens_before, tokens_after FROM exchanges ORDER BY started_at")
+        assert await proxy.rows("SELECT key FROM edits") == []
+    assert before == after, "nothing was taken out of what went upstream"
+    assert stored[-1][0] == before
+    assert stored[-1][1] < before * 0.8, "what it would have saved is on record"
+    for n, received in enumerate(model.received):
+        sent = {"model": "m", "messages": agent.messages[: 1 + 2 * n], "stream": True}
+        assert received.body == json.dumps(sent).encode()
+
+
+async def edited(agent: Agent, upto: int = 30) -> None:
+    """Let the agent work until thrifty has made edits, or has had every reason to."""
+    await agent.say("Look at all of them")
+    for _ in range(upto):
+        agent.brings(LONG)
+        await agent.say()
+
+
+def looking() -> Scripted:
+    return Scripted(*[calls((f"call_{n:09}", "look"), n=n) for n in range(200)])
+
+
+async def test_new_edits_are_stored_before_they_are_sent() -> None:
+    model, store = looking(), Awkward()
+    async with faulty(model) as upstream, running(upstream.port, policy="thrifty", before=put_in(store)) as proxy:
+        await edited(Agent(proxy, (b"x-context-session: a",)))
+        exchanges = await proxy.rows("SELECT exchange, count(*) FROM edits GROUP BY exchange")
+        assert proxy.count("edits_total", stage="shorten_results") == sum(n for _, n in exchanges)
+    assert any("left out" in (text or "") for text in model.texts())
+
+
+async def test_a_slow_store_delays_an_answer_by_its_limit_at_most_and_is_told() -> None:
+    model, store = Scripted("Well."), Awkward()
+    async with faulty(model) as upstream, running(upstream.port, policy="thrifty", before=put_in(store)) as proxy:
+        store.hold = True
+        whole = await timed(proxy.post(HELLO), at_least=0.25)
+        assert whole.header("x-context-persist") == "deferred"
+        stream = await timed(proxy.post(HELLO | {"stream": True}), at_least=0.25)
+        assert stream.body.endswith(b": persist deferred\n\ndata: [DONE]\n\n")
+        assert proxy.count("persist_deferred_total") == 2
+        store.release()
+        quick = await timed(proxy.post(HELLO), at_most=0.2)
+        assert quick.header("x-context-persist") is None
+
+
+async def timed(asked: Any, *, at_least: float = 0.0, at_most: float = 0.6) -> Any:
+    started = time.monotonic()
+    found = await asked
+    assert at_least <= time.monotonic() - started <= at_most
+    assert found.status == 200
+    assert found.whole
+    return found
+
+
+async def test_while_the_store_lingers_a_request_goes_out_without_its_new_edits() -> None:
+    model, store = looking(), Awkward()
+    tree: dict[str, Any] = {"policy": "thrifty", "limits": {"commit_wait_ms": 20}}
+    async with faulty(model) as upstream, running(upstream.port, **tree, before=put_in(store)) as proxy:
+        agent = Agent(proxy, (b"x-context-session: a",))
+        store.hold = True
+        await edited(agent)
+        assert proxy.count("bypasses_total", reason="edits_not_stored") > 0
+        assert not any("left out" in (text or "") for text in model.texts())
+        assert (await agent_goes_on(agent)).header("x-context-fallback") == "store"
+        store.release()
+        assert (await agent_goes_on(agent)).header("x-context-fallback") is None
+        assert any("left out" in (text or "") for text in model.texts())
+
+
+async def agent_goes_on(agent: Agent) -> Any:
+    agent.brings(LONG)
+    return await agent.say()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_store_that_cannot_be_written_does_not_fail_a_request(stream: bool) -> None:
+    model, store = Scripted("Well."), Awkward()
+    async with faulty(model) as upstream, running(upstream.port, policy="rolling", before=put_in(store)) as proxy:
+        agent = Agent(proxy, (b"x-context-session: a",), stream=stream)
+        await agent.say("One")
+        store.writes = False
+        await agent.say("Two")
+        assert proxy.count("persist_dropped_total") > 0
+        store.writes = True
+        await agent.say("Three")
+        stored = await proxy.rows("SELECT body FROM messages ORDER BY position")
+        said = [json.loads(body)["content"] for (body,) in stored]
+        assert said == ["One", "Well.", "Two", "Well.", "Three", "Well."], "what was lost is stored when it comes again"
+
+
+async def test_a_store_that_cannot_be_read_lets_the_request_through_untouched() -> None:
+    model, store = Scripted("Well."), Awkward()
+    async with faulty(model) as upstream, running(upstream.port, policy="rolling", before=put_in(store)) as proxy:
+        store.reads = False
+        raw = json.dumps(HELLO).encode()
+        found = await proxy.post(raw, b"x-context-session: a")
+        assert found.status == 200
+        assert found.header("x-context-fallback") == "store"
+        assert proxy.count("bypasses_total", reason="store") == 1
+        store.reads = True
+        assert (await proxy.post(raw, b"x-context-session: a")).header("x-context-fallback") is None
+    assert model.received[0].body == raw
+
+
+@pytest.mark.parametrize("fails", ["reads", "writes"])
+async def test_where_storing_is_required_a_store_that_is_away_refuses_before_upstream_is_asked(fails: str) -> None:
+    model, store, required = Scripted("Well."), Awkward(), {"persist": "required"}
+    async with faulty(model) as upstream, running(upstream.port, store=required, before=put_in(store)) as proxy:
+        setattr(store, fails, False)
+        found = await proxy.post(HELLO, b"x-context-session: a")
+        assert found.status == 503
+        assert found.header("retry-after") == "1"
+        assert model.received == []
+        setattr(store, fails, True)
+        assert (await proxy.post(HELLO, b"x-context-session: a")).status == 200
+
+
+async def test_a_policy_can_be_named_by_the_request_and_an_unknown_one_is_counted() -> None:
+    model = Scripted("Well.")
+    async with faulty(model) as upstream, running(upstream.port, policy="passthrough") as proxy:
+        await proxy.post(HELLO, b"x-context-policy: rolling")
+        await proxy.post(HELLO, b"x-context-policy: nonsense")
+        assert await proxy.rows("SELECT policy FROM exchanges ORDER BY started_at") == [("rolling",), ("passthrough",)]
+        assert proxy.count("swallowed_total", where="unknown_policy") == 1
+
+
+async def test_counting_a_large_request_does_not_hold_the_loop() -> None:
+    model = Scripted("Well.")
+    count = {"count": "exact"}
+    async with faulty(model) as upstream, running(upstream.port, policy="thrifty", tokens=count) as proxy:
+        await proxy.post(HELLO)
+        longest, stop = 0.0, threading.Event()
+
+        async def watch() -> None:
+            nonlocal longest
+            while not stop.is_set():
+                before = time.monotonic()
+                await asyncio.sleep(0.002)
+                longest = max(longest, time.monotonic() - before)
+
+        watching = asyncio.create_task(watch())
+        text = " ".join(f"word{n}" for n in range(150_000))
+        found = await proxy.post({"model": "m", "messages": [{"role": "user", "content": text}]}, seconds=30)
+        stop.set()
+        await watching
+        assert found.status == 200
+        assert longest < 0.5
