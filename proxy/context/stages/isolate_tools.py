@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from proxy.chat.tokens import PER_MESSAGE
+from proxy.chat.tokens import PER_CALL
 from proxy.context.plan import Proposal, View
 from proxy.context.stage import When
 
@@ -38,8 +38,9 @@ class IsolateTools:
                     continue
                 reason = f"tool traffic made for {view.strategies[n]}, not for {view.strategy}"
                 if message.calls and message.text:
-                    after = PER_MESSAGE + view.weigh.count(message.text)
-                    yield Proposal(n, "text_only", "isolate_tools", reason, after)
+                    count = view.weigh.count
+                    calls = sum(PER_CALL + count(call.name) + count(call.arguments) for call in message.calls)
+                    yield Proposal(n, "text_only", "isolate_tools", reason, view.whole[n] - calls)
                 else:
                     yield Proposal(n, "gone", "isolate_tools", reason, 0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar
 
 from proxy.chat.key import public_id
@@ -40,8 +41,10 @@ class TruncateResults:
         results = [n for n, is_result in enumerate(view.is_result) if is_result]
         active = [n for n in results if n >= view.active]
         recent = set(active[-self.recent :] if self.recent else ())
+        # A group has been inactive since the next one began.
+        ended = {n: after.start for group, after in pairwise(view.groups) for n in range(group.start, group.end)}
         for at, n in enumerate(results):
-            limit, tier, since = self.inactive_chars, "inactive group", view.active
+            limit, tier, since = self.inactive_chars, "inactive group", ended.get(n, view.active)
             if n in recent:
                 limit, tier, since = self.recent_chars, "newest results", n
             elif n >= view.active:
