@@ -1,0 +1,168 @@
+"""The schedules that choose, on numbers that are worked out by hand. PLAIN's prices: w 1.25, r 0.1."""
+
+from __future__ import annotations
+
+import pytest
+
+from proxy.context.plan import Proposal, View
+from proxy.context.schedule import over_budget, saved, when_it_pays
+from proxy.context.session import Session
+from proxy.context.view import mark
+from tests.conversations import Json, assistant, look, messages, result, user
+
+SINCE = 4
+"""Index of the second call in `talk`: from it on, the first result could have been shortened."""
+
+
+def talk(rounds: int, size: int = 996) -> list[Json]:
+    """A prompt of 10 tokens and rounds of 127: a call of 27 and a result of 100; the first result has size + 4."""
+    made = [user("u" * 6)]
+    for n in range(rounds):
+        made += [assistant(None, "1"), result("1", "r" * (96 if n else size))]
+    return made
+
+
+def seen(values: list[Json], *, warm: bool = True) -> View:
+    """The view in which all but the last round is in the provider's cache."""
+    if not warm:
+        return look(values)
+    marks = tuple(mark(m, None) for m in messages(*values[:-2]))
+    return look(values, session=Session(sent=marks, sent_at=0.0), now=1.0)
+
+
+def shorten(index: int, after: int, since: int = SINCE) -> Proposal:
+    return Proposal(index, "text", "test", "", after, "", since)
+
+
+def test_what_a_proposal_saves_is_never_less_than_nothing() -> None:
+    view = seen(talk(3))
+    assert saved(view, shorten(2, 100)) == 900
+    assert saved(view, shorten(2, 2000)) == 0
+
+
+# over_budget. talk(4): 10 + (27 + 1000) + 3 * 127 = 1418 tokens.
+
+
+def test_over_budget_takes_nothing_while_the_prompt_is_at_the_high_mark() -> None:
+    view = seen(talk(4))
+    assert view.total == 1418
+    assert over_budget(view, [shorten(2, 0)], 1418, 100) == []
+
+
+def test_over_budget_takes_the_oldest_down_to_the_low_mark() -> None:
+    view = seen(talk(4))
+    found = [shorten(2, 900), shorten(4, 50), shorten(6, 50), shorten(8, 50)]
+    # 1418 - 100 = 1318, - 50 = 1268, - 50 = 1218, - 50 = 1168
+    assert over_budget(view, found, 1417, 1318) == found[:1]
+    assert over_budget(view, found, 1417, 1317) == found[:2]
+    assert over_budget(view, found, 1417, 1218) == found[:3]
+    assert over_budget(view, found, 1417, 0) == found
+
+
+# when_it_pays. The first result of 1000 can go down to 100: 900 tokens are saved, with 10 + 27 = 37 in front of it.
+# With k rounds the prompt has 10 + 1027 + 127 (k - 1) tokens, and all but the last 127 are cached.
+
+
+def price(rounds: int) -> float:
+    total = 10 + 1027 + 127 * (rounds - 1)
+    cached = total - 127
+    keep = 1.25 * 127 + 0.1 * cached
+    cut = 1.25 * (total - 900 - 37) + 0.1 * 37
+    return cut - keep
+
+
+def rent(rounds: int) -> float:
+    return 0.1 * 900 * (rounds - 2)  # `since` is in the second round: one request is one of its assistant messages
+
+
+def test_the_price_of_an_edit_is_what_this_request_costs_more_and_the_rent_is_what_carrying_has_cost() -> None:
+    # 3 rounds: 1291 tokens, 1164 cached. Keep: 158.75 + 116.4 = 275.15. Cut: 1.25 * 354 + 3.7 = 446.2.
+    assert [price(3), rent(3)] == pytest.approx([171.05, 90.0])
+    assert when_it_pays(seen(talk(3)), [shorten(2, 100)]) == []
+    # 4 rounds: 1418 tokens, 1291 cached. Keep: 158.75 + 129.1 = 287.85. Cut: 1.25 * 481 + 3.7 = 604.95.
+    assert [price(4), rent(4)] == pytest.approx([317.1, 180.0])
+    # The rent grows by 90 a round, the price by 127 * 1.15 = 146.05: with such a stub it never pays.
+    assert all(when_it_pays(seen(talk(n)), [shorten(2, 100)]) == [] for n in range(3, 12))
+
+
+def test_an_edit_is_made_in_the_round_in_which_its_rent_has_reached_its_price() -> None:
+    # A result of 2004 that goes down to 4: rent 200 a round. Price: 1.25 * (354 - 96 + 127 (k - 3)) + ... by hand:
+    # k = 3: total 2295, cached 2168, keep 158.75 + 216.8 = 375.55, cut 1.25 * 258 + 3.7 = 326.2: price below nothing.
+    proposal = shorten(2, 4)
+    assert when_it_pays(seen(talk(3, 2000)), [proposal]) == [proposal]
+    # A result of 1204 that goes down to 4: k = 3: total 1495, cached 1368, keep 295.55, cut 326.2: 30.65; rent 120.
+    assert when_it_pays(seen(talk(3, 1200)), [proposal]) == [proposal]
+    # One of 704 that goes down to 4: k = 3: total 995, cached 868, keep 245.55, cut 326.2: 80.65; rent 70. Not yet.
+    # k = 4: total 1122, cached 995, keep 258.25, cut 1.25 * 385 + 3.7 = 484.95: 226.7; rent 140. And so on: never.
+    assert when_it_pays(seen(talk(3, 700)), [proposal]) == []
+    assert when_it_pays(seen(talk(4, 700)), [proposal]) == []
+    # Half the price is enough where that is asked for: 70 >= 40.325.
+    assert when_it_pays(seen(talk(3, 700)), [proposal], share=0.5) == [proposal]
+
+
+def test_a_cold_cache_makes_every_edit_free() -> None:
+    found = [shorten(2, 100), shorten(4, 99)]
+    assert when_it_pays(seen(talk(3), warm=False), found) == found
+
+
+def test_a_front_that_the_client_moved_makes_every_edit_behind_it_free() -> None:
+    values = talk(4)
+    marks = tuple(mark(m, None) for m in messages(user("another"), *values[1:-2]))
+    moved = look(values, session=Session(sent=marks, sent_at=0.0), now=1.0)
+    assert moved.cached == 0
+    found = [shorten(2, 999)]
+    assert when_it_pays(moved, found) == found
+
+
+def test_what_saves_nothing_is_not_taken_even_where_it_is_free() -> None:
+    assert when_it_pays(seen(talk(3), warm=False), [shorten(2, 1000), shorten(4, 2000)]) == []
+    assert when_it_pays(seen(talk(3)), []) == []
+
+
+def test_edits_that_do_not_pay_alone_pay_together() -> None:
+    values = talk(12)
+    view = seen(values)
+    # 12 rounds: 2434 tokens, 2307 cached, keep 158.75 + 230.7 = 389.45. Each of results 2 to 11 saves 96 of 100.
+    # The batch from result j (1 is the first) saves 96 (12 - j), and its rent is 0.1 * 96 a round and result.
+    found = [shorten(2 * j, 4, since=2 * j + 1) for j in range(2, 12)]
+    assert when_it_pays(view, found[:1]) == []
+    # All ten: left 2434 - 960 = 1474 behind 10 + 1027 + 27 = 1064: cut 1.25 * 410 + 106.4 = 618.9: price 229.45.
+    # Their rent: `since` is the call after each, in round j + 1: 12 - (j + 1) requests: 0.1 * 96 * (9 + 8 + ... + 0)
+    # = 432. It pays, from the oldest on.
+    assert when_it_pays(view, found) == found
+
+
+def test_the_longest_batch_that_has_paid_is_taken() -> None:
+    values = talk(12)
+    view = seen(values)
+    late = [shorten(2 * j, 4, since=2 * j + 1) for j in range(2, 12)]
+    # The first result could save 10 of 1000 since just now: cut 1.25 * (2434 - 970 - 37) + 3.7 = 1787.45, price 1398;
+    # rent 432 + 0. The batch without it pays, so that is the longest.
+    assert when_it_pays(view, [shorten(2, 990, since=23), *late]) == late
+    # Had it been possible from the second round on with 900 saved: 0.1 * 900 * 10 = 900 of rent more, 1332 in all;
+    # left 2434 - 960 - 900 = 574: cut 1.25 * 537 + 3.7 = 674.95, price 285.5.
+    whole = [shorten(2, 100, since=3), *late]
+    assert when_it_pays(view, whole) == whole
+
+
+@pytest.mark.parametrize("requests", [1, 2, 10, 40, 63, 64, 65, 100, 130])
+def test_renting_until_the_price_is_reached_costs_at_most_twice_the_best_in_hindsight(requests: int) -> None:
+    """One stale result of 404 tokens in a prompt of 2445, all of it cached: with each request its rent is paid once
+    more, or the price of its edit. In hindsight: the whole rent, or the price at the first request. The prompt grows
+    by 4 tokens a request, and what that adds to the price is allowed for."""
+    proposal = shorten(2, 4, since=1)
+    base, rent = talk(1, 400), 0.1 * 400
+    paid, first, price, bought = 0.0, 0.0, 0.0, 0
+    for n in range(1, requests + 1):
+        values = [*base, *[assistant("") for _ in range(n)], user("u" * 1996)]
+        marks = tuple(mark(m, None) for m in messages(*values))
+        view = look(values, session=Session(sent=marks, sent_at=0.0), now=1.0)
+        price = 1.25 * (view.total - 400 - 37) + 0.1 * 37 - 0.1 * view.total
+        first = first or price
+        if when_it_pays(view, [proposal]):
+            paid, bought = paid + price, n
+            break
+        paid += rent
+    # The price is 2264.6 + 4.6 n, the rent paid 40 n: they meet between 63 and 64.
+    assert bought == (64 if requests >= 64 else 0)
+    assert paid <= 2 * (min(rent * requests, first) + price - first)
