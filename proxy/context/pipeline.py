@@ -13,7 +13,7 @@ from proxy.chat import key
 from proxy.chat.message import Request
 from proxy.chat.tokens import PER_MESSAGE, Weigh
 from proxy.context import inserts, rules, schedule, view
-from proxy.context.plan import STRENGTH, Edit, Insert, Note, Plan, Proposal, View
+from proxy.context.plan import STRENGTH, Ask, Edit, Insert, Note, Plan, Proposal, View
 from proxy.context.policy import Policy
 from proxy.context.prices import Model
 from proxy.context.render import Rendering, render
@@ -32,24 +32,40 @@ def rewrite(
     keys: Sequence[bytes] | None = None,
     strategy: str = "openai",
     strategies: Sequence[str] | None = None,
+    times: Sequence[float] | None = None,
     frozen: bool = False,
 ) -> Plan:
     """Plan one request.
 
     now: seconds, on the clock of `session.sent_at`. keys: the messages' chain keys where the caller has them.
     strategy: the wire format of the upstream that it goes to; strategies: the one that each message was made for.
-    frozen: make no new edits (the store cannot take them). Raises nothing on purpose: a plan that breaks a rule
-    comes back as `refused`, and the original goes out.
+    times: when each was first seen. frozen: make no new edits (the store cannot take them). Raises nothing on
+    purpose: a plan that breaks a rule comes back as `refused`, and the original goes out.
     """
     keys = key.chain("", request.messages) if keys is None else keys
-    seen = view.build(request, keys, session, policy, model, now, weigh, strategy, strategies or [strategy] * len(keys))
+    seen = view.build(
+        request,
+        keys,
+        session,
+        policy,
+        model,
+        now,
+        weigh,
+        strategy,
+        strategies or [strategy] * len(keys),
+        times or [now] * len(keys),
+    )
     edits = dict(seen.edits)
     notes: list[Note] = []
     if policy.literal or (session.may_edit and not frozen):
         chosen = _choose(seen, policy)
         edits = _taken(seen, chosen, edits, literal=policy.literal)
         edits = _fit(seen, policy, edits, notes)
-    wanted, asked = inserts.inserts(seen, session, policy, cuts(edits)) if session.stopped is None else ([], False)
+    wanted: list[Insert] = []
+    asked = False
+    if session.stopped is None:
+        wanted, asked = inserts.inserts(seen, session, policy, cuts(edits))
+        wanted += [insert for voice in policy.voices for insert in voice(seen)]
     by_index, after, edits = _place(seen, wanted, edits)
     try:
         made = render(seen.messages, keys, edits, seen.whole, by_index, after)
@@ -227,7 +243,7 @@ def _plan(
         new=new,
         edits=edits if policy.literal else {**session.edits, **edits},
         placed=tuple(placed),
-        asks=(),
+        asks=tuple(ask for stage in policy.stages for ask in _asks(stage, seen) if ask.id not in session.answers),
         notes=tuple(notes),
         marks=tuple(made.marks),
         sizes=tuple(made.sizes),
@@ -237,6 +253,12 @@ def _plan(
         predicted=_predicted(seen, session, made, now),
         asked=asked and any(i.source == "ask" for _, i in placed),
     )
+
+
+def _asks(stage: object, seen: View) -> Iterable[Ask]:
+    """What a stage would like to know of a helper model: stages that ask have a method `asks`."""
+    asks = getattr(stage, "asks", None)
+    return asks(seen) if asks is not None else ()
 
 
 def _predicted(seen: View, session: Session, made: Rendering, now: float) -> int:

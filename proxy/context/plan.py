@@ -7,8 +7,9 @@ caller sends and remembers. All of it is data: nothing here does anything by its
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from proxy.chat.group import Group, Step
@@ -50,7 +51,8 @@ class Proposal:
 
     after: tokens that would be left (an estimate where `write` makes the text late). since: the index of the message
     with which it became possible; the rent of carrying the message is counted from there. write: makes the text
-    when the proposal is taken, for texts that depend on what else stands in the prompt then.
+    when the proposal is taken, for texts that depend on what else stands in the prompt then. rider: not worth moving
+    the prefix for, but taken along behind a batch that moves it anyway.
     """
 
     index: int
@@ -61,25 +63,48 @@ class Proposal:
     text: str | None = None
     since: int = 0
     write: Callable[[frozenset[int]], str] | None = None
+    rider: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Insert:
-    """A text of ours at the tail or behind the system prompt. kept: it stays where it is put, as an `append` edit."""
+    """A text of ours at the tail or behind the system prompt.
+
+    kept: it stays where it is put, as an `append` edit. said: (kind of note, count) that is remembered once it has
+    gone out (`Session.said`), for notes that come again only when their count has doubled.
+    """
 
     place: Literal["tail", "system"]
     source: str
     text: str
     kept: bool = False
+    said: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A question that only a model can answer. Pure code never asks: the caller does, and calls again, or does not."""
+    """A question that only a model can answer. Pure code never asks: the caller does, and calls again, or does not.
+
+    kind: summary, reflection, state. prompt: the whole question. about: chain keys of the messages that it is about;
+    with the kind they name the Ask (`id`), so that its answer is found again. keep: names of which an answer must
+    hold all. longest: characters above which an answer is no summary. now: the plan is of little use without the
+    answer.
+    """
 
     kind: str
     prompt: str
     about: tuple[bytes, ...] = ()
+    keep: tuple[str, ...] = ()
+    longest: int = 0
+    now: bool = False
+
+    @property
+    def id(self) -> str:
+        """Names the question: the same on every replica."""
+        mixed = hashlib.blake2b(self.kind.encode(), digest_size=10)
+        for k in self.about:
+            mixed.update(k)
+        return mixed.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +126,8 @@ class View:
     budget: the most tokens the prompt should have, None where no limit is known. strategies: for which wire format each
     message was made; strategy: which one it goes to now. is_result: tool results, and user messages that are really
     tool output. literal: edits are made anew with every request.
+    now: seconds. times: when each message was first seen, in seconds. state, answers, said, pins: as `Session` has
+    them.
     """
 
     request: Request
@@ -122,6 +149,12 @@ class View:
     strategy: str
     is_result: Sequence[bool]
     literal: bool
+    now: float = 0.0
+    times: Sequence[float] = ()
+    state: str | None = None
+    answers: Mapping[str, str] = field(default_factory=dict)
+    said: Mapping[str, int] = field(default_factory=dict)
+    pins: frozenset[bytes] = frozenset()
 
     @property
     def total(self) -> int:

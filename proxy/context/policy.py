@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
-from proxy.context.stage import Stage, make_stage
+from proxy.context.stage import Stage, Voice, make_stage, make_voice
 from proxy.errors import ConfigError
 
 ScheduleName = Literal["always", "over_budget", "when_it_pays"]
@@ -25,6 +25,8 @@ class Policy:
 
     name: str
     stages: tuple[Stage, ...] = ()
+    voices: tuple[Voice, ...] = ()
+    """Texts of ours in the prompt, beside guidelines and state."""
     schedule: ScheduleName = "when_it_pays"
     """When a proposal becomes an edit."""
     mode: Mode = "rewrite"
@@ -56,7 +58,13 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 }
 
 
-def read_policy(table: Mapping[str, Any], built_in: Mapping[str, type], *, source: str = "") -> Policy:
+def read_policy(
+    table: Mapping[str, Any],
+    built_in: Mapping[str, type],
+    voices: Mapping[str, type] | None = None,
+    *,
+    source: str = "",
+) -> Policy:
     """The policy in a parsed TOML file. ConfigError names the key, the value and what is allowed."""
     known = {f.name for f in fields(Policy)}
     values: dict[str, Any] = {}
@@ -74,6 +82,10 @@ def read_policy(table: Mapping[str, Any], built_in: Mapping[str, type], *, sourc
             if not isinstance(value, list):
                 raise ConfigError(key, value, "a list of tables [[stages]]", source=source)
             value = tuple(make_stage(row, built_in, source=source) for row in value)
+        if key == "voices":
+            if not isinstance(value, list):
+                raise ConfigError(key, value, "a list of tables [[voices]]", source=source)
+            value = tuple(make_voice(row, voices or {}, source=source) for row in value)
         if key == "observation":
             value = compile_patterns(value, source=source)
         values[key] = value

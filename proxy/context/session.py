@@ -29,7 +29,8 @@ class Session:
     sent, sizes: a 16-byte mark and the size in tokens of each message of the last prompt. sent_at: when, in seconds.
     asked_at: how many edits there were when the model was last asked for its state. drift: exchanges in a row in
     which the cache served less than predicted. stopped: why this thread is not rewritten any more. limit: a context
-    window that the upstream named.
+    window that the upstream named. answers: what a helper model has answered, by the id of the Ask. said: how often a
+    kind of note had occurred when it was last given. pins: chain keys of messages that must stay.
     """
 
     edits: Mapping[bytes, Edit] = field(default_factory=dict)
@@ -41,6 +42,9 @@ class Session:
     drift: int = 0
     stopped: str | None = None
     limit: int | None = None
+    answers: Mapping[str, str] = field(default_factory=dict)
+    said: Mapping[str, int] = field(default_factory=dict)
+    pins: frozenset[bytes] = frozenset()
 
     @property
     def state(self) -> str | None:
@@ -61,6 +65,7 @@ class Session:
             sizes=plan.sizes,
             sent_at=now,
             asked_at=cuts(plan.edits) if plan.asked else self.asked_at,
+            said={**self.said, **dict(i.said for _, i in plan.placed if i.said)} if plan.placed else self.said,
         )
 
     def after_answer(self, *, predicted: int, cached: int | None, state: tuple[bytes, str] | None) -> Session:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
-from proxy.context.plan import Proposal, View
+from proxy.context.plan import Insert, Proposal, View
 from proxy.errors import ConfigError
 
 When = Literal["schedule", "always", "last"]
@@ -26,6 +26,15 @@ class Stage(Protocol):
 
     def __call__(self, view: View) -> Iterable[Proposal]:
         """Proposals for messages of the view, in any order; no message twice."""
+        ...  # pragma: no cover
+
+
+@runtime_checkable
+class Voice(Protocol):
+    """A text of ours in a prompt: a frozen dataclass like a stage, its fields its settings."""
+
+    def __call__(self, view: View) -> Iterable[Insert]:
+        """The inserts of this request."""
         ...  # pragma: no cover
 
 
@@ -48,27 +57,39 @@ def find_stage(name: str, built_in: Mapping[str, type]) -> type:
 
 def make_stage(table: Mapping[str, Any], built_in: Mapping[str, type], *, source: str = "") -> Stage:
     """A stage from its table in a policy file: `use` names it, the other keys are its fields."""
+    made = _make("stages", table, built_in, source)
+    if not isinstance(made, Stage):
+        raise ConfigError("stages.use", table["use"], "a class with `when` and `__call__`", source=source)
+    return made
+
+
+def make_voice(table: Mapping[str, Any], built_in: Mapping[str, type], *, source: str = "") -> Voice:
+    """A voice from its table in a policy file, as `make_stage`."""
+    made = _make("voices", table, built_in, source)
+    if not isinstance(made, Voice):
+        raise ConfigError("voices.use", table["use"], "a class that can be called with a View", source=source)
+    return made
+
+
+def _make(section: str, table: Mapping[str, Any], built_in: Mapping[str, type], source: str) -> object:
     row: object = table  # parsed from a file, so it may be anything
     if not isinstance(row, Mapping) or "use" not in row:
-        raise ConfigError("stages", row, "a table with a key `use`", source=source)
+        raise ConfigError(section, row, "a table with a key `use`", source=source)
     kind = find_stage(str(table["use"]), built_in)
     known = {f.name: f for f in fields(kind)}
     settings = {name: value for name, value in table.items() if name != "use"}
     for name, value in settings.items():
         if name not in known:
-            raise ConfigError(f"stages.{table['use']}.{name}", value, "one of " + ", ".join(known), source=source)
+            raise ConfigError(f"{section}.{table['use']}.{name}", value, "one of " + ", ".join(known), source=source)
         default = known[name].default
         if default is not MISSING and not _fits(value, default):
-            raise ConfigError(f"stages.{table['use']}.{name}", value, f"like {default!r}", source=source)
+            raise ConfigError(f"{section}.{table['use']}.{name}", value, f"like {default!r}", source=source)
         if isinstance(value, list):
             settings[name] = tuple(value)
     for name, one in known.items():
         if one.default is MISSING and one.default_factory is MISSING and name not in settings:
-            raise ConfigError(f"stages.{table['use']}.{name}", None, "a value: it has no default", source=source)
-    made = kind(**settings)
-    if not isinstance(made, Stage):
-        raise ConfigError("stages.use", table["use"], "a class with `when` and `__call__`", source=source)
-    return made
+            raise ConfigError(f"{section}.{table['use']}.{name}", None, "a value: it has no default", source=source)
+    return kind(**settings)
 
 
 def _fits(value: object, default: object) -> bool:

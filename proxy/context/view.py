@@ -26,6 +26,7 @@ def build(
     weigh: Weigh,
     strategy: str,
     strategies: Sequence[str],
+    times: Sequence[float] = (),
 ) -> View:
     """The View of a request. Literal policies begin from the client's own history, all others from their old edits."""
     messages = request.messages
@@ -72,6 +73,12 @@ def build(
         if policy.observation
         else [m.is_result for m in messages],
         literal=policy.literal,
+        now=now,
+        times=times,
+        state=session.state,
+        answers=session.answers,
+        said=session.said,
+        pins=session.pins,
     )
 
 

@@ -16,6 +16,7 @@ from proxy.chat.tokens import Weigh, estimate
 from proxy.context.policy import Policy, compile_patterns, read_policy
 from proxy.context.prices import Model, read_models
 from proxy.context.stages import BUILT_IN
+from proxy.context.voices import BUILT_IN as VOICES
 from proxy.errors import ConfigError, ProxyError
 from proxy.exchange.parts import Parts
 from proxy.exchange.reading import MessageCache
@@ -65,7 +66,7 @@ def make_policies(settings: Settings) -> dict[str, Policy]:
     patterns = compile_patterns(settings.groups.observation)
     made = {}
     for name, path in settings.policy_files().items():
-        policy = read_policy(settings.policy_table(name), BUILT_IN, source=str(path))
+        policy = read_policy(settings.policy_table(name), BUILT_IN, VOICES, source=str(path))
         if settings.state.ask != "policy":
             policy = replace(policy, ask=settings.state.ask)
         if settings.state.guidelines:

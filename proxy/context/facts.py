@@ -1,0 +1,107 @@
+"""What a text holds that an agent may need again: its names (paths, ids, numbers, dotted words) and its lines.
+
+Found once a message and kept as hashes, since the whole history is looked at when a batch of edits is made. A name or
+a line that stands elsewhere in the prompt need not be kept where it is; one that stands nowhere else is what a
+shortened result would lose.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+from proxy.chat.message import Message
+from proxy.context.plan import Edit, View
+
+NAME = re.compile(r"[\w/.#~][\w./#@:+~-]{2,}\w")
+"""A run of characters that paths, ids, versions, URLs and qualified names are made of, at least four long."""
+_LISTING = re.compile(r"\s*\d+(?:\u2192|\t|:|\|)[ ]?")
+LINE = 12
+"""Characters that a line has to have, without its indentation, to be told apart from any other."""
+
+Held = tuple[frozenset[int], frozenset[int]]
+"""(hashes of names, hashes of lines)"""
+
+
+def names(text: str) -> Iterator[str]:
+    """The names in a text, in order, with repetitions: words with a digit or one of / _ @ . in them."""
+    for found in NAME.findall(text):
+        if any(c in "/_@.0123456789" for c in found):
+            yield found
+
+
+def bare(line: str) -> str:
+    """A line without its indentation and the line number that a listing puts in front."""
+    if line[:1].isdigit() or line[:1] in " \t":
+        numbered = _LISTING.match(line)
+        if numbered:
+            line = line[numbered.end() :]
+    return line.strip()
+
+
+def held(text: str) -> Held:
+    """What a text holds."""
+    lines = frozenset(hash(found) for found in map(bare, text.splitlines()) if len(found) >= LINE)
+    return frozenset(map(hash, names(text))), lines
+
+
+def said(message: Message) -> str:
+    """All that a message says: its text and the arguments of its calls, JSON escapes undone so that lines are lines."""
+    if not message.calls:
+        return message.text
+    arguments = (
+        call.arguments.replace("\\\\n", "\n").replace('\\\\"', '"').replace("\\\\t", "\t") for call in message.calls
+    )
+    return "\n".join((message.text, *arguments))
+
+
+def _of_message(message: Message) -> Held:
+    return held(said(message))
+
+
+def of(message: Message, edit: Edit | None) -> Held:
+    """What a message holds as it goes out."""
+    if edit is None or edit.action == "append":
+        return message.derive(_of_message)
+    if edit.text is None:
+        return frozenset(), frozenset()
+    text = edit.text
+    return message.derive(lambda _: held(text), ("held", edit))
+
+
+class Standing:
+    """How many messages of the outgoing prompt hold each name and each line; kept true while edits are written."""
+
+    def __init__(self, view: View) -> None:
+        self._names: Counter[int] = Counter()
+        self._lines: Counter[int] = Counter()
+        for n, message in enumerate(view.messages):
+            self.add(of(message, view.edit(n)))
+        if view.request.tools:
+            self.add(held(view.request.tools.decode("utf-8", "replace")))
+
+    def add(self, what: Held) -> None:
+        """Another message holds this."""
+        self._names.update(what[0])
+        self._lines.update(what[1])
+
+    def remove(self, what: Held) -> None:
+        """A message does not hold this any more."""
+        self._names.subtract(what[0])
+        self._lines.subtract(what[1])
+
+    def has_name(self, name: str, own: Mapping[int, object] | frozenset[int]) -> bool:
+        """Whether the name stands in another message than the one that holds `own`."""
+        h = hash(name)
+        return self._names[h] - (h in own) > 0
+
+    def has_line(self, line: str, own: Mapping[int, object] | frozenset[int]) -> bool:
+        """Whether the line (bare) stands in another message than the one that holds `own`."""
+        h = hash(line)
+        return self._lines[h] - (h in own) > 0
+
+
+def unique(found: Iterable[str]) -> list[str]:
+    """Each once, in order."""
+    return list(dict.fromkeys(found))
