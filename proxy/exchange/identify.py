@@ -109,6 +109,10 @@ async def identify(
         memory = threads.open_session(tenant, named or new_id(), named is not None)
         return Place(_new(threads, memory, "main", system), "main", -1, named is not None)
     thread = await threads.load(memory, memory.nodes[keys[at]].thread) if at >= 0 else None
+    if memory.partial and not _goes_on(thread, messages, keys, nodes, at):
+        await _recall(threads, memory, tenant, memory.session, keys, nodes)
+        at = next((n for n in reversed(nodes) if keys[n] in memory.nodes), -1)
+        thread = await threads.load(memory, memory.nodes[keys[at]].thread) if at >= 0 else None
     if thread is None:
         side = (
             bool(memory.threads)
@@ -182,12 +186,24 @@ async def _recall(
     threads: Threads, memory: SessionMemory, tenant: str, session: str, keys: Sequence[bytes], nodes: Sequence[int]
 ) -> None:
     """Fill a session's memory with those of the present messages that the store holds."""
+    memory.partial = True
     found = await threads.store.known(tenant, session, [keys[n] for n in nodes])
     for n in nodes:
         row = found.get(keys[n])
         if row is not None:
             threads.note(memory, keys[n], Node(row.form, row.thread, row.reached, row.strategy))
             memory.stored = True
+
+
+def _goes_on(
+    thread: Thread | None, messages: Sequence[Message], keys: Sequence[bytes], nodes: Sequence[int], at: int
+) -> bool:
+    """Whether the request plainly continues this thread. Where it does not, and the session was read back for another
+    branch, the branch that it does continue may still be in the store alone."""
+    if thread is None:
+        return False
+    answered = any(messages[n].role == "assistant" for n in nodes if n > at)
+    return not answered and keys[at] in (thread.answer, thread.head)
 
 
 def _relation(

@@ -33,7 +33,10 @@ class Node:
 
 @dataclass(slots=True, eq=False)
 class SessionMemory:
-    """A session's stored nodes, and which forms and threads of it are known to be stored."""
+    """A session's stored nodes, and which forms and threads of it are known to be stored.
+
+    partial: it was read back for the messages of one request, so the store may hold branches that are not here.
+    """
 
     tenant: str
     session: str
@@ -42,6 +45,7 @@ class SessionMemory:
     forms: set[bytes] = field(default_factory=set)
     threads: dict[str, Thread] = field(default_factory=dict)
     stored: bool = False
+    partial: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -108,6 +112,8 @@ class Threads:
     def add(self, thread: Thread) -> Thread:
         """Remember a thread; the least recently used sessions leave when there are too many."""
         thread.memory.threads[thread.name] = thread
+        if not self._is_live(thread.memory):
+            return thread
         self._count += 1
         while self._count > self.limit and len(self._sessions) > 1:
             _, old = self._sessions.popitem(last=False)
@@ -119,7 +125,7 @@ class Threads:
         if key in memory.nodes:
             return
         memory.nodes[key] = node
-        if node.reached:
+        if node.reached and self._is_live(memory):
             self._by_node.setdefault((memory.tenant, key), []).append(memory.session)
 
     def sessions_at(self, tenant: str, key: bytes) -> list[str]:
@@ -132,14 +138,21 @@ class Threads:
 
     def begun(self, thread: Thread, key: bytes) -> None:
         """The thread's first request ended with this node."""
+        if not self._is_live(thread.memory):
+            return
         thread.began = key
         self._first.setdefault((thread.tenant, key), []).append(thread)
 
     def forget(self, memory: SessionMemory) -> None:
         """Let go of a session, since what was to be stored of it was not: the next request reads it from the store."""
-        if self._sessions.get((memory.tenant, memory.session)) is memory:
+        if self._is_live(memory):
             del self._sessions[memory.tenant, memory.session]
             self._left(memory)
+
+    def _is_live(self, memory: SessionMemory) -> bool:
+        """Whether others can find it. One that has left may still be in the hands of a request, and must not be counted
+        or indexed again, since nobody would take it out."""
+        return self._sessions.get((memory.tenant, memory.session)) is memory
 
     def _left(self, memory: SessionMemory) -> None:
         self._count -= len(memory.threads)
