@@ -27,7 +27,7 @@ PLAIN = Model("plain", w=1.25, r=0.1, min=0, block=1)
 """A model with Anthropic's price ratios, no window, and a cache that holds every prefix to the token."""
 
 
-def system(text: str = "Be brief.", **more: Any) -> Json:
+def system(text: Any = "Be brief.", **more: Any) -> Json:
     return {"role": "system", "content": text, **more}
 
 

@@ -14,13 +14,6 @@ from tests.conversations import PLAIN, WEIGH, Json, assistant, look, message, me
 
 OPENING = [system("s" * 6), user("u" * 16), assistant(None, "1"), result("1", "r" * 96)]
 TALK = [*OPENING, assistant("a" * 26), user("v" * 6)]
-    system("s" * 6),
-    user("u" * 16),
-    assistant(None, "1"),
-    result("1", "r" * 96),
-    assistant("a" * 26),
-    user("v" * 6),
-]
 SIZES = [10, 20, 27, 100, 30, 10]
 KEYS = key.chain("", messages(*TALK))
 GONE = Edit(KEYS[3], "gone", None, "s", "", 100, 0)
