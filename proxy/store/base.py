@@ -16,6 +16,8 @@ from typing import Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
 
+from proxy.store.derived import AnswerRow, SpendingRow, VectorRow
+
 Kind = Literal["main", "fork", "twin", "side"]
 Action = Literal["text", "gone", "text_only", "append", "withdrawn"]
 """What an edit does to its message; `withdrawn`: an earlier version of it is taken back."""
@@ -184,7 +186,10 @@ class GapRow(Struct, frozen=True, gc=False):
     """How many calls of `put` were lost."""
 
 
-Row = SessionRow | ThreadRow | HeadRow | MessageRow | FormRow | EditRow | StateRow | ExchangeRow | OutcomeRow | GapRow
+Row = (
+    SessionRow | ThreadRow | HeadRow | MessageRow | FormRow | EditRow | StateRow | ExchangeRow | OutcomeRow | GapRow
+    | AnswerRow | SpendingRow | VectorRow
+)  # fmt: skip
 
 
 class Hit(Struct, frozen=True, gc=False):
@@ -221,6 +226,8 @@ class ThreadRecord(ThreadRow, frozen=True, kw_only=True):
     """In force, each with its number, in the order of the numbers."""
     states: list[StateRow]
     """Oldest first."""
+    answers: dict[str, str]
+    """What helpers have answered in this session, by the id of the Ask: the newest 1,000, oldest first."""
 
 
 class SessionRecord(SessionRow, frozen=True, kw_only=True):
@@ -318,6 +325,18 @@ class Store(Protocol):
         ...
 
     async def form(self, tenant: str, session: str, form: bytes) -> bytes | None: ...
+
+    async def answer(self, tenant: str, session: str, ask: str) -> str | None:
+        """A helper's stored answer."""
+        ...
+
+    async def vectors(self, tenant: str, session: str, model: str, forms: Sequence[bytes]) -> dict[bytes, bytes]:
+        """The stored embeddings of these forms, as they were put."""
+        ...
+
+    async def spent(self, day: int) -> float:
+        """Dollars that helpers have cost on this day."""
+        ...
 
     async def count(self) -> dict[str, int]:
         """Rows a table."""

@@ -24,6 +24,7 @@ from proxy.store.base import (
     StateRow,
     ThreadRow,
 )
+from proxy.store.derived import AnswerRow, SpendingRow, VectorRow
 
 Args = tuple[Any, ...]
 
@@ -65,6 +66,10 @@ def _state(row: StateRow) -> Args:
     )
 
 
+def _answer(row: AnswerRow) -> Args:
+    return (*astuple(row)[:-1], to_bytes(row.text))
+
+
 def _outcome(row: OutcomeRow) -> Args:
     args = astuple(row)
     return args[3:] + args[:3]
@@ -81,6 +86,9 @@ _STATEMENTS: dict[type, tuple[str, Callable[[Any], Args]]] = {
     ExchangeRow: (sql.INSERT_EXCHANGE, astuple),
     OutcomeRow: (sql.UPDATE_OUTCOME, _outcome),
     GapRow: (sql.ADD_GAP, astuple),
+    AnswerRow: (sql.INSERT_ANSWER, _answer),
+    SpendingRow: (sql.ADD_SPENDING, astuple),
+    VectorRow: (sql.INSERT_VECTOR, astuple),
 }
 
 
@@ -106,10 +114,12 @@ def size(rows: Sequence[Row]) -> int:
     for row in rows:
         if isinstance(row, (MessageRow, FormRow)):
             total += len(row.body)
-        elif isinstance(row, (EditRow, StateRow)):
+        elif isinstance(row, (EditRow, StateRow, AnswerRow)):
             total += len(row.text or "")
         elif isinstance(row, ExchangeRow):
             total += len(row.forms) + len(row.inserts)
+        elif isinstance(row, VectorRow):
+            total += len(row.vector)
     return total
 
 

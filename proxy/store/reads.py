@@ -22,6 +22,7 @@ from proxy.store.base import (
     ThreadRecord,
     ThreadRow,
 )
+from proxy.store.derived import OPERATOR
 from proxy.store.encode import to_text
 from proxy.store.schema import TABLES
 
@@ -118,9 +119,10 @@ class Reads(ABC):
         row = rows[0]
         edits = await self.edits(*place)
         states = [StateRow(*(*s[:4], to_text(s[4]), s[5])) for s in await self._fetch(sql.STATES, place)]
-        return ThreadRecord(
-            *row[:8], head=row[8], answer=row[9], last_at=row[10], stopped=row[11], edits=edits, states=states
-        )
+        newest = await self._fetch(sql.ANSWERS, (tenant, session, sql.ANSWERS_MOST))
+        answers = {ask: to_text(text) for ask, text in reversed(newest)}
+        found = {"head": row[8], "answer": row[9], "last_at": row[10], "stopped": row[11]}
+        return ThreadRecord(*row[:8], **found, edits=edits, states=states, answers=answers)
 
     async def session(self, tenant: str, session: str) -> SessionRecord | None:
         place = (tenant, session)
@@ -129,7 +131,8 @@ class Reads(ABC):
             return None
         row = rows[0]
         threads = [ThreadRow(*t) for t in await self._fetch(sql.THREADS, place)]
-        counts = dict(zip(sql.COUNTED, (await self._fetch(sql.SESSION_COUNTS, place * 6))[0], strict=True))
+        (counted,) = await self._fetch(sql.SESSION_COUNTS, place * len(sql.COUNTED))
+        counts = dict(zip(sql.COUNTED, counted, strict=True))
         counts["threads"] = len(threads)
         return SessionRecord(row[0], row[1], bool(row[2]), row[3], row[4], threads=threads, counts=counts)
 
@@ -154,6 +157,19 @@ class Reads(ABC):
     async def form(self, tenant: str, session: str, form: bytes) -> bytes | None:
         rows = await self._fetch(sql.FORM, (tenant, session, form))
         return rows[0][0] if rows else None
+
+    async def answer(self, tenant: str, session: str, ask: str) -> str | None:
+        rows = await self._fetch(sql.ANSWER, (tenant, session, ask))
+        return to_text(rows[0][0]) if rows else None
+
+    async def vectors(self, tenant: str, session: str, model: str, forms: Sequence[bytes]) -> dict[bytes, bytes]:
+        found: dict[bytes, bytes] = {}
+        for chunk in _chunks(forms):
+            found.update(await self._fetch(sql.VECTORS[len(chunk)], (tenant, session, model, *chunk)))
+        return found
+
+    async def spent(self, day: int) -> float:
+        return float((await self._fetch(sql.SPENT, (*OPERATOR, day)))[0][0])
 
     async def count(self) -> dict[str, int]:
         return dict(zip(TABLES, (await self._fetch(sql.COUNT, ()))[0], strict=True))

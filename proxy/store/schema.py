@@ -23,7 +23,10 @@ class Migration:
     statements: tuple[str, ...]
 
 
-TABLES = ("sessions", "threads", "messages", "forms", "edits", "states", "exchanges", "gaps")
+TABLES = (
+    *("sessions", "threads", "messages", "forms", "edits", "states", "exchanges", "gaps"),
+    *("answers", "embeddings", "spending"),
+)
 """In the order in which rows refer to each other."""
 
 _SESSIONS = """
@@ -163,6 +166,45 @@ CREATE TABLE gaps (
     PRIMARY KEY (tenant, session, exchange, reason)
 )"""
 
+_ANSWERS = """
+CREATE TABLE answers (
+    tenant TEXT NOT NULL,
+    session TEXT NOT NULL,
+    ask TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    model TEXT NOT NULL,
+    prompt_tokens BIGINT NOT NULL,
+    completion_tokens BIGINT NOT NULL,
+    dollars DOUBLE PRECISION NOT NULL,
+    created_at DOUBLE PRECISION NOT NULL,
+    text BLOB NOT NULL,
+    PRIMARY KEY (tenant, session, ask)
+)"""
+
+_EMBEDDINGS = """
+CREATE TABLE embeddings (
+    tenant TEXT NOT NULL,
+    session TEXT NOT NULL,
+    model TEXT NOT NULL,
+    form BLOB NOT NULL,
+    vector BLOB NOT NULL,
+    created_at DOUBLE PRECISION NOT NULL,
+    PRIMARY KEY (tenant, session, model, form)
+)"""
+
+_SPENDING = """
+CREATE TABLE spending (
+    tenant TEXT NOT NULL,
+    session TEXT NOT NULL,
+    day BIGINT NOT NULL,
+    kind TEXT NOT NULL,
+    asked BIGINT NOT NULL,
+    prompt_tokens BIGINT NOT NULL,
+    completion_tokens BIGINT NOT NULL,
+    dollars DOUBLE PRECISION NOT NULL,
+    PRIMARY KEY (tenant, session, day, kind)
+)"""
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(
         1,
@@ -184,6 +226,17 @@ MIGRATIONS: tuple[Migration, ...] = (
             _EXCHANGES,
             "CREATE INDEX exchanges_by_start ON exchanges (tenant, session, started_at)",
             _GAPS,
+        ),
+    ),
+    Migration(
+        2,
+        "What helper models have answered, vectors of texts, and what both cost: nothing is asked or paid for twice.",
+        (
+            _ANSWERS,
+            # A thread is read back with the newest answers of its session.
+            "CREATE INDEX answers_by_time ON answers (tenant, session, created_at)",
+            _EMBEDDINGS,
+            _SPENDING,
         ),
     ),
 )

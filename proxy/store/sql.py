@@ -82,6 +82,23 @@ INSERT INTO gaps (tenant, session, exchange, bytes, reason, created_at, items) V
 ON CONFLICT (tenant, session, exchange, reason) DO UPDATE SET
     bytes = gaps.bytes + excluded.bytes, items = gaps.items + excluded.items, created_at = excluded.created_at"""
 
+INSERT_ANSWER = """
+INSERT INTO answers (tenant, session, ask, kind, model, prompt_tokens, completion_tokens, dollars, created_at, text)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+ON CONFLICT (tenant, session, ask) DO NOTHING"""
+
+INSERT_VECTOR = """
+INSERT INTO embeddings (tenant, session, model, form, vector, created_at) VALUES ($1, $2, $3, $4, $5, $6)
+ON CONFLICT (tenant, session, model, form) DO NOTHING"""
+
+ADD_SPENDING = """
+INSERT INTO spending (tenant, session, day, kind, asked, prompt_tokens, completion_tokens, dollars)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+ON CONFLICT (tenant, session, day, kind) DO UPDATE SET
+    asked = spending.asked + excluded.asked, prompt_tokens = spending.prompt_tokens + excluded.prompt_tokens,
+    completion_tokens = spending.completion_tokens + excluded.completion_tokens,
+    dollars = spending.dollars + excluded.dollars"""
+
 _HIT = """
 SELECT m.session, m.thread, m.key, m.position, m.reached, m.answer, coalesce(t.last_at, m.created_at)
 FROM messages m
@@ -132,9 +149,11 @@ SELECT (SELECT count(*) FROM messages WHERE tenant = $1 AND session = $2),
     (SELECT count(*) FROM edits WHERE tenant = $5 AND session = $6),
     (SELECT count(*) FROM states WHERE tenant = $7 AND session = $8),
     (SELECT count(*) FROM exchanges WHERE tenant = $9 AND session = $10),
-    (SELECT count(*) FROM gaps WHERE tenant = $11 AND session = $12)"""
+    (SELECT count(*) FROM gaps WHERE tenant = $11 AND session = $12),
+    (SELECT count(*) FROM answers WHERE tenant = $13 AND session = $14),
+    (SELECT count(*) FROM embeddings WHERE tenant = $15 AND session = $16)"""
 
-COUNTED = ("messages", "forms", "edits", "states", "exchanges", "gaps")
+COUNTED = ("messages", "forms", "edits", "states", "exchanges", "gaps", "answers", "embeddings")
 """The columns of SESSION_COUNTS."""
 
 CHAIN = """
@@ -167,10 +186,24 @@ EXCHANGES = (
 
 FORM = "SELECT body FROM forms WHERE tenant = $1 AND session = $2 AND form = $3"
 
+ANSWER = "SELECT text FROM answers WHERE tenant = $1 AND session = $2 AND ask = $3"
+
+ANSWERS = "SELECT ask, text FROM answers WHERE tenant = $1 AND session = $2 ORDER BY created_at DESC LIMIT $3"
+
+ANSWERS_MOST = 1000
+"""Of a session's answers so many are read back; prompts of that length ask no more for those before."""
+
+VECTORS = _per_chunk(
+    "SELECT form, vector FROM embeddings WHERE tenant = $1 AND session = $2 AND model = $3 AND form IN ({keys})", 4
+)
+
+SPENT = "SELECT coalesce(sum(dollars), 0.0) FROM spending WHERE tenant = $1 AND session = $2 AND day = $3"
+
 COUNT = """
 SELECT (SELECT count(*) FROM sessions), (SELECT count(*) FROM threads), (SELECT count(*) FROM messages),
     (SELECT count(*) FROM forms), (SELECT count(*) FROM edits), (SELECT count(*) FROM states),
-    (SELECT count(*) FROM exchanges), (SELECT count(*) FROM gaps)"""
+    (SELECT count(*) FROM exchanges), (SELECT count(*) FROM gaps), (SELECT count(*) FROM answers),
+    (SELECT count(*) FROM embeddings), (SELECT count(*) FROM spending)"""
 """In the order of schema.TABLES."""
 
 _PLACEHOLDER = re.compile(r"\$(\d+)")

@@ -109,11 +109,10 @@ async def full(store: SqliteStore, folder: Path) -> None:
     filler = folder / "filler"
 
     def fill() -> None:
-        with filler.open("wb") as file:
+        with filler.open("wb", buffering=0) as file:  # a buffer would try once more to be written when it is closed
             while True:
                 try:
                     file.write(b"x" * 65536)
-                    file.flush()
                 except OSError:
                     break
 

@@ -31,6 +31,13 @@ def test_the_list_of_tables_is_complete() -> None:
     assert [found.group(1) for found in created if found] == list(TABLES)
 
 
+def test_migration_2_is_never_changed() -> None:
+    columns = {"answers": 10, "embeddings": 6, "spending": 8}
+    for table, count in columns.items():
+        (statement,) = [s for s in MIGRATIONS[1].statements if f"CREATE TABLE {table} " in s]
+        assert len(re.findall(r"^    [a-z_]+ [A-Z]", statement, re.MULTILINE)) == count, table
+
+
 def test_migration_1_is_never_changed() -> None:
     columns = {"sessions": 5, "threads": 12, "messages": 18, "forms": 4, "edits": 14, "states": 7, "exchanges": 30}
     for table, count in columns.items():
