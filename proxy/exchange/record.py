@@ -264,7 +264,7 @@ def _exchange_row(turn: Turn, forms: Forms, now: float, edits: int) -> ExchangeR
 
 
 def edit_rows(turn: Turn, edits: Sequence[Edit], now: float) -> list[EditRow]:
-    """Rows of new edits, each with the next version of its message; those that a literal policy withdraws as well."""
+    """Rows of new edits, each with the next version of its message."""
     thread = turn.place.thread
     rows = []
     for edit in edits:
@@ -276,10 +276,9 @@ def edit_rows(turn: Turn, edits: Sequence[Edit], now: float) -> list[EditRow]:
 
 
 def _withdrawn(turn: Turn, now: float) -> list[EditRow]:
-    """Rows that take edits back: only literal policies do that, when a message comes back into the prompt."""
+    """Rows that take edits back, when a message comes back into the prompt: literal policies do that, and all others
+    where it had been kept from another upstream."""
     thread = turn.place.thread
-    if not turn.policy.literal:
-        return []
     here = set(turn.keys)
     back = [e for k, e in thread.state.edits.items() if k in here and k not in turn.plan.edits]
     rows = edit_rows(turn, back, now)

@@ -8,17 +8,18 @@ import pytest
 
 from proxy.chat.dialects.completions import read_request
 from proxy.exchange.identify import LONGEST, new_id, session_name, tenant_of
-from proxy.settings import Identity
+from proxy.settings import Settings
 from tests.faulty import faulty
 from tests.running import Agent, Running, running
 from tests.scripted import Scripted, calls
 
 SYSTEM = {"role": "system", "content": "Be."}
+IDENTITY = Settings().identity
 
 
 def named(headers: dict[str, str], path: str | None = None, **body: Any) -> str | None:
     raw = json.dumps({"model": "m", "messages": [{"role": "user", "content": "a"}], **body}).encode()
-    return session_name(path, headers, read_request(raw), Identity())
+    return session_name(path, headers, read_request(raw), IDENTITY)
 
 
 def test_the_path_comes_before_our_header_that_before_the_agents_and_those_before_the_body() -> None:
@@ -32,12 +33,12 @@ def test_the_path_comes_before_our_header_that_before_the_agents_and_those_befor
     assert named({}, None, metadata={"conversation_id": "g"}) == "g"
 
 
-@pytest.mark.parametrize("header", [*Identity().headers, "x-somebodys-session-id", "x-my-agent-session-id"])
+@pytest.mark.parametrize("header", [*IDENTITY.headers, "x-somebodys-session-id", "x-my-agent-session-id"])
 def test_every_header_that_agents_send_names_a_session(header: str) -> None:
     assert named({header.lower(): " s1 "}) == "s1"
 
 
-@pytest.mark.parametrize("field", Identity().body_fields)
+@pytest.mark.parametrize("field", IDENTITY.body_fields)
 def test_every_body_field_made_for_it_names_a_session(field: str) -> None:
     top, _, inner = field.partition(".")
     values: list[Any] = [None, 7, "", [], {"a": 1}]
