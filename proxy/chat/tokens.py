@@ -26,16 +26,55 @@ HEADS = 256
 """Tools arrays whose size is remembered."""
 
 
-def estimate(text: str) -> int:
-    """Tokens without a vocabulary: UTF-8 bytes over 3.9 for prose and code, one a character for dense scripts.
+_CLASSES = bytes.maketrans(
+    bytes(range(256)),
+    bytes(
+        ord("l") if chr(b).islower() and b < 128
+        else ord("U") if chr(b).isupper() and b < 128
+        else ord("d") if 48 <= b <= 57
+        else ord("s") if b == 32
+        else ord("n") if b in (10, 13)
+        else ord("t") if b == 9
+        else ord("p") if b < 128
+        else ord(".") if b < 192  # the rest of a character of several bytes
+        else ord("2") if b < 224
+        else ord("3") if b < 240
+        else ord("4")
+        for b in range(256)
+    ),
+)  # fmt: skip
+"""What a byte of UTF-8 is: lower, Upper, digit, space, newline, tab, punctuation, or how long its character is."""
 
-    Within 10 % of o200k_base on the sum of an agent's conversation; a single short message can be further off.
+_WEIGHTS = (
+    (790, (b"sl", b"pl", b"nl", b"dl", b"tl", b"sU", b"pU", b"nU", b"dU", b"tU", b"lU")),  # a word begins;
+    (53, (b"l", b"U")),  # a long one falls into pieces,
+    (240, (b"U",)),  # one in capitals into more
+    (500, (b"lp", b"Up", b"sp", b"np", b"dp", b"tp", b".p")),  # punctuation begins,
+    (300, (b"p",)),  # goes on,
+    (-350, (b"lpl",)),  # and may belong to the word behind it
+    (667, (b"ld", b"Ud", b"sd", b"nd", b"pd", b"td", b".d")),  # a number begins,
+    (333, (b"d",)),  # goes on in threes,
+    (1000, (b"sd",)),  # and takes no blank along as words do
+    (1050, (b"nss", b"lss", b"pss", b"dss")),  # blanks in a row: indentation, columns
+    (500, (b"2",)),  # accents and other alphabets
+    (850, (b"3",)),  # dense scripts, symbols
+    (1500, (b"4",)),  # emoji
+)
+"""Thousandths of a token, and of what: the rules by which o200k_base cuts a text, with the sizes that they have on
+average in what agents send."""
+
+
+def estimate(text: str) -> int:
+    """Tokens without a vocabulary: the words, numbers, punctuation and indentation that a tokenizer would cut, counted.
+
+    Within 10 % of o200k_base on an agent's conversation, whatever it is made of; a single short text can be
+    further off. Linear, whatever the text.
     """
-    length = len(text)
-    if text.isascii():
-        return (length * 10 + 38) // 39
-    wide = len(text.encode("utf-8", "surrogatepass")) - length
-    return (length * 10 + 38) // 39 + wide // 4
+    if not text:
+        return 0
+    count = (b"n" + text.encode("utf-8", "surrogatepass").translate(_CLASSES)).count
+    total = sum(weight * sum(map(count, patterns)) for weight, patterns in _WEIGHTS)
+    return (total + 500) // 1000
 
 
 @dataclass(frozen=True, eq=False)
