@@ -9,50 +9,47 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 from urllib.parse import urlsplit, urlunsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import AfterValidator, Field, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 
 from proxy.errors import ConfigError
+from proxy.sections import (
+    DEMO,
+    Embeddings,
+    Groups,
+    Helper,
+    Identity,
+    Limits,
+    PolicyName,
+    Pool,
+    Section,
+    State,
+    Storage,
+    Timeouts,
+    Tokens,
+    Url,
+    checked_name,
+    checked_url,
+)
 from proxy.tomlfile import Keys, Tree, dotted, line_of, read_toml
+
+__all__ = [
+    "DEMO", "PREFIX", "SECRET", "Embeddings", "Groups", "Helper", "Identity", "Limits", "Pool", "Section", "Settings",
+    "State", "Storage", "Timeouts", "Tokens", "Upstream", "load", "masked", "shipped",
+]  # fmt: skip
+"""Also the parts of the tree, which stand in sections.py: who works with the settings need not know."""
 
 PREFIX = "CONTEXT_PROXY_"
 """An environment variable is this and the key's path, in capitals, its parts joined by two underscores."""
 
-DEMO = "demo"
-"""The base URL that stands for the scripted model in the package."""
-
 SECRET = frozenset({"salt", "proxy", "db"})
 """Settings whose values are never shown in an error: two may be URLs with a password."""
-
-
-def _regex(value: str) -> str:
-    try:
-        re.compile(value)
-    except re.error as error:
-        raise ValueError(f"a regular expression ({error})") from None
-    return value
-
-
-def _url(value: str) -> str:
-    if value in ("", DEMO):
-        return value
-    parts = urlsplit(value)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query or parts.fragment:
-        raise ValueError(f"an http:// or https:// URL without credentials, query or fragment, or {DEMO!r}")
-    return value.rstrip("/")
-
-
-def _name(value: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_-]{0,64}", value):
-        raise ValueError("a name of letters, digits, - and _ (the file's name without .toml)")
-    return value
 
 
 def _database(value: str) -> str:
@@ -61,24 +58,10 @@ def _database(value: str) -> str:
     return value
 
 
-Pattern = Annotated[str, AfterValidator(_regex)]
-Url = Annotated[str, AfterValidator(_url)]
-PolicyName = Annotated[str, AfterValidator(_name)]
-Count = Annotated[int, Field(ge=1)]
-Milliseconds = Annotated[int, Field(ge=0, le=600_000)]
-Seconds = Annotated[float, Field(gt=0, le=86_400)]
-
-
-class Section(BaseModel):
-    """What all parts of the tree share: frozen, and nothing that is not known."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-
 class Upstream(Section):
     """`[upstreams.NAME]`: who answers. A request goes to the first whose `models` match."""
 
-    base_url: Annotated[str, Field(min_length=1), AfterValidator(_url)]
+    base_url: Annotated[str, Field(min_length=1), AfterValidator(checked_url)]
     """Where it is, with or without /v1; `demo` for the scripted model in the package."""
     strategy: Literal["openai", "gemini", "gemini_gca", "anthropic"] = "openai"
     """What is sent there; stored messages are tagged with it."""
@@ -99,106 +82,6 @@ class Upstream(Section):
         return SecretStr(value) if value else None
 
 
-class Limits(Section):
-    """`[limits]`: what is bounded, and where."""
-
-    body_mb: Count = 64
-    """Largest request body in MiB; over it: 413."""
-    header_kb: Count = 64
-    """Largest header block in KiB; over it: 431."""
-    plan_ms: Milliseconds = 1000
-    """How long rewriting may take before the original goes out."""
-    commit_wait_ms: Milliseconds = 250
-    """How long an answer's end waits for the store."""
-    spool_mb: Count = 64
-    """How much may wait to be stored, in MiB."""
-    message_cache_mb: Count = 64
-    """Memory for messages already read, in MiB."""
-    live_threads: Count = 1000
-    """Threads whose state is kept in memory."""
-    capture_mb: Count = 8
-    """How much of an answer is remembered, in MiB; all of it is passed on."""
-
-
-class Timeouts(Section):
-    """`[timeouts]`: how long is waited, in seconds."""
-
-    connect_s: Seconds = 5.0
-    """For a connection to the upstream."""
-    idle_s: Seconds = 300.0
-    """For the next byte of the upstream."""
-    total_s: Seconds = 3600.0
-    """For a whole answer."""
-    drain_s: Annotated[float, Field(ge=0, le=86_400)] = 30.0
-    """For open answers to end when the proxy is told to stop."""
-
-
-class Pool(Section):
-    """`[pool]`: connections to each upstream."""
-
-    connections: Count = 200
-    """At most at once."""
-    keepalive: Annotated[int, Field(ge=0)] = 50
-    """Kept open while idle."""
-
-
-class Identity(Section):
-    """`[identity]`: how a client may name its session (the path and x-context-session always do)."""
-
-    headers: tuple[str, ...] = (
-        "thread-id", "x-session-id", "x-session-affinity", "x-opencode-session", "x-opencode-session-id",
-        "x-conversation-id", "x-openwebui-chat-id", "x-task-id", "x-roo-task-id", "x-kilocode-taskid",
-        "goose-session-id", "x-litellm-session-id", "x-litellm-trace-id", "helicone-session-id",
-        "x-sm-conversation-id", "x-grok-conv-id",
-    )  # fmt: skip
-    """Headers that agents and tools already send, first match wins."""
-    generic_header: Pattern = "^x-(?!parent-).+-session-id$"
-    """Any other header whose name matches, tried after those; empty: none."""
-    body_fields: tuple[str, ...] = (
-        "session_id", "litellm_session_id", "metadata.conversation_id", "metadata.thread_id", "metadata.session_id",
-        "metadata.chat_id", "metadata.langfuse_session_id",
-    )  # fmt: skip
-    """Body fields that name a session, tried last."""
-    salt: SecretStr = SecretStr("")
-    """Mixed into the HMAC that makes a tenant of an Authorization value. The same on every replica."""
-
-
-class State(Section):
-    """`[state]`: the block that the model writes for itself."""
-
-    ask: Literal["policy", "always", "when_needed", "never"] = "policy"
-    """When the model is asked for it; `policy`: as the policy says."""
-    withhold: bool = True
-    """Whether it is taken out of what the client sees."""
-    max_chars: Annotated[int, Field(ge=100)] = 4000
-    """Longer ones are cut at a line."""
-    guidelines: str = ""
-    """Rules for reading a rewritten history; empty: the proxy's own."""
-
-
-class Groups(Section):
-    """`[groups]`: how messages belong together."""
-
-    observation: tuple[Pattern, ...] = ()
-    """Regular expressions for user messages that are really the output of a tool."""
-
-
-class Storage(Section):
-    """`[store]`: how hard the store tries."""
-
-    durability: Literal["full", "normal"] = "full"
-    """SQLite's synchronous: `full` outlives power loss, `normal` a crash of the process."""
-    persist: Literal["best_effort", "required"] = "best_effort"
-    """Whether a request may be answered while the store is away."""
-
-
-class Tokens(Section):
-    """`[tokens]`: how tokens are counted."""
-
-    count: Literal["exact", "estimate"] = "exact"
-    """`exact` with the model's vocabulary where there is one; `estimate` from the text's length."""
-
-
 class Settings(Section):
     """The whole tree. `Settings()` is the defaults; `load` is what a server starts from."""
 
@@ -208,7 +91,7 @@ class Settings(Section):
     """Port to listen on; 0: any that is free."""
     db: Annotated[str, Field(min_length=1, repr=False), AfterValidator(_database)] = "./data/context-proxy.sqlite3"
     """SQLite file, `:memory:`, or a postgresql:// URL."""
-    policy: Annotated[str, Field(min_length=1), AfterValidator(_name)] = "thrifty"
+    policy: Annotated[str, Field(min_length=1), AfterValidator(checked_name)] = "thrifty"
     """How prompts are rewritten: a file's name in config/policies or in `policies_dir`."""
     upstream: Url = ""
     """One upstream for everything, in place of `[upstreams]`: a URL, or `demo`. With neither: `demo`."""
@@ -228,6 +111,8 @@ class Settings(Section):
     groups: Groups = Groups()
     store: Storage = Storage()
     tokens: Tokens = Tokens()
+    helper: Helper = Helper()
+    embeddings: Embeddings = Embeddings()
     upstreams: Mapping[str, Upstream] = Field(default_factory=dict)
 
     @property
@@ -359,7 +244,19 @@ def _outside(settings: Settings) -> Iterator[tuple[Keys, object, str]]:
     for path, policy in wanted:
         if policy and policy not in policies:
             yield path, policy, "one of " + ", ".join(sorted(policies))
+    yield from _helpers(settings)
     if settings.policies_dir and not Path(settings.policies_dir).is_dir():
         yield ("policies_dir",), settings.policies_dir, "a folder that is there"
     if settings.models_file:
         read_toml(Path(settings.models_file))
+
+
+def _helpers(settings: Settings) -> Iterator[tuple[Keys, object, str]]:
+    """Upstreams that are named beside the table where they stand."""
+    targets = settings.targets
+    for table, part in (("helper", settings.helper), ("embeddings", settings.embeddings)):
+        wanted = isinstance(part, Embeddings) and part.enabled
+        if part.upstream not in targets and (part.upstream or wanted):
+            yield (table, "upstream"), part.upstream, "one of " + ", ".join(targets)
+        if not part.model and (part.upstream or wanted):
+            yield (table, "model"), part.model, "the name of a model"

@@ -23,7 +23,7 @@ FLOORS = (
     {"store", "upstream"},
     {"metrics"},
     {"settings"},
-    {"vocabulary", "tomlfile"},
+    {"sections", "vocabulary", "tomlfile"},
     {"context", "stream"},
     {"memory"},
     {"chat"},

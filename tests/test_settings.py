@@ -81,6 +81,9 @@ def test_config_file_can_be_named_by_the_environment(tmp_path: Path, monkeypatch
         ('db = "mysql://a"\n', "db", 1, "postgresql"),
         ("workers = 2\n", "workers", 1, "1"),
         ("state = 1\n", "state", 1, "State"),
+        ('[helper]\nupstream = "none"\nmodel = "m"\n', "helper.upstream", 2, "default"),
+        ('[helper]\nupstream = "default"\nmodel = ""\n', "helper.model", 3, "name of a model"),
+        ('[embeddings]\nenabled = true\nupstream = ""\nmodel = "m"\n', "embeddings.upstream", 3, "default"),
     ],
 )
 def test_what_is_wrong_is_told_with_key_line_and_what_is_allowed(

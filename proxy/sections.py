@@ -1,0 +1,190 @@
+"""The parts of the settings: a class for each table of the config file, and what their values may be.
+
+Nothing is read here, neither files nor the environment: that is settings.py. A setting's docstring stands under it
+and is its row in the README and its comment in config/default.toml.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
+
+DEMO = "demo"
+"""The base URL that stands for the scripted model in the package."""
+
+
+def checked_pattern(value: str) -> str:
+    """A regular expression that compiles."""
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"a regular expression ({error})") from None
+    return value
+
+
+def checked_url(value: str) -> str:
+    """An upstream's base URL, without a slash at the end; `demo`; or nothing."""
+    if value in ("", DEMO):
+        return value
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query or parts.fragment:
+        raise ValueError(f"an http:// or https:// URL without credentials, query or fragment, or {DEMO!r}")
+    return value.rstrip("/")
+
+
+def checked_name(value: str) -> str:
+    """A policy's name, which is a file's name too, or nothing."""
+    if not re.fullmatch(r"[A-Za-z0-9_-]{0,64}", value):
+        raise ValueError("a name of letters, digits, - and _ (the file's name without .toml)")
+    return value
+
+
+Pattern = Annotated[str, AfterValidator(checked_pattern)]
+Url = Annotated[str, AfterValidator(checked_url)]
+PolicyName = Annotated[str, AfterValidator(checked_name)]
+Count = Annotated[int, Field(ge=1)]
+Milliseconds = Annotated[int, Field(ge=0, le=600_000)]
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+
+
+class Section(BaseModel):
+    """What all parts of the tree share: frozen, and nothing that is not known."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class Limits(Section):
+    """`[limits]`: what is bounded, and where."""
+
+    body_mb: Count = 64
+    """Largest request body in MiB; over it: 413."""
+    header_kb: Count = 64
+    """Largest header block in KiB; over it: 431."""
+    plan_ms: Milliseconds = 1000
+    """How long rewriting may take before the original goes out."""
+    commit_wait_ms: Milliseconds = 250
+    """How long an answer's end waits for the store."""
+    spool_mb: Count = 64
+    """How much may wait to be stored, in MiB."""
+    message_cache_mb: Count = 64
+    """Memory for messages already read, in MiB."""
+    live_threads: Count = 1000
+    """Threads whose state is kept in memory."""
+    capture_mb: Count = 8
+    """How much of an answer is remembered, in MiB; all of it is passed on."""
+
+
+class Timeouts(Section):
+    """`[timeouts]`: how long is waited, in seconds."""
+
+    connect_s: Seconds = 5.0
+    """For a connection to the upstream."""
+    idle_s: Seconds = 300.0
+    """For the next byte of the upstream."""
+    total_s: Seconds = 3600.0
+    """For a whole answer."""
+    drain_s: Annotated[float, Field(ge=0, le=86_400)] = 30.0
+    """For open answers to end when the proxy is told to stop."""
+
+
+class Pool(Section):
+    """`[pool]`: connections to each upstream."""
+
+    connections: Count = 200
+    """At most at once."""
+    keepalive: Annotated[int, Field(ge=0)] = 50
+    """Kept open while idle."""
+
+
+class Identity(Section):
+    """`[identity]`: how a client may name its session (the path and x-context-session always do)."""
+
+    headers: tuple[str, ...] = (
+        "thread-id", "x-session-id", "x-session-affinity", "x-opencode-session", "x-opencode-session-id",
+        "x-conversation-id", "x-openwebui-chat-id", "x-task-id", "x-roo-task-id", "x-kilocode-taskid",
+        "goose-session-id", "x-litellm-session-id", "x-litellm-trace-id", "helicone-session-id",
+        "x-sm-conversation-id", "x-grok-conv-id",
+    )  # fmt: skip
+    """Headers that agents and tools already send, first match wins."""
+    generic_header: Pattern = "^x-(?!parent-).+-session-id$"
+    """Any other header whose name matches, tried after those; empty: none."""
+    body_fields: tuple[str, ...] = (
+        "session_id", "litellm_session_id", "metadata.conversation_id", "metadata.thread_id", "metadata.session_id",
+        "metadata.chat_id", "metadata.langfuse_session_id",
+    )  # fmt: skip
+    """Body fields that name a session, tried last."""
+    salt: SecretStr = SecretStr("")
+    """Mixed into the HMAC that makes a tenant of an Authorization value. The same on every replica."""
+
+
+class State(Section):
+    """`[state]`: the block that the model writes for itself."""
+
+    ask: Literal["policy", "always", "when_needed", "never"] = "policy"
+    """When the model is asked for it; `policy`: as the policy says."""
+    withhold: bool = True
+    """Whether it is taken out of what the client sees."""
+    max_chars: Annotated[int, Field(ge=100)] = 4000
+    """Longer ones are cut at a line."""
+    guidelines: str = ""
+    """Rules for reading a rewritten history; empty: the proxy's own."""
+
+
+class Groups(Section):
+    """`[groups]`: how messages belong together."""
+
+    observation: tuple[Pattern, ...] = ()
+    """Regular expressions for user messages that are really the output of a tool."""
+
+
+class Storage(Section):
+    """`[store]`: how hard the store tries."""
+
+    durability: Literal["full", "normal"] = "full"
+    """SQLite's synchronous: `full` outlives power loss, `normal` a crash of the process."""
+    persist: Literal["best_effort", "required"] = "best_effort"
+    """Whether a request may be answered while the store is away."""
+
+
+class Tokens(Section):
+    """`[tokens]`: how tokens are counted."""
+
+    count: Literal["exact", "estimate"] = "exact"
+    """`exact` with the model's vocabulary where there is one; `estimate` from the text's length."""
+
+
+class Helper(Section):
+    """`[helper]`: a second model that writes summaries and reflections. None is asked where `upstream` is empty."""
+
+    upstream: str = ""
+    """Its upstream's name; empty: no helper. One that is for it alone has `models = []`."""
+    model: str = ""
+    """The model's name there; its prices are those of config/models.toml."""
+    max_tokens: Annotated[int, Field(ge=16)] = 1024
+    """Longest answer; one that is cut there is not used."""
+    concurrency: Count = 2
+    """Questions asked at once."""
+    queue: Count = 64
+    """Questions that may wait, 16 MiB of them at most; further ones are dropped and counted."""
+    timeout_s: Seconds = 60.0
+    """For a whole answer."""
+    dollars_a_day: Annotated[float, Field(ge=0)] = 1.0
+    """Spent at most in a day (UTC), embeddings included; 0: nothing is asked. Models without prices cost nothing."""
+    wait_ms: Milliseconds = 0
+    """How long a request may wait for an answer that its policy needs at once; 0: the next request has it."""
+
+
+class Embeddings(Section):
+    """`[embeddings]`: vectors of texts, by which the hierarchical policy judges what matters to the task."""
+
+    enabled: bool = False
+    """Whether they are made; else relevance is judged by words."""
+    upstream: str = ""
+    """The name of the upstream whose /v1/embeddings is asked."""
+    model: str = ""
+    """The model's name there."""
+    batch: Annotated[int, Field(ge=1, le=2048)] = 64
+    """Texts in one call."""

@@ -1,0 +1,50 @@
+"""The parts of the settings, each by itself: what a value may be, and that every field is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from proxy import sections
+from proxy.cli.fields import fields
+from proxy.sections import Embeddings, Helper, Section, checked_name, checked_pattern, checked_url
+
+PARTS = [kind for kind in vars(sections).values() if isinstance(kind, type) and issubclass(kind, Section)]
+
+
+def test_every_field_says_what_it_does() -> None:
+    assert len(PARTS) > 8
+    for kind in PARTS:
+        assert kind.__doc__, kind
+        assert all(told.text for told in fields(kind)), kind
+
+
+@pytest.mark.parametrize("kind", [kind for kind in PARTS if kind is not Section])
+def test_a_part_has_defaults_takes_no_stranger_and_cannot_be_changed(kind: type[Section]) -> None:
+    made: Any = kind()
+    with pytest.raises(ValidationError):
+        kind.model_validate({"stranger": 1})
+    with pytest.raises(ValidationError):
+        setattr(made, next(iter(kind.model_fields)), None)
+
+
+def test_no_helper_and_no_embeddings_unless_asked_for() -> None:
+    assert (Helper().upstream, Helper().wait_ms, Embeddings().enabled) == ("", 0, False)
+
+
+@pytest.mark.parametrize("wrong", [{"concurrency": 0}, {"queue": 0}, {"dollars_a_day": -1}, {"wait_ms": -1}])
+def test_a_helper_has_its_bounds(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValidationError):
+        Helper.model_validate(wrong)
+
+
+def test_values_are_checked_where_they_are_written() -> None:
+    assert checked_url("https://example.com/v1/") == "https://example.com/v1"
+    assert checked_url("demo") == "demo"
+    assert checked_name("my-policy_2") == "my-policy_2"
+    assert checked_pattern("^a+$") == "^a+$"
+    for check, wrong in ((checked_url, "ftp://a"), (checked_name, "../etc"), (checked_pattern, "(")):
+        with pytest.raises(ValueError, match=r"\w"):
+            check(wrong)
