@@ -11,6 +11,8 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
+import msgspec
+
 from proxy.chat.message import Message
 from proxy.context.plan import Edit, View
 
@@ -40,6 +42,11 @@ def bare(line: str) -> str:
     return line.strip()
 
 
+def is_numbered(line: str) -> bool:
+    """Whether a listing's line number stands in front of the line."""
+    return _LISTING.match(line) is not None
+
+
 def held(text: str) -> Held:
     """What a text holds."""
     lines = frozenset(hash(found) for found in map(bare, text.splitlines()) if len(found) >= LINE)
@@ -47,13 +54,30 @@ def held(text: str) -> Held:
 
 
 def said(message: Message) -> str:
-    """All that a message says: its text and the arguments of its calls, JSON escapes undone so that lines are lines."""
+    """All that a message says: its text and the values in the arguments of its calls, as lines."""
     if not message.calls:
         return message.text
-    arguments = (
-        call.arguments.replace("\\\\n", "\n").replace('\\\\"', '"').replace("\\\\t", "\t") for call in message.calls
-    )
-    return "\n".join((message.text, *arguments))
+    return "\n".join((message.text, *(written(call.arguments) for call in message.calls)))
+
+
+def written(arguments: str) -> str:
+    """The texts and numbers in a call's arguments, a line each; the arguments as they are where they are not JSON."""
+    try:
+        value = msgspec.json.decode(arguments)
+    except (ValueError, RecursionError):
+        return arguments
+    return "\n".join(_leaves(value))
+
+
+def _leaves(value: object) -> Iterator[str]:
+    if isinstance(value, dict):
+        for inner in value.values():
+            yield from _leaves(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _leaves(inner)
+    elif value is not None and not isinstance(value, bool):
+        yield str(value)
 
 
 def _of_message(message: Message) -> Held:

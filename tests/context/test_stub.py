@@ -1,0 +1,89 @@
+"""What stays of a result: honest, in its order, and what stands nowhere else."""
+
+from __future__ import annotations
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.context import facts
+from proxy.context.facts import Standing
+from proxy.context.stub import Keep, Writer, rough
+from tests.conversations import assistant, look, result, user
+
+FILLER = [f"nothing of note in this line, number {'x' * (n % 7)}" for n in range(60)]
+
+
+def stub(text: str, before: str = "a prompt", keep: Keep | None = None, *, is_view: bool = False) -> str:
+    view = look([user(before), assistant(None, "1"), result("1", text), assistant("I see."), user("Go on")])
+    writer = Writer(Standing(view), keep or Keep())
+    return writer.write(view.messages[2], facts.of(view.messages[2], None), is_view=is_view)
+
+
+def test_the_first_line_error_lines_and_gaps_stay_in_order() -> None:
+    text = "\n".join(["Running the tests", *FILLER, "ValueError: no such thing", *FILLER])
+    lines = stub(text).splitlines()
+    assert re.fullmatch(rf"\[shortened: \d+ of {len(text)} characters\]", lines[0])
+    assert lines[1:] == ["Running the tests", "[... 60 lines]", "ValueError: no such thing", "[... 60 lines]"]
+
+
+def test_names_that_stand_nowhere_else_are_listed_and_others_are_not() -> None:
+    text = "\n".join(["found", *FILLER, "see src/one.py and src/two.py:7 there", *FILLER])
+    assert stub(text).splitlines()[-1] == "[also there: src/one.py src/two.py:7]"
+    assert stub(text, before="Look at src/one.py").splitlines()[-1] == "[also there: src/two.py:7]"
+
+
+def test_names_have_room_up_to_a_share_of_the_result() -> None:
+    text = "\n".join(["found", *(f"name_{n:04} and other words that fill the line up" for n in range(200))])
+    listed = stub(text, keep=Keep(share=0.05)).splitlines()[-1]
+    assert 0.04 * len(text) < len(listed) < 0.06 * len(text)
+    assert stub(text, keep=Keep(chars=0)).splitlines()[-1] == "[... 200 lines]"
+
+
+def test_the_imports_of_a_file_stay() -> None:
+    text = "\n".join(["1\timport os", "2\tfrom a.b import c", *FILLER])
+    assert stub(text, is_view=True).splitlines()[1:] == ["1\timport os", "2\tfrom a.b import c", "[... 60 lines]"]
+
+
+def test_many_error_lines_are_the_first_and_the_last_ones() -> None:
+    errors = [f"error: number{'x' * n}" for n in range(20)]
+    kept = [line for line in stub("\n".join(["start", *errors])).splitlines() if line.startswith("error")]
+    assert kept == errors[:4] + errors[-4:]
+
+
+def test_lines_that_a_later_result_refers_to_stay() -> None:
+    view = look([user("a"), assistant(None, "1"), result("1", "\n".join(FILLER)), user("b")])
+    text = Writer(Standing(view), Keep()).write(
+        view.messages[2], facts.of(view.messages[2], None), [(5, 8)], is_view=True
+    )
+    assert text.splitlines()[1:] == [FILLER[0], "[... 4 lines]", *FILLER[5:8], "[... 52 lines]"]
+
+
+def test_of_two_copies_the_older_one_yields() -> None:
+    text = "\n".join(["head", *FILLER, "the id is order_4711 here"])
+    view = look(
+        [user("a"), assistant(None, "1"), result("1", text), assistant(None, "2"), result("2", text), user("b")]
+    )
+    writer = Writer(Standing(view), Keep())
+    newer = writer.write(view.messages[4], facts.of(view.messages[4], None), is_view=True)
+    older = writer.write(view.messages[2], facts.of(view.messages[2], None), is_view=True)
+    assert "order_4711" not in newer, "it stands in the older copy still"
+    assert "order_4711" in older, "now it would stand nowhere else"
+
+
+@given(st.lists(st.text(alphabet=st.characters(codec="utf-8"), max_size=60), max_size=40), st.booleans())
+def test_every_kept_line_and_name_was_in_the_result(lines: list[str], is_view: bool) -> None:
+    text = "\n".join(lines)
+    there = set(text.splitlines())
+    for line in stub(text or "x", is_view=is_view).splitlines()[1:]:
+        if line.startswith("[also there: ") and line not in there:
+            assert all(name in text for name in line[13:-1].split(" "))
+        elif line not in there and text:
+            assert re.fullmatch(r"\[\.\.\. \d+ lines\]", line), line
+
+
+def test_the_rough_size_is_of_the_order_of_the_stub() -> None:
+    text = "\n".join(["Running", *FILLER, "FAILED tests/a.py::test_b", *FILLER])
+    view = look([user("a"), assistant(None, "1"), result("1", text)])
+    assert len(stub(text)) <= rough(view.messages[2]) <= len(text)
