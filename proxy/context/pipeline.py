@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from proxy.chat import key
+from proxy.chat.group import Group, Step
 from proxy.chat.message import Request
 from proxy.chat.tokens import PER_MESSAGE, Weigh
 from proxy.context import inserts, rules, schedule, view
@@ -18,6 +19,7 @@ from proxy.context.policy import Policy
 from proxy.context.prices import Model
 from proxy.context.render import Rendering, render
 from proxy.context.session import Session, cuts
+from proxy.context.stage import Stage
 from proxy.errors import RuleBroken
 
 
@@ -98,20 +100,34 @@ def _choose(seen: View, policy: Policy) -> list[Proposal]:
     return sorted(at_once + chosen, key=lambda p: p.index)
 
 
-def _proposals(seen: View, stages: Iterable[object]) -> list[Proposal]:
+def _proposals(seen: View, stages: Iterable[Stage]) -> list[Proposal]:
     """One proposal a message, the strongest; none for what must stay, none weaker than the edit in force."""
     best: dict[int, Proposal] = {}
     last = len(seen.messages) - 1
     last_user = max((n for n, m in enumerate(seen.messages) if m.role == "user"), default=-1)
+    held = _held(seen)
     for stage in stages:
-        for proposal in stage(seen):  # type: ignore[operator]  # every stage is callable: `Stage` says so
+        for proposal in stage(seen):
             index = proposal.index
             if seen.messages[index].is_system or index == last_user or (index == last and proposal.action == "gone"):
+                continue
+            if proposal.action == "gone" and index in held and stage.when != "always":
                 continue
             old = best.get(index)
             if old is None or (STRENGTH[proposal.action], -proposal.after) > (STRENGTH[old.action], -old.after):
                 best[index] = proposal
     return [best[n] for n in sorted(best) if _supersedes(best[n], seen.edit(n))]
+
+
+def _held(seen: View) -> frozenset[int]:
+    """What stays because of the client's own cache marks: the message that bears one, and with it its step, or its
+    group where that is over, since of neither a part can leave."""
+    marked = [n for n, m in enumerate(seen.messages) if m.marked and not m.is_system]
+    if not marked:
+        return frozenset()
+    units: list[Group | Step] = [*seen.groups[:-1], *(step for step in seen.steps if step.start >= seen.active)]
+    found = [u for u in units if any(u.start <= n < u.end for n in marked)]
+    return frozenset(n for unit in found for n in range(unit.start, unit.end))
 
 
 def _supersedes(proposal: Proposal, edit: Edit | None) -> bool:
@@ -123,9 +139,9 @@ def _supersedes(proposal: Proposal, edit: Edit | None) -> bool:
 
 def _taken(seen: View, chosen: Sequence[Proposal], edits: dict[bytes, Edit], *, literal: bool) -> dict[bytes, Edit]:
     """The edits in force once these proposals are made. Whole steps leave or none of their messages does."""
+    old = dict(edits)
     gone = frozenset(p.index for p in chosen)
     for proposal in chosen:
-        message = seen.messages[proposal.index]
         text = proposal.write(gone) if proposal.write else proposal.text
         after = proposal.after
         if proposal.action == "gone":
@@ -136,22 +152,22 @@ def _taken(seen: View, chosen: Sequence[Proposal], edits: dict[bytes, Edit], *, 
                 continue  # the stub is no shorter than what it replaces
         k = seen.keys[proposal.index]
         edits[k] = Edit(k, proposal.action, text, proposal.stage, proposal.reason, seen.whole[proposal.index], after)
-        if message.marked and proposal.action == "gone":
-            del edits[k]  # the client's own cache mark stays where it is
-    return _whole_steps(seen, edits)
+    return _whole_steps(seen, edits, old)
 
 
-def _whole_steps(seen: View, edits: dict[bytes, Edit]) -> dict[bytes, Edit]:
-    """Withdraw `gone` from steps of which a message stays: half a step is refused by every strict upstream."""
+def _whole_steps(seen: View, edits: dict[bytes, Edit], old: Mapping[bytes, Edit]) -> dict[bytes, Edit]:
+    """Withdraw what would leave half a step, which every strict upstream refuses. What was cut before stays cut."""
     for step in seen.steps:
-        inside = range(step.start, step.end)
-        leaving = [n for n in inside if (e := edits.get(seen.keys[n])) is not None and e.action == "gone"]
-        if leaving and len(leaving) < len(inside):
-            calls = edits.get(seen.keys[step.start])
-            if calls is not None and calls.action == "text_only" and leaving == list(inside)[1:]:
-                continue  # the calls are gone too: the text of the assistant message may stay alone
-            for n in leaving:
-                edits.pop(seen.keys[n])
+        if step.end - step.start == 1:
+            continue
+        actions = [e.action if (e := edits.get(k)) else "" for k in seen.keys[step.start : step.end]]
+        if actions[0] in ("gone", "text_only") and all(action == "gone" for action in actions[1:]):
+            continue  # all of it, or all but the text of the assistant message
+        for k, action in zip(seen.keys[step.start : step.end], actions, strict=True):
+            if action in ("gone", "text_only"):
+                del edits[k]
+                if k in old and old[k].action not in ("gone", "text_only"):
+                    edits[k] = old[k]
     return edits
 
 
@@ -165,13 +181,14 @@ def _fit(seen: View, policy: Policy, edits: dict[bytes, Edit], notes: list[Note]
     if over <= 0:
         return edits
     now = replace(seen, edits=edits, tokens=tokens)
-    chosen = []
+    chosen: list[Proposal] = []
+    end = 0
     for proposal in _proposals(now, last):
-        if over <= 0:
+        if over <= 0 and proposal.index >= end:
             break
+        end = end if proposal.index < end else _end_of_unit(now, proposal.index)
         chosen.append(proposal)
         over -= schedule.saved(now, proposal)
-    chosen = _close_steps(now, chosen)
     if over > 0:
         notes.append(
             Note("over_budget", f"{over} tokens over the budget of {seen.budget} with everything out that may go")
@@ -179,16 +196,10 @@ def _fit(seen: View, policy: Policy, edits: dict[bytes, Edit], notes: list[Note]
     return _taken(now, chosen, edits, literal=False)
 
 
-def _close_steps(seen: View, chosen: list[Proposal]) -> list[Proposal]:
-    """Complete the step at which taking stopped, so that it leaves whole."""
-    have = {p.index for p in chosen}
-    if not chosen:
-        return chosen
-    edge = chosen[-1]
-    for step in seen.steps:
-        if step.start <= edge.index < step.end:
-            chosen += [replace(edge, index=n) for n in range(step.start, step.end) if n not in have]
-    return chosen
+def _end_of_unit(seen: View, index: int) -> int:
+    """The end of what leaves together with a message: its group where that is over (FEATURES.md A14), else its step."""
+    units: Sequence[Group | Step] = seen.groups if index < seen.active else seen.steps
+    return next(unit.end for unit in units if unit.start <= index < unit.end)
 
 
 def _size(seen: View, n: int, edits: Mapping[bytes, Edit]) -> int:

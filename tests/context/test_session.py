@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from proxy.context.plan import Edit, Plan
-from proxy.context.session import DRIFT_LIMIT, Session
+from proxy.context.session import DRIFT_LIMIT, Session, cuts
 
 ONE = Edit(b"1" * 16, "text", "short", "s", "r", 100, 9)
 TWO = Edit(b"2" * 16, "gone", None, "s", "r", 100, 0)
@@ -24,6 +24,12 @@ def test_planning_and_sending_leave_the_session_as_it_was() -> None:
 def test_how_many_edits_there_were_is_remembered_only_where_the_model_was_asked() -> None:
     assert Session(asked_at=1).after_sending(PLAN, 5.0).asked_at == 1
     assert Session(asked_at=1).after_sending(replace(PLAN, asked=True), 5.0).asked_at == 2
+
+
+def test_a_note_of_the_models_that_was_put_back_is_no_edit_to_ask_about() -> None:
+    noted = replace(PLAN, asked=True, edits={**PLAN.edits, NOTE.key: NOTE})
+    assert cuts(noted.edits) == 2
+    assert Session().after_sending(noted, 5.0).asked_at == 2
 
 
 def test_the_newest_state_counts_and_older_ones_are_kept() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.chat.key import public_id
@@ -69,6 +69,7 @@ def test_the_hint_names_the_message_and_how_much_is_missing() -> None:
     assert stage.cut("a" * 80 + "b" * 80, 100, "abc") == f"{'a' * 50}\n[...]\n{'b' * 50}\n60 left out of abc"
 
 
+@settings(deadline=None)
 @given(st.text(min_size=1, max_size=300), st.integers(0, 250), st.floats(0, 1))
 def test_a_cut_keeps_exactly_its_limit_from_both_ends(text: str, limit: int, head: float) -> None:
     if len(text) > limit:

@@ -1,0 +1,127 @@
+"""An agent that grows its history request by request, as hypothesis draws it, with what is remembered carried along."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from hypothesis import strategies as st
+
+from proxy.chat.message import Request
+from proxy.context.pipeline import rewrite
+from proxy.context.plan import Plan
+from proxy.context.policy import Policy, ScheduleName, read_policy, with_schedule
+from proxy.context.prices import Model
+from proxy.context.session import Session
+from proxy.context.stages import BUILT_IN
+from tests.conversations import PLAIN, WEIGH, Json, assistant, request, result, system, user
+
+POLICIES = ("thrifty", "rolling", "rolling/over_budget", "rolling/when_it_pays", "thrifty/over_budget")
+LONG = "\n".join(f"{n:03} def name_{n}(argument): return '/path/to/{n}.py', error {n * 7919}" for n in range(120))
+
+
+@cache
+def load(name: str) -> Policy:
+    """A policy that we ship; behind a slash the schedule that it gets in place of its own."""
+    file, _, schedule = name.partition("/")
+    path = Path(__file__).parents[2] / "config" / "policies" / f"{file}.toml"
+    policy = read_policy(tomllib.loads(path.read_text()), BUILT_IN)
+    known: dict[str, ScheduleName] = {"over_budget": "over_budget", "when_it_pays": "when_it_pays"}
+    return with_schedule(policy, known[schedule]) if schedule else policy
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One request: what came, what was remembered before it, and what was planned."""
+
+    values: list[Json]
+    request: Request
+    session: Session
+    plan: Plan
+    now: float
+
+
+@dataclass(frozen=True)
+class Story:
+    """A whole conversation, and after which of its messages the agent asks."""
+
+    values: list[Json]
+    stops: list[int]
+    model: Model
+    pauses: list[float]
+    states: list[bool]
+
+    def play(self, policy: Policy) -> list[Turn]:
+        """Every request in order, with the session of each carried to the next."""
+        turns: list[Turn] = []
+        session, now = Session(), 0.0
+        for n, stop in enumerate(self.stops):
+            now += self.pauses[n % len(self.pauses)]
+            values = self.values[:stop]
+            asked = request(values, tools=[{"type": "function", "function": {"name": "run"}}])
+            plan = rewrite(asked, session, policy, self.model, now, weigh=WEIGH)
+            turns.append(Turn(values, asked, session, plan, now))
+            session = session.after_sending(plan, now)
+            note = (plan.keys[-1], f"Goal: step {n}") if plan.asked and self.states[n % len(self.states)] else None
+            session = session.after_answer(predicted=plan.predicted, cached=plan.predicted, state=note)
+        return turns
+
+
+MARK = {"cache_control": {"type": "ephemeral"}}
+SIZES = st.sampled_from([0, 5, 60, 310, 900, 1500, 5500])
+NONE: Json = {}
+EXTRAS = st.sampled_from([NONE, NONE, NONE, NONE, {"reasoning_content": "so I go on"}, {"unknown": {"x": 1.0}}])
+
+
+@st.composite
+def texts(draw: st.DrawFn, size: int) -> object:
+    """A text of that size: a string, text parts, or text parts with a cache mark."""
+    begin = draw(st.integers(0, 500))
+    text = LONG[begin : begin + size]
+    kind = draw(st.sampled_from(["string"] * 6 + ["parts", "marked"]))
+    if kind == "string":
+        return text
+    half = size // 2
+    more = MARK if kind == "marked" else {}
+    return [{"type": "text", "text": text[:half]}, {"type": "text", "text": text[half:], **more}]
+
+
+@st.composite
+def rounds(draw: st.DrawFn) -> list[Json]:
+    """One or more calls at once and their results. Ids come from a small pool: agents use them again."""
+    calls = draw(st.lists(st.sampled_from(["c1", "c2", "c3"]), min_size=1, max_size=3, unique=True))
+    said = draw(st.sampled_from([None, "", "Let me look."]))
+    answers = [result(c, draw(texts(draw(SIZES)))) for c in draw(st.permutations(calls))]
+    return [assistant(said, *calls, **draw(EXTRAS)), *answers]
+
+
+@st.composite
+def stories(draw: st.DrawFn, *, window: Sequence[int | None] = (None, None, 3_000, 12_000)) -> Story:
+    """Several groups with rounds of tool calls in them; an upstream of some kind; pauses that let caches go cold."""
+    alternate = draw(st.integers(0, 4)) == 0
+    values: list[Json] = [system()] if draw(st.booleans()) else []
+    if not alternate and draw(st.integers(0, 5)) == 0:
+        values.append(assistant("Welcome!"))
+    stops = []
+    for n in range(draw(st.integers(1, 5))):
+        prompts = 1 if alternate else draw(st.sampled_from([1, 1, 1, 2]))
+        values += [user(f"Prompt {n}: {LONG[: draw(SIZES) // 10]}", **draw(EXTRAS)) for _ in range(prompts)]
+        stops.append(len(values))
+        for made in draw(st.lists(rounds(), max_size=6)):
+            values += made
+            stops.append(len(values))
+        values.append(assistant(f"Answer {n}", **draw(EXTRAS)))
+    model = replace(
+        PLAIN,
+        window=draw(st.sampled_from(window)),
+        alternate=alternate,
+        after_tool=draw(st.sampled_from(["append", "append", "user", "none"])) if not alternate else "append",
+        min=draw(st.sampled_from([0, 1024])),
+        block=draw(st.sampled_from([1, 128])),
+        cache=draw(st.sampled_from(["prefix", "prefix", "none"])),
+    )
+    pauses = draw(st.lists(st.sampled_from([1.0, 1.0, 5.0, 1000.0]), min_size=1, max_size=6))
+    return Story(values, stops, model, pauses, draw(st.lists(st.booleans(), min_size=1, max_size=4)))

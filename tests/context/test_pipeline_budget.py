@@ -1,0 +1,138 @@
+"""FEATURES A14: what does not fit is left out group by group, oldest first, and the first prompt is kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from proxy.context.pipeline import rewrite
+from proxy.context.plan import Plan
+from proxy.context.policy import Policy
+from proxy.context.prices import Model
+from proxy.context.session import Session
+from proxy.context.stages.close_window import CloseWindow
+from proxy.context.stages.fit_budget import FitBudget
+from tests.conversations import PLAIN, WEIGH, Json, assistant, request, result, system, user
+
+STEP = [assistant(None, "1"), result("1", "r" * 69)]
+"""27 + 73 = 100 tokens."""
+GROUP = [user("u" * 6), *STEP, assistant("a" * 6)]
+"""10 + 100 + 10 = 120 tokens."""
+FIT = Policy("fit", stages=(FitBudget(),), ask="never", budget=0.5, low=0.5)
+
+
+def fitted(
+    values: Sequence[Json], budget: int, policy: Policy = FIT, session: Session | None = None, **more: Any
+) -> tuple[Plan, list[int]]:
+    """The plan under a window of which `budget` is the share that a prompt may fill, and what of `values` goes out."""
+    asked = request(values)
+    model: Model = replace(PLAIN, window=2 * budget, **more)
+    made = rewrite(asked, session or Session(), policy, model, 0.0, weigh=WEIGH)
+    assert made.refused is None
+    gone = {e.key for e in made.edits.values() if e.action == "gone"}
+    left = [n for n, (m, k) in enumerate(zip(asked.messages, made.keys, strict=True)) if m.is_system or k not in gone]
+    assert [json.loads(raw) for raw in made.messages or ()] in ([], [values[n] for n in left])
+    return made, left
+
+
+TALK = [system("s" * 6), *GROUP, *GROUP, *GROUP, user("u" * 6)]
+"""10 + 3 * 120 + 10 = 380 tokens: groups at 1, 5, 9 and 13."""
+
+
+@pytest.mark.parametrize(
+    ("budget", "left"),
+    [
+        (380, list(range(14))),
+        # One token too many: all of the first group but its prompt leaves, 110 tokens.
+        (379, [0, 1, *range(5, 14)]),
+        (270, [0, 1, *range(5, 14)]),
+        # The second group leaves whole, its prompt too.
+        (269, [0, 1, *range(9, 14)]),
+        (150, [0, 1, *range(9, 14)]),
+        (149, [0, 1, 13]),
+        (30, [0, 1, 13]),
+    ],
+)
+def test_groups_leave_whole_and_oldest_first_and_the_first_prompt_stays(budget: int, left: list[int]) -> None:
+    made, found = fitted(TALK, budget)
+    assert found == left
+    assert made.notes == ()
+    assert made.after <= budget
+    assert {e.stage for e in made.new} <= {"fit_budget"}
+
+
+def test_what_does_not_fit_with_everything_out_is_sent_and_noted() -> None:
+    made, left = fitted(TALK, 28)
+    assert left == [0, 1, 13]
+    assert [n.kind for n in made.notes] == ["over_budget"]
+    assert "2 tokens over the budget of 28" in made.notes[0].text
+
+
+def test_after_the_groups_old_steps_of_the_active_group_leave_and_the_newest_four_stay() -> None:
+    talk = [*GROUP, user("u" * 6), *STEP * 6]
+    # 120 + 10 + 600: without the first group's answer 620, without one step 520, without two 420.
+    assert fitted(talk, 620)[1] == [0, *range(4, 17)]
+    assert fitted(talk, 619)[1] == [0, 4, *range(7, 17)]
+    assert fitted(talk, 520)[1] == [0, 4, *range(7, 17)]
+    assert fitted(talk, 519)[1] == [0, 4, *range(9, 17)]
+    made, left = fitted(talk, 100)
+    assert left == [0, 4, *range(9, 17)]
+    assert made.notes
+
+
+def test_all_steps_but_the_last_can_leave_where_none_has_to_stay() -> None:
+    talk = [user("u" * 6), *STEP * 3]
+    none = replace(FIT, stages=(FitBudget(keep_steps=0),))
+    assert fitted(talk, 210, none)[1] == [0, 3, 4, 5, 6]
+    assert fitted(talk, 110, none)[1] == [0, 5, 6]
+    made, left = fitted(talk, 50, none)
+    assert left == [0, 5, 6]
+    assert made.notes
+
+
+def test_what_has_left_stays_out_and_the_next_groups_follow_when_it_grows() -> None:
+    made, left = fitted(TALK[:10], 150)
+    assert left == [0, 1, *range(5, 10)]
+    session = Session().after_sending(made, 0.0)
+    made, left = fitted(TALK, 270, session=session)
+    assert (made.new, left) == ((), [0, 1, *range(5, 14)])
+    made, left = fitted(TALK, 269, session=session)
+    assert (len(made.new), left) == (4, [0, 1, *range(9, 14)])
+
+
+def test_where_turns_are_insisted_on_they_are_taken() -> None:
+    for budget in (379, 269, 149, 30):
+        made, left = fitted(TALK, budget, alternate=True)
+        roles = [TALK[n]["role"] for n in left]
+        assert not any(a == b for a, b in pairwise(roles))
+        assert left[:3] == [0, 1, 4]  # the first prompt, and the answer that closed it
+        assert made.after <= max(budget, 40)
+
+
+def test_the_window_that_upstream_named_counts() -> None:
+    assert fitted(TALK, 1000, session=Session(limit=2 * 269))[1] == [0, 1, *range(9, 14)]
+
+
+def test_no_known_window_is_no_budget() -> None:
+    asked = request(TALK)
+    assert rewrite(asked, Session(), FIT, PLAIN, 0.0, weigh=WEIGH).messages is None
+
+
+def test_the_tools_count_too() -> None:
+    asked = request(TALK, tools=[1] * 30)
+    model = replace(PLAIN, window=2 * 380)
+    made = rewrite(asked, Session(), FIT, model, 0.0, weigh=WEIGH)
+    assert made.new
+    assert made.after == made.before - 110
+
+
+def test_literal_policies_fit_the_budget_too() -> None:
+    rolling = replace(FIT, stages=(CloseWindow(groups=2), FitBudget()), schedule="always")
+    assert fitted(TALK, 380, rolling)[1] == [0, *range(9, 14)]
+    # The window has taken the first prompt: what is left of the budget is fitted from there on.
+    assert fitted(TALK, 100, rolling)[1] == [0, 13]

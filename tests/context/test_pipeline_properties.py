@@ -1,0 +1,197 @@
+"""What holds for every plan, on drawn conversations that grow request by request: see agent.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from proxy.chat.dialects.completions import read_request, write_request
+from proxy.chat.message import Message
+from proxy.context import rules
+from proxy.context.pipeline import rewrite
+from proxy.context.plan import STRENGTH
+from proxy.context.prices import Model
+from tests.context.agent import POLICIES, Story, Turn, load, stories
+from tests.conversations import WEIGH
+
+EACH = pytest.mark.parametrize("policy", POLICIES)
+SOME = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def sent(turn: Turn) -> list[Message]:
+    """The messages that go out, read from the body as upstream would."""
+    return list(read_request(write_request(turn.request, turn.plan.messages)).messages)
+
+
+def stand(turn: Turn) -> list[Message | None]:
+    """Each of the client's messages as it goes out, None where it is gone."""
+    out = iter(sent(turn))
+    edits = turn.plan.edits
+    gone = [not m.is_system and (e := edits.get(k)) is not None and e.action == "gone"
+            for m, k in zip(turn.request.messages, turn.plan.keys, strict=True)]  # fmt: skip
+    return [None if is_gone else next(out) for is_gone in gone]
+
+
+def unpaired(messages: Sequence[Message]) -> list[str]:
+    """What a strict upstream would find wrong with calls and results, found another way than rules.py does."""
+    wrong: list[str] = []
+    at = 0
+    while at < len(messages):
+        calls = sorted(c.id for c in messages[at].calls)
+        end = at + 1
+        while end < len(messages) and messages[end].is_result:
+            end += 1
+        results = sorted(m.call_id or "" for m in messages[at + 1 : end])
+        if calls != results or messages[at].is_result:
+            wrong.append(f"{at}: {calls} answered by {results}")
+        at = end
+    return wrong
+
+
+@EACH
+@SOME
+@given(story=stories())
+def test_no_plan_is_invalid_and_pairs_are_kept(policy: str, story: Story) -> None:
+    for turn in story.play(load(policy)):
+        assert turn.plan.refused is None, turn.plan.notes
+        out = sent(turn)
+        assert unpaired(out) == []
+        mine = {m.form: m for m in turn.request.messages}
+        outs = [rules.Out(mine.get(m.form, m), m.text, bool(m.calls)) for m in out]
+        strict = Model(alternate=story.model.alternate, after_tool=story.model.after_tool)
+        broken = rules._violations(outs, strict)
+        before = rules._violations([rules.Out(m, m.text, bool(m.calls)) for m in turn.request.messages], strict)
+        assert set(broken) <= set(before)
+
+
+@EACH
+@SOME
+@given(story=stories())
+def test_system_messages_and_the_last_user_message_are_kept(policy: str, story: Story) -> None:
+    for turn in story.play(load(policy)):
+        found = stand(turn)
+        last_user = max(n for n, m in enumerate(turn.request.messages) if m.role == "user")
+        for n, (came, goes) in enumerate(zip(turn.request.messages, found, strict=True)):
+            if came.is_system or n == last_user:
+                assert goes is not None
+                assert goes.text.startswith(came.text)
+        assert found[-1] is not None
+
+
+@EACH
+@SOME
+@given(story=stories())
+def test_untouched_messages_are_the_very_bytes_and_their_order_stays(policy: str, story: Story) -> None:
+    for turn in story.play(load(policy)):
+        inserted = {n for n, _ in turn.plan.placed}
+        for n, (came, goes) in enumerate(zip(turn.request.messages, stand(turn), strict=True)):
+            if n not in inserted and (came.is_system or turn.plan.keys[n] not in turn.plan.edits):
+                assert goes is not None
+                assert goes.raw == came.raw
+        if turn.plan.messages is None:
+            assert write_request(turn.request, turn.plan.messages) is turn.request.body
+
+
+@EACH
+@SOME
+@given(story=stories())
+def test_the_same_input_gives_the_same_bytes(policy: str, story: Story) -> None:
+    for turn in story.play(load(policy)):
+        again = rewrite(read_request(turn.request.body), turn.session, load(policy), story.model, turn.now, weigh=WEIGH)
+        assert again.messages == turn.plan.messages
+        fields = set(turn.plan.__slots__) - {"messages"}
+        assert {f: getattr(again, f) for f in fields} == {f: getattr(turn.plan, f) for f in fields}
+
+
+LASTING = pytest.mark.parametrize("policy", [p for p in POLICIES if not load(p).literal])
+
+
+@LASTING
+@SOME
+@given(story=stories())
+def test_the_prefix_moves_only_when_an_edit_is_made(policy: str, story: Story) -> None:
+    """The bytes of all messages but the last of a prompt stand in the next, and that one's up to our text at its end.
+
+    With `state_place = "system"` the literal texts behind the system prompt move it too, when they change: there
+    the leading system message is left out.
+    """
+    turns = story.play(load(policy))
+    for before, after in pairwise(turns):
+        if any(key in set(before.plan.keys) for key in (e.key for e in after.plan.new)):
+            continue
+        one, other = sent(before), sent(after)
+        if any(n == -1 for n, _ in before.plan.placed):
+            one.pop()  # a message of ours at the end is made anew each time
+        skip = 1 if any(i.place == "system" and n == 0 for n, i in (*before.plan.placed, *after.plan.placed)) else 0
+        last = len(one) - 1
+        tailed = any(i.place == "tail" and n != -1 for n, i in before.plan.placed)
+        for n in range(skip, len(one)):
+            if n == last and tailed:
+                assert one[n].text.startswith(other[n].text)
+            else:
+                assert one[n].raw == other[n].raw
+
+
+@LASTING
+@SOME
+@given(story=stories())
+def test_an_edit_once_made_is_repeated_byte_for_byte_or_superseded_by_a_stronger(policy: str, story: Story) -> None:
+    turns = story.play(load(policy))
+    for before, after in pairwise(turns):
+        earlier = dict(zip(before.plan.keys, zip(before.request.messages, stand(before), strict=True), strict=True))
+        later = dict(zip(after.plan.keys, zip(after.request.messages, stand(after), strict=True), strict=True))
+        ours = {before.plan.keys[n] for n, _ in before.plan.placed} | {after.plan.keys[n] for n, _ in after.plan.placed}
+        for key, edit in before.plan.edits.items():
+            now = after.plan.edits[key]
+            if now != edit:
+                assert now in after.plan.new
+                shorter = now.action == edit.action == "text" and now.after < edit.after
+                noted = now.text is not None and edit.text is not None and now.text.startswith(edit.text)
+                assert STRENGTH[now.action] > STRENGTH[edit.action] or shorter or noted
+            elif key not in ours:
+                one, other = earlier[key][1], later[key][1]
+                assert (one.raw if one else None) == (other.raw if other else None)
+        assert set(after.plan.new) <= set(after.plan.edits.values())
+
+
+@EACH
+@SOME
+@given(story=stories())
+def test_sizes_and_predictions_are_those_of_what_goes_out(policy: str, story: Story) -> None:
+    previous: Turn | None = None
+    for turn in story.play(load(policy)):
+        plan, out = turn.plan, sent(turn)
+        head = WEIGH.head(turn.request.tools)
+        assert plan.before == head + sum(map(WEIGH, turn.request.messages))
+        own = sum(
+            n == -1 for n, _ in plan.placed
+        )  # a message of ours weighs 4 more, its texts lose the newlines before
+        slack = 4 + 2 * own if own else 0  # a message of ours weighs 4 itself, its texts lose the newlines before
+        assert abs(plan.after - head - sum(map(WEIGH, out))) <= slack
+        assert len(plan.marks) == len(plan.sizes) == len(out)
+        assert 0 <= plan.predicted <= plan.after
+        if previous is None or turn.now - previous.now > story.model.ttl_s or story.model.cache == "none":
+            assert plan.predicted == 0
+        else:
+            same = head
+            for mine, theirs, size in zip(plan.marks, previous.plan.marks, plan.sizes, strict=False):
+                if mine != theirs:
+                    break
+                same += size
+            assert plan.predicted == (same // story.model.block * story.model.block if same >= story.model.min else 0)
+        previous = turn
+
+
+@EACH
+@SOME
+@given(story=stories(window=[2_000, 6_000]))
+def test_a_prompt_over_its_budget_is_fitted_or_said_to_be_over(policy: str, story: Story) -> None:
+    for turn in story.play(load(policy)):
+        budget = int((story.model.window or 0) * load(policy).budget)
+        added = sum(len(i.text) for _, i in turn.plan.placed)
+        added += sum(len(e.text or "") for e in turn.plan.new if e.stage == "state")
+        noted = any(n.kind == "over_budget" for n in turn.plan.notes)
+        assert turn.plan.after - added <= budget or noted
