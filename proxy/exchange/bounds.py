@@ -1,0 +1,85 @@
+"""What keeps helpers within bounds: dollars a day, and a rest for one that is down.
+
+Dollars are reserved before a question goes out and settled when its answer has come. Reserving the most that an
+answer can cost keeps the sum under the limit however many questions are under way at once. What was spent is stored,
+so that a restart does not begin a new day's budget.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from proxy.store.base import Store
+from proxy.store.derived import OPERATOR, SpendingRow
+
+DAY_S = 86_400
+
+DOWN = frozenset({"unreachable", "timeout", "broken", "refused", "failed", "garbage"})
+"""Outcomes (see `upstream.asks.Told`) that say more about the helper than about the question."""
+DOWN_AFTER = 3
+"""So many of them in a row, and nothing is asked for `REST_S` seconds: not every request shall find out anew."""
+REST_S = 30.0
+
+
+class Purse:
+    """One day's dollars after the other. limit: of a day in UTC; 0: nothing may be asked."""
+
+    def __init__(self, limit: float, now: Callable[[], float] = time.time) -> None:
+        self.limit = limit
+        self.spent = 0.0
+        """Dollars of `day` so far."""
+        self.held = 0.0
+        """Dollars that questions under way may still cost."""
+        self._now = now
+        self._day = -1
+        self._reading = asyncio.Lock()
+
+    @property
+    def day(self) -> int:
+        """Today, as the store counts days."""
+        return int(self._now() // DAY_S)
+
+    async def reserve(self, store: Store, dollars: float) -> bool:
+        """Whether there is so much left; it is held until `settle`. StoreUnavailable where nobody knows what was spent
+        today."""
+        async with self._reading:
+            if self._day != self.day:
+                today = self.day
+                self.spent = await store.spent(today)
+                self._day = today
+        if self.limit <= 0 or self.spent + self.held + dollars > self.limit:
+            return False
+        self.held += dollars
+        return True
+
+    def settle(self, kind: str, reserved: float, tokens: tuple[int, int], dollars: float) -> SpendingRow:
+        """What it did cost; the row to be stored. tokens: of prompts and of answers."""
+        self.held = max(0.0, self.held - reserved)
+        self.spent += dollars
+        return SpendingRow(*OPERATOR, self.day, kind, 1, *tokens, dollars)
+
+
+class Patience:
+    """Whether a helper is worth asking. busy: calls under way, for who wants to bound them."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.busy = 0
+        self._clock = clock
+        self._failures = 0
+        self._until = 0.0
+
+    @property
+    def resting(self) -> bool:
+        """Whether it has failed so often of late that nothing is to be asked."""
+        return self._clock() < self._until
+
+    def note(self, outcome: str) -> bool:
+        """How a call ended. Whether a rest begins with it."""
+        self._failures = self._failures + 1 if outcome in DOWN else 0
+        if self._failures < DOWN_AFTER:
+            return False
+        self._failures = 0
+        self._until = self._clock() + REST_S
+        return True

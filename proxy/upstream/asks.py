@@ -1,0 +1,212 @@
+"""Asks a model on the proxy's own behalf: one question, one answer, and what it cost; or texts for their vectors.
+
+What comes back is never an error: a helper that is down is an ordinary day, and whoever asked goes on without it. A
+question is sent once. The one exception is the name of the limit on an answer's length, which OpenAI's newer models
+call `max_completion_tokens` and many other servers do not know: a refusal that names it is answered with one more
+try, and the name is remembered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from proxy.chat.tokens import PER_MESSAGE, estimate
+from proxy.context.prices import Model
+from proxy.errors import AnswerTooLong, ProxyError, UpstreamTimeout, UpstreamUnreachable
+from proxy.stream.assemble import Answer
+from proxy.upstream.client import Client, Target
+from proxy.upstream.headers import Headers
+
+CREDENTIALS: Final = frozenset({b"authorization", b"api-key", b"x-api-key"})
+"""What a client may show who it is with. Used for its own questions where the helper's upstream has no key."""
+
+ANSWER_LIMIT: Final = 4 << 20
+"""Bytes of an answer that are read; a text of `max_tokens` is a thousandth of it."""
+VECTOR_LIMIT: Final = 128 << 10
+"""Bytes for each vector in an answer: 4,096 numbers with all their digits."""
+LARGE: Final = 256 << 10
+"""Bytes from which an answer is read in a worker thread."""
+
+FLOAT_MAX: Final = 3.4e38
+
+OLD_LIMIT: Final = "max_tokens"
+NEW_LIMIT: Final = "max_completion_tokens"
+
+UNPAID: Final = frozenset({"unreachable", "refused", "failed"})
+"""Outcomes for which providers charge nothing; where an answer was lost on its way, all that it may cost counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a model said. outcome: `answered`, or what was wrong: unreachable, timeout, broken, refused (4xx), failed
+    (any other status, or an error in the body), garbage, cut (by the limit on its length). Tokens as reported, else
+    estimated."""
+
+    outcome: str
+    text: str = ""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    dollars: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """Vectors in the order of their texts, all of one length; none unless the outcome is `answered` (see `Told`)."""
+
+    outcome: str
+    vectors: tuple[tuple[float, ...], ...] = ()
+    prompt_tokens: int = 0
+    dollars: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Came:
+    """How a call ended, and its body where it was a 200."""
+
+    outcome: str
+    body: bytes = b""
+
+
+class _Vector(msgspec.Struct, frozen=True):
+    embedding: list[float]
+    index: int = -1
+
+
+class _VectorUsage(msgspec.Struct, frozen=True):
+    prompt_tokens: int = 0
+
+
+class _Embeddings(msgspec.Struct, frozen=True):
+    data: list[_Vector]
+    usage: _VectorUsage | None = None
+
+
+def credential(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """The headers with which the client shows who it is."""
+    return [(name, value) for name, value in headers if name.lower() in CREDENTIALS]
+
+
+class Asker:
+    """A model that can be asked. timeout_s: for a whole answer. max_tokens: its longest answer."""
+
+    def __init__(
+        self, client: Client, target: Target, name: str, model: Model, *, max_tokens: int, timeout_s: float
+    ) -> None:
+        self.target = target
+        self.name = name
+        self._client = client
+        self._model = model
+        self._max_tokens = max_tokens
+        self._timeout_s = timeout_s
+        self._limit = OLD_LIMIT
+
+    def worst(self, prompt: str) -> float:
+        """Dollars that the answer may cost; 0 where the model's prices are unknown."""
+        return self._dollars(estimate(prompt) + PER_MESSAGE, 0, self._max_tokens)
+
+    async def ask(self, prompt: str, headers: Headers) -> Told:
+        """Ask once. headers: the credential to use where the upstream has no key of its own."""
+        came = await self._try(prompt, headers)
+        if came.outcome == "limit":
+            self._limit = NEW_LIMIT
+            came = await self._try(prompt, headers)
+        if came.outcome != "answered":
+            outcome = came.outcome.replace("limit", "refused")
+            return Told(outcome, dollars=0.0 if outcome in UNPAID else self.worst(prompt))
+        return self._read(prompt, Answer.from_body(came.body))
+
+    async def _try(self, prompt: str, headers: Headers) -> _Came:
+        question = prompt.encode("utf-8", "replace").decode()  # lone surrogates are no text to any server
+        body = {
+            "model": self.name,
+            "messages": [{"role": "user", "content": question}],
+            self._limit: self._max_tokens,
+        }
+        return await _post(
+            self._client, self.target, "/v1/chat/completions", body, headers, self._timeout_s, ANSWER_LIMIT
+        )
+
+    def _read(self, prompt: str, answer: Answer) -> Told:
+        usage = answer.usage
+        asked = usage.prompt if usage is not None else estimate(prompt) + PER_MESSAGE
+        said = usage.completion if usage is not None else estimate(answer.text)
+        cached = (usage.cached or 0) if usage is not None else 0
+        if answer.error is not None and not answer.done:
+            return Told("failed")
+        outcome = "answered" if answer.done else "garbage"
+        if answer.finish.get(0) == "length" or answer.capped:
+            outcome = "cut"
+        return Told(outcome, answer.text, asked, said, self._dollars(asked, cached, said))
+
+    def _dollars(self, prompt: int, cached: int, completion: int) -> float:
+        model = self._model
+        return (model.cost(prompt, min(cached, prompt)) * (model.input or 0) + completion * (model.output or 0)) / 1e6
+
+
+async def embed(
+    client: Client, target: Target, name: str, model: Model, texts: Sequence[str], headers: Headers, *, timeout_s: float
+) -> Vectors:
+    """Vectors of these texts, in one call."""
+    body = {"model": name, "input": [text.encode("utf-8", "replace").decode() for text in texts]}
+    limit = ANSWER_LIMIT + VECTOR_LIMIT * len(texts)
+    came = await _post(client, target, "/v1/embeddings", body, headers, timeout_s, limit)
+    if came.outcome != "answered":
+        return Vectors(came.outcome)
+    large = len(came.body) > LARGE
+    read = await asyncio.to_thread(_vectors, came.body, len(texts)) if large else _vectors(came.body, len(texts))
+    if read is None:
+        return Vectors("garbage")
+    found, tokens = read
+    tokens = tokens or sum(map(estimate, texts))
+    return Vectors("answered", found, tokens, tokens * (model.input or 0) / 1e6)
+
+
+def _vectors(body: bytes, count: int) -> tuple[tuple[tuple[float, ...], ...], int] | None:
+    """(vectors in the order of their texts, tokens reported); None where that is not what came."""
+    try:
+        read = msgspec.json.decode(body, type=_Embeddings)
+    except (ValueError, RecursionError):
+        return None
+    rows = sorted(read.data, key=lambda row: row.index)
+    if [row.index for row in rows] != list(range(count)):
+        return None
+    found = tuple(tuple(row.embedding) for row in rows)
+    # Comparing leaves out NaN too; what 32 bits cannot hold could not be stored.
+    if len({len(vector) for vector in found}) != 1 or not all(abs(x) < FLOAT_MAX for v in found for x in v):
+        return None
+    return (found, read.usage.prompt_tokens if read.usage else 0) if found[0] else None
+
+
+async def _post(
+    client: Client, target: Target, path: str, body: dict[str, Any], headers: Headers, timeout_s: float, limit: int
+) -> _Came:
+    """One POST of JSON. The outcome is as in `Told`, or `limit` where the name of the length's limit was refused."""
+    sent = [(b"content-type", b"application/json"), (b"accept", b"application/json"), *headers]
+    reply = None
+    try:
+        async with asyncio.timeout(timeout_s):
+            reply = await client.send(target, "POST", path, b"", sent, json.dumps(body).encode())
+            answer = await reply.read(limit)
+    except (TimeoutError, UpstreamTimeout):
+        return _Came("timeout")
+    except UpstreamUnreachable:
+        return _Came("unreachable")
+    except AnswerTooLong:
+        return _Came("garbage")
+    except ProxyError:
+        return _Came("broken")
+    finally:
+        if reply is not None:
+            await reply.close()
+    if 400 <= reply.status < 500:
+        named = OLD_LIMIT in body and NEW_LIMIT.encode() in answer
+        return _Came("limit" if named else "refused")
+    if reply.status != 200:
+        return _Came("failed")
+    return _Came("garbage" if reply.encoding else "answered", answer)
