@@ -49,7 +49,7 @@ def _wants(policy: Policy, session: Session, edits: int) -> bool:
 def _stands(view: View, text: str) -> bool:
     """Whether the newest state has been written into the prompt already, and is still there."""
     wanted = state.recap(text)
-    return any(edit.text is not None and wanted in edit.text for edit in view.edits.values() if edit.stage == "state")
+    return any(edit.text is not None and wanted in edit.text for edit in view.edits.values())
 
 
 def tail_target(view: View) -> tuple[int | None, bool]:

@@ -75,6 +75,13 @@ def test_the_note_is_not_written_twice() -> None:
     assert wanted(TALK, THRIFTY, newer, 1) == ([("tail", "state")], False)
 
 
+def test_a_note_that_was_added_to_a_shortened_text_stands_too() -> None:
+    keys = look(TALK).keys
+    old = Edit(keys[3], "text", "short\n\n" + state.recap(BODY), "truncate_results", "", 5, 50)
+    standing = replace(KNOWN, edits={old.key: old}, asked_at=1)
+    assert wanted(TALK, THRIFTY, standing, 1) == ([], False)
+
+
 def test_always_and_never_are_settings() -> None:
     assert wanted(TALK, replace(THRIFTY, ask="always")) == ([("tail", "ask")], True)
     assert wanted(TALK, replace(THRIFTY, ask="never"), edits=9) == ([("tail", "state")], False)
