@@ -243,6 +243,15 @@ class MessageRecord(MessageRow, frozen=True, kw_only=True):
     seq: int
 
 
+class LeftOut(MessageRecord, frozen=True, kw_only=True):
+    """A stored message that is out of its thread's prompt: by which stage, why, since which exchange and when."""
+
+    stage: str
+    reason: str
+    exchange: str
+    edited_at: float
+
+
 class ExchangeRecord(ExchangeRow, frozen=True, kw_only=True):
     """An exchange with its outcome; `status` is 'open' and the rest None until there is one."""
 
@@ -322,6 +331,10 @@ class Store(Protocol):
 
     async def edits(self, tenant: str, session: str, thread: str, upto: int | None = None) -> list[tuple[EditRow, int]]:
         """The latest version of each key whose number is at most `upto`, in the order of the numbers."""
+        ...
+
+    async def left_out(self, tenant: str, session: str, thread: str) -> list[LeftOut]:
+        """The messages that are out of the thread's prompt now, in the order they were stored."""
         ...
 
     async def form(self, tenant: str, session: str, form: bytes) -> bytes | None: ...

@@ -16,6 +16,7 @@ from proxy.store.base import (
     ExchangeRecord,
     Hit,
     Known,
+    LeftOut,
     MessageRecord,
     SessionRecord,
     StateRow,
@@ -153,6 +154,14 @@ class Reads(ABC):
     async def edits(self, tenant: str, session: str, thread: str, upto: int | None = None) -> list[tuple[EditRow, int]]:
         most = _ALL if upto is None else upto
         return [_edit(row) for row in await self._fetch(sql.EDITS, (tenant, session, thread, most, most))]
+
+    async def left_out(self, tenant: str, session: str, thread: str) -> list[LeftOut]:
+        rows = await self._fetch(sql.LEFT_OUT, (tenant, session, thread))
+        why = ("seq", "stage", "reason", "exchange", "edited_at")
+        return [
+            LeftOut(*(*row[:14], bool(row[14]), bool(row[15]), row[16]), **dict(zip(why, row[17:], strict=True)))
+            for row in rows
+        ]
 
     async def form(self, tenant: str, session: str, form: bytes) -> bytes | None:
         rows = await self._fetch(sql.FORM, (tenant, session, form))

@@ -140,6 +140,16 @@ WHERE e.tenant = $1 AND e.session = $2 AND e.thread = $3 AND e.number <= $4 AND 
         AND n.key = e.key AND n.version > e.version AND n.number <= $5)
 ORDER BY e.number"""
 
+LEFT_OUT = """
+SELECT m.tenant, m.session, m.key, m.parent, m.position, m.thread, m.role, m.group_id, m.body, m.form, m.call_id,
+    m.status, m.strategy, m.tokens, m.answer, m.reached, m.created_at, m.seq, e.stage, e.reason, e.exchange,
+    e.created_at
+FROM edits e JOIN messages m ON m.tenant = e.tenant AND m.session = e.session AND m.key = e.key
+WHERE e.tenant = $1 AND e.session = $2 AND e.thread = $3 AND e.action = 'gone' AND NOT EXISTS (
+    SELECT 1 FROM edits n WHERE n.tenant = e.tenant AND n.session = e.session AND n.thread = e.thread
+        AND n.key = e.key AND n.version > e.version)
+ORDER BY m.seq"""
+
 SESSION = """
 SELECT tenant, session, explicit, created_at, settings FROM sessions WHERE tenant = $1 AND session = $2"""
 

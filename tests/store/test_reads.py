@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from proxy.errors import StoreUnavailable
 from proxy.store import sql
@@ -280,3 +281,18 @@ async def test_what_cannot_be_asked_is_unavailable_and_not_a_fault(store: Store,
         await store.thread("t1", "\ud800", "main")
     await store.put(make.begin())
     assert store.healthy
+
+
+async def test_d7_what_is_out_of_a_threads_prompt_is_listed_with_stage_and_reason(store: Store, make: Make) -> None:
+    rows = make.line(4)
+    gone = [replace(make.edit(row.key, text=None), action="gone", reason=f"r{n}") for n, row in enumerate(rows)]
+    back = replace(make.edit(rows[1].key, 2, None), action="withdrawn")
+    other = replace(make.edit(rows[3].key, text=None, thread="other"), action="gone")
+    await store.put([*make.begin(), *rows, gone[2], gone[0], gone[1], back, make.edit(rows[3].key), other])
+    found = await store.left_out("t1", "s1", "main")
+    assert [(one.key, one.body, one.stage, one.reason) for one in found] == [
+        (rows[n].key, rows[n].body, "mask", f"r{n}") for n in (0, 2)
+    ]
+    assert (found[0].exchange, found[0].edited_at, found[0].seq, found[0].answer) == ("x1", 2.0, 1, False)
+    assert [one.key for one in await store.left_out("t1", "s1", "other")] == [rows[3].key]
+    assert await store.left_out("t2", "s1", "main") == []
