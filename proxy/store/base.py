@@ -313,6 +313,10 @@ class Store(Protocol):
 
     async def session(self, tenant: str, session: str) -> SessionRecord | None: ...
 
+    async def sessions(self, after: tuple[str, str] = ("", ""), limit: int = 1000) -> list[tuple[str, str]]:
+        """(tenant, session) of those behind `after`, in the order of their names: for reports, not for serving."""
+        ...
+
     async def chain(self, tenant: str, session: str, key: bytes) -> list[MessageRecord]:
         """From the root to this node, by the parent links; empty if the node is not stored."""
         ...

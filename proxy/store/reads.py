@@ -137,6 +137,9 @@ class Reads(ABC):
         counts["threads"] = len(threads)
         return SessionRecord(row[0], row[1], bool(row[2]), row[3], row[4], threads=threads, counts=counts)
 
+    async def sessions(self, after: tuple[str, str] = ("", ""), limit: int = 1000) -> list[tuple[str, str]]:
+        return [(row[0], row[1]) for row in await self._fetch(sql.SESSIONS, (*after, limit))]
+
     async def chain(self, tenant: str, session: str, key: bytes) -> list[MessageRecord]:
         place = (tenant, session)
         return [_message(row) for row in await self._fetch(sql.CHAIN, (*place, key, *place, *place))]

@@ -153,6 +153,10 @@ ORDER BY m.seq"""
 SESSION = """
 SELECT tenant, session, explicit, created_at, settings FROM sessions WHERE tenant = $1 AND session = $2"""
 
+SESSIONS = """
+SELECT tenant, session FROM sessions WHERE (tenant, session) > ($1, $2) ORDER BY tenant, session LIMIT $3"""
+"""By pages in the order of the primary key, so that no report reads a whole table at once."""
+
 SESSION_COUNTS = """
 SELECT (SELECT count(*) FROM messages WHERE tenant = $1 AND session = $2),
     (SELECT count(*) FROM forms WHERE tenant = $3 AND session = $4),

@@ -1,0 +1,83 @@
+"""A SQLite store as it is, for reports: read beside a proxy that serves from it, and never written to.
+
+No lock is taken, and the file is opened read-only, so nothing that happens here can cost the serving process anything
+but a moment of the disk. It runs on the caller's thread: a report has nobody else to wait for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from proxy.errors import StoreRefused, StoreUnavailable
+from proxy.store.base import Row
+from proxy.store.migrate import APPLICATION_ID
+from proxy.store.reads import Reads
+from proxy.store.schema import LATEST
+from proxy.store.sql import for_sqlite
+
+
+class ReadOnlyStore(Reads):
+    """`Store` on a file that somebody else may be writing to; what is put into it is refused."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self.trouble = "not open"
+        self.queued = 0
+        self.dropped = 0
+        self._connection: sqlite3.Connection | None = None
+
+    @property
+    def healthy(self) -> bool:
+        return not self.trouble
+
+    async def open(self) -> None:
+        """Raises StoreRefused where there is no store that this version can read."""
+        if not self.path.is_file():
+            raise StoreRefused(
+                f"there is no database {self.path}.", hint="Give its path with --db, or in the config file."
+            )
+        try:
+            connection = sqlite3.connect(self.path.absolute().as_uri() + "?mode=ro", uri=True, timeout=5.0)
+            with contextlib.ExitStack() as stack:
+                stack.callback(connection.close)
+                self._check(connection)
+                stack.pop_all()
+        except sqlite3.Error as error:
+            raise StoreRefused(f"the database {self.path} cannot be read: {error}.") from error
+        self._connection, self.trouble = connection, ""
+
+    def _check(self, connection: sqlite3.Connection) -> None:
+        mark = connection.execute("PRAGMA application_id").fetchone()[0]
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if mark != APPLICATION_ID:
+            raise StoreRefused(f"{self.path} is a database of another program.", hint="Give another path with --db.")
+        if version != LATEST:
+            hint = "Start the proxy on it once." if version < LATEST else "Install the version that wrote it."
+            raise StoreRefused(f"{self.path} has schema {version}, and this version reads schema {LATEST}.", hint=hint)
+
+    async def close(self) -> None:
+        """Idempotent."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection, self.trouble = None, "closed"
+
+    def put(self, rows: Sequence[Row]) -> asyncio.Future[None]:
+        """Refused."""
+        self.dropped += 1
+        refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        refused.set_exception(StoreUnavailable(f"{len(rows)} rows were put into a store that is only read."))
+        refused.exception()  # nobody has to wait for a put
+        return refused
+
+    async def _fetch(self, text: str, args: Sequence[Any]) -> list[tuple[Any, ...]]:
+        if self._connection is None:
+            raise StoreUnavailable("the store is closed.")
+        try:
+            return self._connection.execute(for_sqlite(text), args).fetchall()
+        except (sqlite3.Error, OverflowError, UnicodeError) as error:
+            raise StoreUnavailable(f"a read failed: {type(error).__name__}.") from error
