@@ -5,14 +5,36 @@ The library's face: the same `rewrite` that the proxy runs, for notebooks, tests
     from proxy import Policy, Session, rewrite
 
     plan = rewrite(request, Session(), policy, model, now, weigh=weigh)
+
+And over a plain list of messages, in the shapes of REPLOID's context manager: `prune_context`, `summarize_context`,
+`get_context_stats`, `auto_manage_context`, `estimate_tokens`, `score_context_importance`.
 """
 
 from __future__ import annotations
 
+from proxy.context.library import (
+    auto_manage_context,
+    estimate_tokens,
+    get_context_stats,
+    prune_context,
+    score_context_importance,
+    summarize_context,
+)
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Plan
 from proxy.context.policy import Policy
 from proxy.context.session import Session
 
-__all__ = ["Plan", "Policy", "Session", "rewrite"]
+__all__ = [
+    "Plan",
+    "Policy",
+    "Session",
+    "auto_manage_context",
+    "estimate_tokens",
+    "get_context_stats",
+    "prune_context",
+    "rewrite",
+    "score_context_importance",
+    "summarize_context",
+]
 __version__ = "0.1.0"

@@ -7,7 +7,7 @@ serves, in units of the model's plain input price. Figures live in config/models
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
@@ -42,6 +42,8 @@ class Model:
     """Where a text of ours goes after a tool result: appended to it, in a user message, or nowhere."""
     alternate: bool = False
     """Whether the upstream insists on user and assistant taking turns (WIRE.md W5)."""
+    own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)
+    """What a policy or a stage has for this model alone: the tables `[models."NAME".POLICY]`."""
 
     @property
     def output_ratio(self) -> float:
@@ -55,13 +57,14 @@ class Model:
 
 def read_models(table: Mapping[str, Mapping[str, Any]]) -> tuple[Model, ...]:
     """The models of a `[models]` table, in file order. Raises ConfigError for an unknown key or a wrong kind."""
-    known = {f.name for f in fields(Model)} - {"name"}
+    known = {f.name for f in fields(Model)} - {"name", "own"}
     found = []
     for name, row in table.items():
         extra = {k: v for k, v in row.items() if not isinstance(v, dict)}
         for wrong in sorted(set(extra) - known):
             raise ConfigError(f'models."{name}".{wrong}', extra[wrong], "one of " + ", ".join(sorted(known)))
-        found.append(Model(name=name, **extra))
+        own = {k: v for k, v in row.items() if isinstance(v, dict)}
+        found.append(Model(name=name, own=own, **extra))
     return tuple(found)
 
 

@@ -1,0 +1,61 @@
+"""What there is to tell of a plan: `context:pruned` and `context:summarized` (FEATURES.md D6), with their payloads.
+
+Only what is new is told: an edit that is repeated with every request is no event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from proxy.chat.key import public_id
+from proxy.context.plan import Plan
+
+PRUNED = "context:pruned"
+SUMMARIZED = "context:summarized"
+SUMMARY = "summarize_old"
+"""The stage whose edits are summaries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """name: what has happened. payload: as it goes out as JSON."""
+
+    name: str
+    payload: Mapping[str, object]
+
+
+def events(plan: Plan) -> list[Event]:
+    """The events of a plan that is sent. A plan that was refused changes nothing and has none."""
+    if plan.refused:
+        return []
+    fresh = {edit.key for edit in plan.new if edit.action == "gone"}
+    pruned: list[bytes] = []
+    summarized: list[bytes] = []
+    for k in dict.fromkeys(plan.keys):  # a system message shares its neighbour's key
+        edit = plan.edits.get(k)
+        if edit is not None and edit.action == "gone":
+            (summarized if edit.stage == SUMMARY else pruned).append(k)
+    found = []
+    if not fresh.isdisjoint(pruned):
+        payload = {
+            "original": plan.before,
+            "final": plan.after,
+            "removed": len(pruned),
+            "tokenReduction": plan.before - plan.after,
+            "removed_ids": [public_id(k) for k in pruned],
+        }
+        found.append(Event(PRUNED, payload))
+    if not fresh.isdisjoint(summarized):
+        kept = len(plan.keys) - len(pruned) - len(summarized)
+        found.append(
+            Event(SUMMARIZED, {"summarized": len(summarized), "kept": kept, "summary": _summary(plan)}),
+        )
+    return found
+
+
+def _summary(plan: Plan) -> str:
+    """What the newest message that bears a summary says of what was left out."""
+    here = [plan.edits[k] for k in plan.keys if k in plan.edits]
+    texts = [edit.text for edit in here if edit.stage == SUMMARY and edit.action == "append" and edit.text]
+    return texts[-1].strip() if texts else ""

@@ -1,0 +1,106 @@
+"""How important a message is, 0 to 100: recency, role, keywords and length (FEATURES.md D1, after REPLOID's context
+manager).
+
+What a message scores by itself is found once a message; only its recency moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from proxy.chat.message import Message
+
+ERRORS = (
+    "error", "fail", "exception", "traceback", "panic", "fatal", "crash", "denied", "refused", "timed out", "not found",
+)  # fmt: skip
+"""Words that tell of something that went wrong; in any case and anywhere, so `TypeError` and `failed` as well."""
+
+OPERATIONS = (
+    "tool", "function", "command", "operation", "execut", "creat", "updat", "delet", "modif", "install",
+)  # fmt: skip
+"""Words, or the beginnings of words, that tell of something being done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """What counts how much; the defaults add up to 100 at most."""
+
+    recency: float = 40
+    """For system messages and the last one; for the others, a share that grows with their place."""
+    role_system: float = 30
+    """For system and developer messages."""
+    role_user: float = 20
+    """For user messages."""
+    role_model: float = 10
+    """For the model's messages and for tool results."""
+    error: float = 15
+    """For a word that tells of an error, once."""
+    operation: float = 10
+    """For a word that tells of a tool or an operation, once; a message that calls a tool has it without words."""
+    keywords: float = 25
+    """The most that words give."""
+    length: float = 5
+    """For a long message."""
+    long: int = 1000
+    """Characters from which a message is long, those of its calls among them."""
+    errors: tuple[str, ...] = ERRORS
+    """Words that tell of an error."""
+    operations: tuple[str, ...] = OPERATIONS
+    """Words that tell of a tool or an operation."""
+
+
+DEFAULT = Weights()
+"""The source's weights."""
+
+
+@lru_cache(maxsize=64)
+def own(weights: Weights) -> Callable[[Message], float]:
+    """What a message scores but for its recency: one function for all equal weights, so that it names what is
+    remembered with the message."""
+    errors = tuple(word.lower() for word in weights.errors)
+    operations = tuple(word.lower() for word in weights.operations)
+
+    def score(message: Message) -> float:
+        text = message.text.lower()
+        words = 0.0
+        if any(word in text for word in errors):
+            words += weights.error
+        if message.calls or any(word in text for word in operations):
+            words += weights.operation
+        total = min(words, weights.keywords)
+        if message.is_system:
+            total += weights.role_system
+        else:
+            total += weights.role_user if message.role == "user" else weights.role_model
+        if len(message.text) + sum(len(call.arguments) for call in message.calls) >= weights.long:
+            total += weights.length
+        return total
+
+    return score
+
+
+def score(message: Message, position: int, total: int, weights: Weights = DEFAULT) -> float:
+    """The score of a message at a position (from 0) among `total` that are not system messages."""
+    recent = message.is_system or position >= total - 1
+    share = 1.0 if recent else position / total
+    return message.derive(own(weights)) + weights.recency * share
+
+
+def scores(messages: Sequence[Message], weights: Weights = DEFAULT) -> list[float]:
+    """The score of each message of a conversation."""
+    by_itself = own(weights)
+    others = sum(not message.is_system for message in messages)
+    step = weights.recency / others if others else 0.0
+    found = []
+    position = 0
+    for message in messages:
+        recency = weights.recency
+        if not message.is_system:
+            recency = step * position
+            position += 1
+        found.append(message.derive(by_itself) + recency)
+    if messages and not messages[-1].is_system:
+        found[-1] = messages[-1].derive(by_itself) + weights.recency
+    return found

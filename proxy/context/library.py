@@ -1,0 +1,243 @@
+"""The functions of REPLOID's context manager over a plain history, for programs that have no proxy (FEATURES.md D9).
+
+A history is a list of dicts, as chat completions have them or as the source does (`{"role", "parts": [...]}`). What
+comes back has the source's shapes and names, and holds the very dicts that were given, none of them changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
+
+import msgspec
+
+from proxy.chat import group
+from proxy.chat.dialects import completions, gemini
+from proxy.chat.message import Message
+from proxy.chat.tokens import Weigh, estimate
+from proxy.context import importance, summary
+from proxy.context.importance import DEFAULT, Weights
+from proxy.context.prices import Model, find_model
+from proxy.context.units import best, units
+from proxy.errors import NotManaged
+
+Item = Mapping[str, Any]
+History = Sequence[Item]
+
+MODELS = (
+    Model("gemini-2.5-flash*", window=1_000_000),
+    Model("claude-4[.-]5*", window=200_000),
+    Model("claude-*-4[.-]5*", window=200_000),
+    Model("gpt-5*", window=128_000),
+    Model("*", window=100_000),
+)
+"""The source's four limits. Others, those of config/models.toml say, are given as `models`."""
+
+TARGET = 0.8
+"""Share of a model's limit that a prompt should have at most."""
+
+
+class PruneStats(TypedDict):
+    """Tokens before and after, messages removed and kept."""
+
+    original: int
+    final: int
+    itemsRemoved: int
+    itemsKept: int
+
+
+class Pruned(TypedDict):
+    """What stays, what does not, and how much that is."""
+
+    pruned: History
+    removed: History
+    stats: PruneStats
+
+
+class SummaryStats(TypedDict):
+    """Messages that the summary stands for, and messages kept beside the system's."""
+
+    summarizedItems: int
+    keptItems: int
+
+
+class Summarized(TypedDict):
+    """The history with the summary in it, and the summary as a message of its own."""
+
+    summarized: History
+    summary: Item | None
+    stats: SummaryStats
+
+
+class Stats(TypedDict):
+    """How full a context is."""
+
+    items: int
+    tokens: int
+    limit: int
+    utilizationPercent: float
+    needsPruning: bool
+
+
+_WEIGH = Weigh(estimate)
+
+
+def read_item(item: Item) -> Message:
+    """The message that a dict of either form is. NotManaged where it is none."""
+    if "parts" not in item:
+        return completions.read_message(_json(item))
+    parts = item["parts"]
+    if not isinstance(parts, list | tuple):
+        raise NotManaged("shape", "parts that are no list")
+    plain = [{"text": part} if isinstance(part, str) else part for part in parts]
+    return gemini.read_message(_json({**item, "parts": plain}))
+
+
+def _json(item: Item) -> bytes:
+    try:
+        return msgspec.json.encode(item)
+    except (TypeError, ValueError, RecursionError) as problem:
+        raise NotManaged("shape", f"a message that is no JSON: {problem}") from problem
+
+
+def estimate_tokens(content: str | Item | History, *, weigh: Weigh = _WEIGH) -> int:
+    """Tokens of a text, of a message, or of a history. weigh: a counter in place of the estimate."""
+    if isinstance(content, str):
+        return weigh.count(content)
+    if isinstance(content, Mapping):
+        return weigh(read_item(content))
+    return sum(weigh(read_item(item)) for item in content)
+
+
+def score_context_importance(item: Item, index: int, total_items: int, *, weights: Weights = DEFAULT) -> float:
+    """How important a message is, 0 to 100. index, total_items: its place (from 0) among those that are no system
+    messages, and how many those are."""
+    return importance.score(read_item(item), index, total_items, weights)
+
+
+def score_history(history: History, *, weights: Weights = DEFAULT) -> list[float]:
+    """The score of each message of a history."""
+    return importance.scores([read_item(item) for item in history], weights)
+
+
+def limit_of(model_name: str, models: Sequence[Model] = ()) -> int:
+    """How many tokens a model takes: by `models`, else by the source's list, whose last row is for all others."""
+    known = find_model(models, model_name)
+    own = known.own.get("importance", {}).get("window")
+    return own or known.window or find_model(MODELS, model_name).window or 0
+
+
+def prune_context(
+    history: History,
+    max_tokens: int | None = None,
+    model_name: str = "default",
+    *,
+    models: Sequence[Model] = (),
+    weights: Weights = DEFAULT,
+    weigh: Weigh = _WEIGH,
+) -> Pruned:
+    """All system messages, the newest message, and the best of the others that fit into `max_tokens` (80 % of the
+    model's limit where none are given). Steps stay whole. A history that fits comes back as it is."""
+    budget = int(limit_of(model_name, models) * TARGET) if max_tokens is None else max_tokens
+    messages = [read_item(item) for item in history]
+    tokens = [weigh(message) for message in messages]
+    total = sum(tokens)
+    if total <= budget:
+        return _pruned(history, history, [], total, total)
+    steps = group.steps(messages)
+    found = units(messages, steps, after_tool="user", alternate=False)
+    last = len(messages) - 1
+    must = [n for n, u in enumerate(found) if u.members[-1] == last or messages[u.members[0]].is_system]
+    scored = importance.scores(messages, weights)
+    kept = best(found, tokens, scored, must, budget, range(len(found)))
+    stay = {i for n in kept for i in found[n].members}
+    pruned = [item for i, item in enumerate(history) if i in stay]
+    removed = [item for i, item in enumerate(history) if i not in stay]
+    return _pruned(pruned, pruned, removed, total, sum(tokens[i] for i in stay))
+
+
+def _pruned(pruned: History, kept: History, removed: History, original: int, final: int) -> Pruned:
+    stats: PruneStats = {
+        "original": original, "final": final, "itemsRemoved": len(removed), "itemsKept": len(kept),
+    }  # fmt: skip
+    return {"pruned": pruned, "removed": removed, "stats": stats}
+
+
+def auto_manage_context(
+    history: History, model_name: str = "default", *, models: Sequence[Model] = (), weigh: Weigh = _WEIGH
+) -> Pruned:
+    """`prune_context` to 80 % of the model's limit where the history is over it; else `pruned` is `history` itself."""
+    return prune_context(history, None, model_name, models=models, weigh=weigh)
+
+
+def get_context_stats(
+    history: History, model_name: str = "default", *, models: Sequence[Model] = (), weigh: Weigh = _WEIGH
+) -> Stats:
+    """How full a model's context is with this history."""
+    limit = limit_of(model_name, models)
+    tokens = estimate_tokens(history, weigh=weigh)
+    return {
+        "items": len(history),
+        "tokens": tokens,
+        "limit": limit,
+        "utilizationPercent": 100 * tokens / limit,
+        "needsPruning": tokens > int(limit * TARGET),
+    }
+
+
+def summarize_context(history: History, max_items: int = 10, *, text: str | None = None) -> Summarized:
+    """Replace all but the last `max_items` messages by what `text` says of them, or by a count where it is not given.
+
+    System messages stay and do not count; no step is cut. The summary is written at the end of the first user message
+    that stays, or is a message of its own in front where none does. Where it would be empty or no shorter than what it
+    replaces, the history comes back as it is, and `summary` is None.
+    """
+    messages = [read_item(item) for item in history]
+    first = _first(messages, max_items)
+    old = [n for n in range(first) if not messages[n].is_system]
+    said = summary.counted(messages[n] for n in old) if text is None else text
+    found = summary.accepted(said, sum(summary.size(messages[n]) for n in old)) if old else None
+    kept = [n for n in range(first, len(messages)) if not messages[n].is_system]
+    if found is None:
+        everything = len(old) + len(kept)
+        return {"summarized": history, "summary": None, "stats": {"summarizedItems": 0, "keptItems": everything}}
+    bearer = next((n for n in kept if messages[n].role == "user"), None)
+    message = _said("parts" in history[old[0]], found)
+    made: list[Item] = []
+    for n, item in enumerate(history):
+        if bearer is None and kept and n == kept[0]:
+            made.append(message)
+        if n == bearer:
+            made.append(_with(item, found))
+        elif messages[n].is_system or n >= first:
+            made.append(item)
+    if not kept:
+        made.append(message)
+    return {"summarized": made, "summary": message, "stats": {"summarizedItems": len(old), "keptItems": len(kept)}}
+
+
+def _first(messages: Sequence[Message], keep: int) -> int:
+    """Where the last `keep` messages begin, no step cut."""
+    count, first = 0, len(messages)
+    for step in reversed(group.steps(messages)):
+        if count >= keep:
+            break
+        if not messages[step.start].is_system:
+            count += step.end - step.start
+            first = step.start
+    return first
+
+
+def _said(has_parts: bool, text: str) -> Item:
+    return {"role": "user", "parts": [{"text": text}]} if has_parts else {"role": "user", "content": text}
+
+
+def _with(item: Item, text: str) -> Item:
+    """The message with a text behind its own."""
+    if "parts" in item:
+        plain = bool(item["parts"]) and isinstance(item["parts"][0], str)
+        return {**item, "parts": [*item["parts"], text if plain else {"text": text}]}
+    content = item.get("content")
+    if isinstance(content, list | tuple):
+        return {**item, "content": [*content, {"type": "text", "text": text}]}
+    return {**item, "content": f"{content}\n\n{text}" if content else text}

@@ -1,0 +1,60 @@
+"""What stands for messages that have left: a count of them, or what a helper model says of them (FEATURES.md D4).
+
+A count says little, but it is true, costs nothing and never fails; so it is what every other summary falls back to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from proxy.chat.message import Message
+
+INSTRUCTION = (
+    "Summarise this part of a conversation between a user and an agent for the agent, which will not see the part"
+    " again. Keep what was asked and decided, what was found out, exact names, paths, numbers and error texts, and what"
+    " is still open. Answer with the summary alone, in plain text, and much shorter than the part itself."
+)
+"""What a helper model is told."""
+
+TEXT, ARGUMENTS = 1500, 300
+"""Characters of a message, and of the arguments of a call, that a helper model is shown."""
+
+
+def counted(messages: Iterable[Message]) -> str:
+    """`Previous 50 turns: 25 user messages, 25 model responses, 10 tool calls`: turns are what user and model said."""
+    users = models = calls = 0
+    for message in messages:
+        users += message.role == "user"
+        models += message.role == "assistant"
+        calls += len(message.calls)
+    return f"Previous {users + models} turns: {users} user messages, {models} model responses, {calls} tool calls"
+
+
+def size(message: Message) -> int:
+    """Characters that a message says, its calls among them."""
+    return len(message.text) + sum(len(call.name) + len(call.arguments) for call in message.calls)
+
+
+def accepted(summary: str | None, source: int) -> str | None:
+    """The summary, None where it is none: it is missing, empty, or no shorter than the `source` characters it is of."""
+    found = (summary or "").strip()
+    return found if found and len(found) < source else None
+
+
+def question(messages: Sequence[Message]) -> str:
+    """The whole question to a helper model: what it is to do, and excerpts of the messages."""
+    return "\n\n".join((INSTRUCTION, *(message.derive(_excerpt) for message in messages)))
+
+
+def _excerpt(message: Message) -> str:
+    lines = [f"[{message.role}] {_cut(message.text, TEXT)}".rstrip()]
+    lines += [f"[calls {call.name}] {_cut(call.arguments, ARGUMENTS)}".rstrip() for call in message.calls]
+    return "\n".join(lines)
+
+
+def _cut(text: str, limit: int) -> str:
+    """Both ends of a long text: how it begins says what it is, how it ends what came of it."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]} [...] {text[-half:]}"

@@ -1,0 +1,131 @@
+"""What can leave a prompt by itself, and which of it stays under a budget.
+
+Half a step is refused by every upstream; some also refuse a user message behind a tool result, or two in a row of one
+role (WIRE.md 1.7, W2, W5, W6). A policy that picks messages by their worth needs to know what a message brings along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from proxy.chat.group import Step
+from proxy.chat.message import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """members: indices of messages that leave together. needs: the number of the unit without which this one cannot
+    stay, -1 for none."""
+
+    members: tuple[int, ...]
+    needs: int = -1
+
+
+def units(messages: Sequence[Message], steps: Sequence[Step], *, after_tool: str, alternate: bool) -> list[Unit]:
+    """Every message in one unit, in the order of their first messages.
+
+    after_tool, alternate: as the model has them. Where an upstream takes no user message behind a tool result, a step
+    needs the answer that stands between; where it insists on turns, a prompt and the answer that closed it are one, and
+    all between needs them. A system message is a unit of its own.
+    """
+    if alternate:
+        return _turns(messages, steps)
+    needs = [-1] * len(steps)
+    if after_tool != "user":
+        closing, before_user = -1, False
+        for number in range(len(steps) - 1, -1, -1):
+            step = steps[number]
+            message = messages[step.start]
+            if message.is_system:
+                continue
+            if message.role == "user":
+                closing, before_user = -1, True
+            elif before_user and closing < 0 and _closes(message):
+                closing = number
+            elif before_user:
+                needs[number] = closing
+    return [Unit(tuple(range(s.start, s.end)), n) for s, n in zip(steps, needs, strict=True)]
+
+
+def _closes(message: Message) -> bool:
+    return message.role == "assistant" and not message.calls
+
+
+def _turns(messages: Sequence[Message], steps: Sequence[Step]) -> list[Unit]:
+    """Units for upstreams that insist on user and assistant taking turns."""
+    runs: list[list[Step]] = [[]]  # user messages in a row and all up to the next, the first with what stands before it
+    systems: list[Unit] = []
+    answered = prompted = False
+    for step in steps:
+        message = messages[step.start]
+        if message.is_system:
+            systems.append(Unit((step.start,)))
+            continue
+        if message.role == "user":
+            if answered and prompted:
+                runs.append([])
+            answered, prompted = False, True
+        else:
+            answered = True
+        runs[-1].append(step)
+    found: list[Unit] = systems
+    for number, run in enumerate(runs):
+        if run:
+            found += _run(messages, run, len(found), is_last=number == len(runs) - 1)
+    order = sorted(range(len(found)), key=lambda n: found[n].members[0])
+    place = {old: new for new, old in enumerate(order)}
+    return [Unit(found[n].members, place.get(found[n].needs, -1)) for n in order]
+
+
+def _run(messages: Sequence[Message], run: Sequence[Step], at: int, *, is_last: bool) -> list[Unit]:
+    """The units of one run, numbered from `at`: its head first."""
+    prompts = [n for n, step in enumerate(run) if messages[step.start].role == "user"]
+    head = set(range(prompts[-1] + 1 if prompts else 0))
+    if not is_last:
+        # Without an answer at its end, anything less than all of the run would put it next to a user message.
+        head |= {len(run) - 1} if _closes(messages[run[-1].start]) else set(range(len(run)))
+    rest = [n for n in range(len(run)) if n not in head]
+    members = tuple(i for n in sorted(head) for i in range(run[n].start, run[n].end))
+    if not members:
+        return [Unit(tuple(range(run[n].start, run[n].end))) for n in rest]
+    return [Unit(members), *(Unit(tuple(range(run[n].start, run[n].end)), at) for n in rest)]
+
+
+def closure(found: Sequence[Unit], wanted: Iterable[int]) -> set[int]:
+    """The numbers of the units that have to stay for these to stay."""
+    kept: set[int] = set()
+    for number in wanted:
+        at = number
+        while at >= 0 and at not in kept:
+            kept.add(at)
+            at = found[at].needs
+    return kept
+
+
+def best(
+    found: Sequence[Unit],
+    tokens: Sequence[int],
+    scores: Sequence[float],
+    must: Iterable[int],
+    budget: int,
+    among: Iterable[int],
+) -> set[int]:
+    """The numbers of the units that stay: those that must, whatever they weigh, then the best of `among` that fit.
+
+    A unit is worth as much as the best of its messages; of equals the newer one stays. One that does not fit is passed
+    over: a smaller one behind it may.
+    """
+    kept = closure(found, must)
+    sizes = [sum(tokens[i] for i in unit.members) for unit in found]
+    left = budget - sum(sizes[n] for n in kept)
+    worth = [max(scores[i] for i in unit.members) for unit in found]
+    for number in sorted(among, key=lambda n: (-worth[n], -n)):
+        if number in kept:
+            continue
+        more = closure(found, (number,)) - kept
+        size = sum(sizes[n] for n in more)
+        if size <= left:
+            kept |= more
+            left -= size
+    return kept
