@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.faulty import faulty
-from tests.replay.strict import violations
+from tests.recorded.strict import violations
 from tests.running import running
 from tests.scripted import Scripted, calls
 
