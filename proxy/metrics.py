@@ -86,6 +86,17 @@ class Metrics:
             "upstream_truncated_total", (), "Streams that ended without an end."
         )
         self.client_gone_total = self._counter("client_gone_total", (), "Clients that left before their answer ended.")
+        self.helper_total = self._counter(
+            "helper_total",
+            ("kind", "outcome"),
+            "Questions to helper models: `kept` and `stored` were answered, all others were done without.",
+        )
+        self.helper_dollars_total = self._counter(
+            "helper_dollars_total", ("kind",), "Dollars that helper models cost, by the prices of config/models.toml."
+        )
+        self.helper_tokens_total = self._counter(
+            "helper_tokens_total", ("kind",), "Tokens of prompts and answers of helper models."
+        )
         self.live_threads = self._gauge("live_threads", "Threads whose state is in memory.")
         self.message_cache_bytes = self._gauge("message_cache_bytes", "Memory taken by messages already read.")
         self.store_queue = self._gauge("store_queue", "Transactions waiting to be written.")

@@ -41,6 +41,11 @@ def assistant(text: Any = None, *calls: str, **more: Any) -> Json:
     return {"role": "assistant", "content": text, **({"tool_calls": made} if made else {}), **more}
 
 
+def call(name: str, tool: str, arguments: str) -> Json:
+    """One tool call: its id, the tool's name, the arguments as a string."""
+    return {"id": name, "type": "function", "function": {"name": tool, "arguments": arguments}}
+
+
 def result(call: str, text: Any, **more: Any) -> Json:
     return {"role": "tool", "tool_call_id": call, "content": text, **more}
 

@@ -18,6 +18,7 @@ PACKAGE = "proxy"
 FLOORS = (
     {"cli"},
     {"web"},
+    {"replay"},
     {"exchange"},
     {"tools"},
     {"store", "upstream"},

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from proxy.context.policy import read_policy
+from proxy.context.policy import check_models, read_policy
 from proxy.context.prices import read_models
 from proxy.context.stages import BUILT_IN
+from proxy.context.voices import BUILT_IN as VOICES
 from proxy.settings import Settings, load
 
 Config = Annotated[Path | None, typer.Option(help="TOML file with settings.")]
@@ -23,7 +24,9 @@ PolicyName = Annotated[str | None, typer.Option(help="How prompts are rewritten.
 def read(config: Path | None, **flags: object) -> Settings:
     """The settings in force. Raises ConfigError for them and for any policy or model that cannot be read."""
     settings = load(config, flags)
-    for name, file in settings.policy_files().items():
-        read_policy(settings.policy_table(name), BUILT_IN, source=str(file))
-    read_models(settings.model_table())
+    policies = {
+        name: read_policy(settings.policy_table(name), BUILT_IN, VOICES, source=str(file))
+        for name, file in settings.policy_files().items()
+    }
+    check_models(policies, read_models(settings.model_table()))
     return settings

@@ -11,11 +11,12 @@ from dataclasses import replace
 
 from proxy.chat import key
 from proxy.chat.group import Group, Step
-from proxy.chat.message import Request
+from proxy.chat.message import Message, Request
 from proxy.chat.tokens import PER_MESSAGE, Weigh
-from proxy.context import inserts, rules, schedule, view
-from proxy.context.plan import STRENGTH, Ask, Edit, Insert, Note, Plan, Proposal, View
-from proxy.context.policy import Policy
+from proxy.context import inserts, noting, rules, schedule, turns, view
+from proxy.context.pins import pinned
+from proxy.context.plan import STRENGTH, Ask, Edit, Found, Insert, Note, Plan, Proposal, View
+from proxy.context.policy import Policy, for_model
 from proxy.context.prices import Model
 from proxy.context.render import Rendering, render
 from proxy.context.session import Session, cuts
@@ -35,39 +36,59 @@ def rewrite(
     strategy: str = "openai",
     strategies: Sequence[str] | None = None,
     times: Sequence[float] | None = None,
+    found: Sequence[Found] = (),
+    relevance: Mapping[bytes, float] | None = None,
     frozen: bool = False,
+    options: Mapping[str, str] | None = None,
 ) -> Plan:
     """Plan one request.
 
     now: seconds, on the clock of `session.sent_at`. keys: the messages' chain keys where the caller has them.
     strategy: the wire format of the upstream that it goes to; strategies: the one that each message was made for.
-    times: when each was first seen. frozen: make no new edits (the store cannot take them). Raises nothing on
-    purpose: a plan that breaks a rule comes back as `refused`, and the original goes out.
+    times: when each was first seen. options: what the request asks for by x-context-* headers. found: what a search of
+    the store has brought up. relevance: of messages to the task, by form.
+    frozen: make no new edits (the store cannot take them). Raises nothing on purpose: a plan that breaks a rule comes
+    back as `refused`, and the original goes out.
     """
     keys = key.chain("", request.messages) if keys is None else keys
-    seen = view.build(
-        request,
-        keys,
-        session,
-        policy,
-        model,
-        now,
-        weigh,
-        strategy,
-        strategies or [strategy] * len(keys),
-        times or [now] * len(keys),
-    )
+    policy = for_model(policy, model)
+
+    def looked_at(session: Session) -> View:
+        return view.build(
+            request,
+            keys,
+            session,
+            policy,
+            model,
+            now,
+            weigh,
+            strategy,
+            strategies or [strategy] * len(keys),
+            times or [now] * len(keys),
+            found,
+            relevance,
+            options,
+        )
+
+    seen = looked_at(session)
+    if over := _over(seen, policy):
+        session = replace(session, edits={k: e for k, e in session.edits.items() if k not in over})
+        seen = looked_at(session)
     edits = dict(seen.edits)
     notes: list[Note] = []
     if policy.literal or (session.may_edit and not frozen):
         chosen = _choose(seen, policy)
         edits = _taken(seen, chosen, edits, literal=policy.literal)
         edits = _fit(seen, policy, edits, notes)
+    elif session.stopped is None:
+        edits = _taken(seen, _proposals(seen, _at_once(policy)), edits, literal=False)
     wanted: list[Insert] = []
     asked = False
     if session.stopped is None:
         wanted, asked = inserts.inserts(seen, session, policy, cuts(edits))
-        wanted += [insert for voice in policy.voices for insert in voice(seen)]
+        if policy.voices:
+            told = replace(seen, edits=edits, tokens=[_size(seen, n, edits) for n in range(len(keys))])
+            wanted += [insert for voice in policy.voices for insert in voice(told)]
     by_index, after, edits = _place(seen, wanted, edits)
     try:
         made = render(seen.messages, keys, edits, seen.whole, by_index, after)
@@ -78,12 +99,29 @@ def rewrite(
     except ValueError as problem:
         return _refused(seen, session, "render", str(problem))
     placed = [(n, i) for n, found in sorted(by_index.items()) for i in found] + [(-1, i) for i in after]
+    notes += noting.of_quotes(wanted, placed, edits)
     return _plan(seen, session, policy, edits, placed, notes, made, now, asked)
+
+
+def _at_once(policy: Policy) -> list[Stage]:
+    """The stages that are a matter of correctness: they act whatever the schedule says."""
+    return [stage for stage in policy.stages if stage.when == "always"]
+
+
+def _over(seen: View, policy: Policy) -> set[bytes]:
+    """Keys of edits that only such a stage made, for a reason that is over: what was kept from another upstream comes
+    back to the one that it was made for. All other edits stay for ever."""
+    made = {type(stage).__module__.rpartition(".")[2] for stage in _at_once(policy)}  # a stage's name is its module's
+    held = {k for k, e in seen.edits.items() if e.stage in made} if made else set()
+    if not held:
+        return held
+    plain = replace(seen, edits={k: e for k, e in seen.edits.items() if k not in held})
+    return held - {seen.keys[p.index] for p in _proposals(plain, _at_once(policy))}
 
 
 def _choose(seen: View, policy: Policy) -> list[Proposal]:
     """What the stages propose and the schedule takes, oldest first."""
-    at_once = _proposals(seen, (stage for stage in policy.stages if stage.when == "always"))
+    at_once = _proposals(seen, _at_once(policy))
     open_ = _proposals(seen, (stage for stage in policy.stages if stage.when == "schedule"))
     taken = {p.index for p in at_once}
     open_ = [p for p in open_ if p.index not in taken]
@@ -92,12 +130,22 @@ def _choose(seen: View, policy: Policy) -> list[Proposal]:
     high = seen.budget
     if policy.schedule == "over_budget":
         # The low mark is relative to the high one, so that both follow the window.
-        chosen = schedule.over_budget(seen, open_, high, int(high * policy.low / policy.budget)) if high else []
+        low = int(high * policy.low / policy.budget) if high else 0
+        chosen = schedule.over_budget(seen, open_, high, low) if high else []
     else:
-        chosen = schedule.when_it_pays(seen, open_)
+        chosen = schedule.when_it_pays(seen, open_, policy.rent, policy.payback)
         if high and seen.total > high and sum(schedule.saved(seen, p) for p in chosen) < seen.total - high:
             chosen = schedule.over_budget(seen, open_, high, high)
-    return sorted(at_once + chosen, key=lambda p: p.index)
+    return sorted(at_once + _completed(chosen, open_), key=lambda p: p.index)
+
+
+def _completed(chosen: list[Proposal], open_: Sequence[Proposal]) -> list[Proposal]:
+    """With what those that were taken need, and with what was chosen together with them."""
+    have = {p.index for p in chosen}
+    joint = {p.stage for p in chosen if p.joint}
+    chosen = chosen + [p for p in open_ if p.joint and p.stage in joint and p.index not in have]
+    missing = {p.needs for p in chosen} - {p.index for p in chosen}
+    return chosen + [p for p in open_ if p.index in missing]
 
 
 def _proposals(seen: View, stages: Iterable[Stage]) -> list[Proposal]:
@@ -109,8 +157,10 @@ def _proposals(seen: View, stages: Iterable[Stage]) -> list[Proposal]:
     for stage in stages:
         for proposal in stage(seen):
             index = proposal.index
-            if seen.messages[index].is_system or index == last_user or (index == last and proposal.action == "gone"):
+            if seen.messages[index].is_system or (index == last and proposal.action == "gone"):
                 continue
+            if proposal.action != "append" and (index == last_user or pinned(seen, index)):
+                continue  # FEATURES.md E7: no policy edits it
             if proposal.action == "gone" and index in held and stage.when != "always":
                 continue
             old = best.get(index)
@@ -134,6 +184,8 @@ def _supersedes(proposal: Proposal, edit: Edit | None) -> bool:
     if edit is None:
         return True
     stronger = STRENGTH[proposal.action] > STRENGTH[edit.action]
+    if proposal.action == edit.action == "append":
+        return True  # the stage writes on behind what is there
     return stronger or (proposal.action == edit.action == "text" and proposal.after < edit.after)
 
 
@@ -141,18 +193,35 @@ def _taken(seen: View, chosen: Sequence[Proposal], edits: dict[bytes, Edit], *, 
     """The edits in force once these proposals are made. Whole steps leave or none of their messages does."""
     old = dict(edits)
     gone = frozenset(p.index for p in chosen)
-    for proposal in chosen:
+    for proposal in reversed(chosen):  # newest first: of two copies of a thing the older one may go
+        message = seen.messages[proposal.index]
         text = proposal.write(gone) if proposal.write else proposal.text
         after = proposal.after
         if proposal.action == "gone":
             after = 0
+        elif proposal.action == "append":
+            after = seen.whole[proposal.index] + _counted(seen, message, text or "")
         elif text is not None:
-            after = PER_MESSAGE + seen.weigh.count(text)
+            after = PER_MESSAGE + _counted(seen, message, text)
             if after >= seen.tokens[proposal.index] and not literal:
                 continue  # the stub is no shorter than what it replaces
         k = seen.keys[proposal.index]
         edits[k] = Edit(k, proposal.action, text, proposal.stage, proposal.reason, seen.whole[proposal.index], after)
-    return _whole_steps(seen, edits, old)
+    for proposal in chosen:
+        if proposal.needs is not None and not _stands(edits.get(seen.keys[proposal.needs])):
+            k = seen.keys[proposal.index]  # what would say what it takes away was not written
+            edits.pop(k, None)
+            edits.update({k: old[k]} if k in old else {})
+    return turns.mended(seen, _whole_steps(seen, edits, old))
+
+
+def _counted(seen: View, message: Message, text: str) -> int:
+    """Tokens of an edited text, counted once: literal policies make the same edits with every request."""
+    return message.derive(lambda _: seen.weigh.count(text), ("count", seen.weigh, text))
+
+
+def _stands(edit: Edit | None) -> bool:
+    return edit is not None and edit.action in ("text", "append")
 
 
 def _whole_steps(seen: View, edits: dict[bytes, Edit], old: Mapping[bytes, Edit]) -> dict[bytes, Edit]:
@@ -248,6 +317,7 @@ def _plan(
     asked: bool,
 ) -> Plan:
     new = tuple(e for k, e in edits.items() if session.edits.get(k) != e)
+    notes += noting.of_stages(policy.stages, seen, edits, new)
     added = sum(seen.weigh.count(i.text) for _, i in placed)
     return Plan(
         messages=tuple(made.raws) if edits or placed else None,

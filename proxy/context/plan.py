@@ -10,12 +10,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 from proxy.chat.group import Group, Step
 from proxy.chat.message import Message, Request
 from proxy.chat.tokens import Weigh
 from proxy.context.prices import Model
+
+T = TypeVar("T")
 
 Action = Literal["text", "gone", "text_only", "append"]
 """text: another text. gone: left out. text_only: an assistant message without its calls. append: text at its end."""
@@ -52,7 +54,9 @@ class Proposal:
     after: tokens that would be left (an estimate where `write` makes the text late). since: the index of the message
     with which it became possible; the rent of carrying the message is counted from there. write: makes the text
     when the proposal is taken, for texts that depend on what else stands in the prompt then. rider: not worth moving
-    the prefix for, but taken along behind a batch that moves it anyway.
+    the prefix for, but taken along behind a batch that moves it anyway. needs: the index of a message whose edit
+    (proposed too, or in force) has to be there as well, since it says what this one takes away. joint: made with all
+    other joint proposals of its stage or not at all, since they were chosen together.
     """
 
     index: int
@@ -64,6 +68,8 @@ class Proposal:
     since: int = 0
     write: Callable[[frozenset[int]], str] | None = None
     rider: bool = False
+    needs: int | None = None
+    joint: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +77,8 @@ class Insert:
     """A text of ours at the tail or behind the system prompt.
 
     kept: it stays where it is put, as an `append` edit. said: (kind of note, count) that is remembered once it has
-    gone out (`Session.said`), for notes that come again only when their count has doubled.
+    gone out (`Session.said`), for notes that come again only when their count has doubled. about: chain keys of the
+    messages that it quotes.
     """
 
     place: Literal["tail", "system"]
@@ -79,6 +86,7 @@ class Insert:
     text: str
     kept: bool = False
     said: tuple[str, int] | None = None
+    about: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +117,20 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something for the record and the operator: never seen by the model."""
+    """Something for the record and the operator: never seen by the model. figures: numbers in it, by name."""
 
     kind: str
+    text: str
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A stored text that a search has brought up. key: the message's, or that of the message that was summarised."""
+
+    key: bytes
+    kind: Literal["message", "summary"]
+    role: str
     text: str
 
 
@@ -127,7 +146,8 @@ class View:
     message was made; strategy: which one it goes to now. is_result: tool results, and user messages that are really
     tool output. literal: edits are made anew with every request.
     now: seconds. times: when each message was first seen, in seconds. state, answers, said, pins: as `Session` has
-    them.
+    them. found: what a search of the store has brought up for this request. relevance: how near messages are to
+    the current task, 0 to 1, by form, where somebody knows better than by their words.
     """
 
     request: Request
@@ -155,6 +175,18 @@ class View:
     answers: Mapping[str, str] = field(default_factory=dict)
     said: Mapping[str, int] = field(default_factory=dict)
     pins: frozenset[bytes] = frozenset()
+    options: Mapping[str, str] = field(default_factory=dict)
+    """What the request asks for by its x-context-* headers: values by the rest of the name, in small letters."""
+    found: Sequence[Found] = ()
+    relevance: Mapping[bytes, float] = field(default_factory=dict)
+    _made: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
+
+    def once(self, name: object, make: Callable[[], T]) -> T:
+        """What `make` returns, made once a View: what a stage and its asks and notes all need. name: hashable."""
+        if name not in self._made:
+            self._made[name] = make()
+        made: T = self._made[name]
+        return made
 
     @property
     def total(self) -> int:

@@ -6,11 +6,12 @@ Policies are TOML files; the stages are shared between them. What a file leaves 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Literal, get_args
 
-from proxy.context.stage import Stage, Voice, make_stage, make_voice
+from proxy.context.prices import Model
+from proxy.context.stage import Stage, Voice, changed, make_stage, make_voice
 from proxy.errors import ConfigError
 
 ScheduleName = Literal["always", "over_budget", "when_it_pays"]
@@ -33,8 +34,14 @@ class Policy:
     """rewrite; observe (plan, record, send the original); passthrough (store and measure only)."""
     budget: float = 0.8
     """Share of the model's window that a prompt may fill."""
+    window: int = 0
+    """Tokens that a model is taken to have where its window is unknown; 0: then there is no budget."""
     low: float = 0.6
     """Share of the window down to which `over_budget` goes, once it acts."""
+    rent: float = 1.0
+    """`when_it_pays`: how many times the rent paid for stale tokens has to reach the price of an edit, from above."""
+    payback: float = 0.0
+    """`when_it_pays`: an edit has to pay back within this share of the requests so far; 0: not asked."""
     ask: AskWhen = "when_needed"
     """When the model is asked to end its answer with a STATE block."""
     state_place: StatePlace = "tail"
@@ -43,6 +50,12 @@ class Policy:
     """Text in place of our own history guidelines; empty: ours."""
     observation: re.Pattern[str] | None = None
     """User messages that match are really tool output."""
+
+    def window_of(self, model: Model) -> int | None:
+        """The model's window as this policy sees it: a figure of its own (`[models."NAME".POLICY]`), else the model's,
+        else the policy's for models that nothing is known of."""
+        own = model.own.get(self.name, {}).get("window")
+        return (own if isinstance(own, int) else None) or model.window or self.window or None
 
     @property
     def literal(self) -> bool:
@@ -76,6 +89,8 @@ def read_policy(
             raise ConfigError(key, value, "one of " + ", ".join(_CHOICES[key]), source=source)
         if key in ("budget", "low") and (not isinstance(value, int | float) or value is True or not 0 < value <= 1):
             raise ConfigError(key, value, "a share between 0 and 1", source=source)
+        if key == "window" and (not isinstance(value, int) or value is True or value < 0):
+            raise ConfigError(key, value, "a number of tokens, or 0", source=source)
         if key in ("name", "guidelines") and not isinstance(value, str):
             raise ConfigError(key, value, "a text", source=source)
         if key == "stages":
@@ -102,6 +117,35 @@ def compile_patterns(patterns: Any, *, source: str = "") -> re.Pattern[str] | No
         return re.compile("|".join(f"(?:{p})" for p in patterns)) if patterns else None
     except re.error as problem:
         raise ConfigError("observation", patterns, f"regular expressions ({problem})", source=source) from problem
+
+
+def for_model(policy: Policy, model: Model) -> Policy:
+    """The policy with what the model's table [models."name".policy] sets: a key is a field of each stage and voice that
+    has one of that name. ConfigError where none has, or the value is of another kind."""
+    table = model.own.get(policy.name)
+    if not table:
+        return policy
+    where = f'models."{model.name}".{policy.name}'
+    parts = (*policy.stages, *policy.voices)
+    known = {f.name for part in parts if is_dataclass(part) for f in fields(part)} | {"window"}  # see `window_of`
+    for key in table:
+        if key not in known:
+            raise ConfigError(f"{where}.{key}", table[key], "one of " + ", ".join(sorted(known)))
+    return replace(
+        policy,
+        stages=tuple(changed(stage, table, where) for stage in policy.stages),
+        voices=tuple(changed(voice, table, where) for voice in policy.voices),
+    )
+
+
+def check_models(policies: Mapping[str, Policy], models: Iterable[Model]) -> None:
+    """ConfigError where a model's table sets what no policy, or no stage and voice of it, has."""
+    for model in models:
+        for name in model.own:
+            if name not in policies:
+                allowed = "a policy's name: " + ", ".join(sorted(policies))
+                raise ConfigError(f'models."{model.name}".{name}', name, allowed)
+            for_model(policies[name], model)
 
 
 def with_schedule(policy: Policy, schedule: ScheduleName) -> Policy:

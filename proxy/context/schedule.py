@@ -27,17 +27,16 @@ def over_budget(view: View, proposals: Sequence[Proposal], high: int, low: int) 
     return taken
 
 
-def when_it_pays(view: View, proposals: Sequence[Proposal], share: float = 1.0) -> list[Proposal]:
+def when_it_pays(view: View, proposals: Sequence[Proposal], rent: float = 1.0, payback: float = 0.0) -> list[Proposal]:
     """The batch of proposals that has paid for itself, from one of them on to the end; or none.
 
     For a batch that begins at message j: its price is what this request costs more with the edits than without,
     `w` for each token that has to be written again and `r` for each that is still served; its rent is `r` for each
-    token that it saves and each request since it could have been saved. The longest batch whose rent has reached
-    `share` of its price is taken. A price of nothing or less (a cold cache, a prefix that the client moved) is
-    always paid.
+    token that it saves and each request since it could have been saved. Of the batches whose rent, times `rent`, has
+    reached their price, the one with the most left over is taken. A price of nothing or less (a cold cache, a prefix
+    that the client moved) is always paid. payback: how long the savings may take to bring the price in again, as a
+    share of the requests so far; 0: not asked. Riders go along behind the first edit of a batch and count for nothing.
     """
-    if not proposals:
-        return []
     w, r = view.model.w, view.model.r
     total = view.total
     keep = w * (total - view.cached) + r * view.cached
@@ -45,18 +44,20 @@ def when_it_pays(view: View, proposals: Sequence[Proposal], share: float = 1.0) 
     for size in view.tokens:
         offsets.append(offsets[-1] + size)
     now = view.requests[-1]
-    best = len(proposals)
-    saving = rent = 0.0
+    best, most = len(proposals), -1.0
+    saving = paid = 0.0
     for n in range(len(proposals) - 1, -1, -1):
         proposal = proposals[n]
+        if proposal.rider:
+            continue
         gain = saved(view, proposal)
         saving += gain
-        rent += r * gain * (now - view.requests[proposal.since])
+        paid += r * gain * (now - view.requests[proposal.since])
         cached = min(view.cached, offsets[proposal.index])
-        left = total - saving
-        price = w * (left - cached) + r * cached - keep
-        if saving > 0 and rent >= share * price:
-            best = n
+        price = w * (total - saving - cached) + r * cached - keep
+        left = rent * paid - price
+        if saving > 0 and left >= 0 and left > most and (payback == 0 or payback * now * r * saving >= price):
+            best, most = n, left
     return list(proposals[best:])
 
 

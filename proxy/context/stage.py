@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, fields, is_dataclass
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from dataclasses import MISSING, fields, is_dataclass, replace
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
 from proxy.context.plan import Insert, Proposal, View
 from proxy.errors import ConfigError
+
+T = TypeVar("T")
 
 When = Literal["schedule", "always", "last"]
 """schedule: as the policy says. always: a matter of correctness, at once. last: only while the budget is exceeded."""
@@ -82,7 +84,8 @@ def _make(section: str, table: Mapping[str, Any], built_in: Mapping[str, type], 
         if name not in known:
             raise ConfigError(f"{section}.{table['use']}.{name}", value, "one of " + ", ".join(known), source=source)
         default = known[name].default
-        if default is not MISSING and not _fits(value, default):
+        or_text = isinstance(value, str) and "str" in str(known[name].type).split(" | ")
+        if default is not MISSING and not (or_text or _fits(value, default)):
             raise ConfigError(f"{section}.{table['use']}.{name}", value, f"like {default!r}", source=source)
         if isinstance(value, list):
             settings[name] = tuple(value)
@@ -92,6 +95,21 @@ def _make(section: str, table: Mapping[str, Any], built_in: Mapping[str, type], 
     return kind(**settings)
 
 
+def changed(part: T, table: Mapping[str, Any], where: str) -> T:
+    """The stage or voice with those of its fields set anew that the table has. ConfigError for a value of another
+    kind, under the name `where` and the key."""
+    if not is_dataclass(part) or isinstance(part, type):
+        return part
+    new = {}
+    for one in fields(part):
+        if one.name in table:
+            value = table[one.name]
+            if not _fits(value, one.default):
+                raise ConfigError(f"{where}.{one.name}", value, f"like {one.default!r}")
+            new[one.name] = tuple(value) if isinstance(value, list) else value
+    return replace(part, **new) if new else part
+
+
 def _fits(value: object, default: object) -> bool:
     if isinstance(default, bool) or isinstance(value, bool):
         return isinstance(value, bool) and isinstance(default, bool)
@@ -99,4 +117,4 @@ def _fits(value: object, default: object) -> bool:
         return isinstance(value, int | float)
     if isinstance(default, tuple):
         return isinstance(value, list)
-    return default is None or isinstance(value, type(default))
+    return default is None or default is MISSING or isinstance(value, type(default))

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from proxy.chat import group, key
 from proxy.chat.message import Message, Request
 from proxy.chat.tokens import Weigh
-from proxy.context.plan import Edit, View
+from proxy.context.plan import Edit, Found, View
 from proxy.context.policy import Policy
 from proxy.context.prices import Model
 from proxy.context.session import Session
@@ -27,6 +27,9 @@ def build(
     strategy: str,
     strategies: Sequence[str],
     times: Sequence[float] = (),
+    found: Sequence[Found] = (),
+    relevance: Mapping[bytes, float] | None = None,
+    options: Mapping[str, str] | None = None,
 ) -> View:
     """The View of a request. Literal policies begin from the client's own history, all others from their old edits."""
     messages = request.messages
@@ -50,7 +53,7 @@ def build(
         requests.append(count)
     groups = group.groups(messages, keys, policy.observation)
     head = weigh.head(request.tools)
-    window = session.limit or model.window
+    window = session.limit or policy.window_of(model)
     return View(
         request=request,
         messages=messages,
@@ -79,6 +82,9 @@ def build(
         answers=session.answers,
         said=session.said,
         pins=session.pins,
+        options=options or {},
+        found=found,
+        relevance=relevance or {},
     )
 
 

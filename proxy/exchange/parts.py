@@ -10,6 +10,8 @@ from typing import Protocol
 from proxy.chat.tokens import Weigh
 from proxy.context.policy import Policy
 from proxy.context.prices import Model
+from proxy.exchange.asking import Asking
+from proxy.exchange.bounds import Patience, Purse
 from proxy.exchange.reading import MessageCache
 from proxy.exchange.threads import Threads
 from proxy.metrics import Metrics
@@ -65,6 +67,12 @@ class Parts:
     models: tuple[Model, ...]
     policies: Mapping[str, Policy]
     weigh: Callable[[Model], Weigh]
+    purse: Purse
+    """What helpers may cost."""
+    asking: Asking | None = None
+    """Questions to the helper model; None where there is none."""
+    patience: Patience = field(default_factory=Patience)
+    """Whether embeddings are worth asking for."""
     now: Callable[[], float] = time.time
     limits: dict[str, int] = field(default_factory=dict)
     """Context windows that upstreams have named, by model; the last 1,000."""

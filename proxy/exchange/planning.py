@@ -19,7 +19,7 @@ from proxy.context.session import Session
 from proxy.errors import NotManaged, StoreUnavailable
 from proxy.exchange import identify, record
 from proxy.exchange.finish import lost
-from proxy.exchange.parts import Incoming, Parts
+from proxy.exchange.parts import Headers, Incoming, Parts
 from proxy.exchange.record import Forms, Turn
 from proxy.upstream.client import Target
 
@@ -66,16 +66,25 @@ async def prepare(parts: Parts, incoming: Incoming) -> tuple[Turn, Target]:
         weigh=weigh,
         began=parts.now(),
         front=front,
+        options=options(headers),
     )
     try:
         forms = record.ingest(parts.threads, turn, turn.began)
         await _decide(parts, turn)
+        await _consult(parts, turn, incoming.headers)
         await _commit(parts, turn, forms)
     except BaseException:
         # Memory has moved on, and what it takes for stored may not be: the next request reads it back.
         parts.threads.forget(place.thread.memory)
         raise
     return turn, target
+
+
+def options(headers: Mapping[str, str]) -> dict[str, str]:
+    """What a request asks for by x-context-* headers, by the rest of their names; never whose request it is."""
+    start = "x-context-"
+    own = {name.removeprefix(start): value.strip() for name, value in headers.items() if name.startswith(start)}
+    return {name: value for name, value in own.items() if name not in ("key", "session", "user")}
 
 
 async def _read(parts: Parts, body: bytes) -> tuple[Request, Front | None]:
@@ -154,6 +163,23 @@ async def _decide(parts: Parts, turn: Turn, *, frozen: bool = False) -> None:
         turn.body = write_request(turn.request, plan.messages)
 
 
+async def _consult(parts: Parts, turn: Turn, headers: Headers) -> None:
+    """Have what the plan asks answered in the background. For an answer that is needed now, wait as long as the
+    settings allow, and plan again with it."""
+    asking = parts.asking
+    if asking is None or not turn.plan.asks or turn.policy.mode != "rewrite":
+        return
+    thread = turn.place.thread
+    waiting = asking.take(thread, turn.plan.asks, headers)
+    if not waiting or not parts.settings.helper.wait_ms:
+        return
+    if turn.rows and parts.settings.store.persist != "required":
+        _put(parts, turn)  # a client that leaves meanwhile takes nothing with it that a later request takes for stored
+    if await asking.answered(waiting):
+        await _decide(parts, turn)
+        asking.take(thread, turn.plan.asks, headers)
+
+
 async def _rewrite(parts: Parts, turn: Turn, state: Session, *, frozen: bool) -> Plan:
     nodes = turn.place.thread.memory.nodes
     strategies = [nodes[k].strategy if k in nodes else turn.strategy for k in turn.keys]
@@ -162,6 +188,7 @@ async def _rewrite(parts: Parts, turn: Turn, state: Session, *, frozen: bool) ->
         return rewrite(
             turn.request, state, turn.policy, turn.model, turn.began,
             weigh=turn.weigh, keys=turn.keys, strategy=turn.strategy, strategies=strategies, frozen=frozen,
+            options=turn.options,
         )  # fmt: skip
 
     if len(turn.keys) < MANY and len(turn.request.body) < LARGE:

@@ -5,7 +5,7 @@ Rows are made here, with the ids and times that the middle gave; the store inser
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -50,6 +50,8 @@ class Turn:
     fallback: str | None = None
     observed: bool = False
     rows: list[Row] = field(default_factory=list)
+    options: Mapping[str, str] = field(default_factory=dict)
+    """The request's x-context-* headers, as `View.options`."""
 
     @property
     def head(self) -> bytes:

@@ -203,7 +203,12 @@ def _from_record(memory: SessionMemory, record: ThreadRecord) -> Thread:
         memory=memory,
         # The model has been asked for its state at the last batch of edits, or will be at the next.
         state=Session(
-            edits=edits, states=states, sent_at=record.last_at, asked_at=cuts(edits), stopped=record.stopped or None
+            edits=edits,
+            states=states,
+            sent_at=record.last_at,
+            asked_at=cuts(edits),
+            stopped=record.stopped or None,
+            answers=record.answers,
         ),
         parent=record.parent,
         fork_key=record.fork_key,

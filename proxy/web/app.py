@@ -13,11 +13,13 @@ from typing import Any
 from urllib.parse import unquote
 
 from proxy.chat.tokens import Weigh, estimate
-from proxy.context.policy import Policy, compile_patterns, read_policy
+from proxy.context.policy import Policy, check_models, compile_patterns, read_policy
 from proxy.context.prices import Model, read_models
 from proxy.context.stages import BUILT_IN
 from proxy.context.voices import BUILT_IN as VOICES
 from proxy.errors import ConfigError, ProxyError
+from proxy.exchange.asking import make_asking
+from proxy.exchange.bounds import Purse
 from proxy.exchange.parts import Parts
 from proxy.exchange.reading import MessageCache
 from proxy.exchange.threads import Threads
@@ -74,6 +76,7 @@ def make_policies(settings: Settings) -> dict[str, Policy]:
         if patterns is not None and policy.observation is None:
             policy = replace(policy, observation=patterns)
         made[name] = policy
+    check_models(made, read_models(settings.model_table()))
     return made
 
 
@@ -90,16 +93,22 @@ def make_parts(settings: Settings, store: Store) -> Parts:
             counters[name] = Weigh(counter(name) if exact else estimate)
         return counters[name]
 
+    client = Client(settings, metrics)
+    threads = Threads(settings.limits.live_threads, store)
+    models = read_models(settings.model_table())
+    purse = Purse(settings.helper.dollars_a_day)
     return Parts(
         settings=settings,
         store=store,
-        client=Client(settings, metrics),
+        client=client,
         metrics=metrics,
-        threads=Threads(settings.limits.live_threads, store),
+        threads=threads,
         messages=MessageCache(settings.limits.message_cache_mb << 20),
-        models=read_models(settings.model_table()),
+        models=models,
         policies=make_policies(settings),
         weigh=weigh,
+        purse=purse,
+        asking=make_asking(settings, client, purse, threads, metrics, models),
     )
 
 
@@ -136,6 +145,8 @@ class ContextProxy:
                 await send({"type": "lifespan.startup.complete"})
             else:
                 self.draining = True
+                if self.parts.asking is not None:
+                    await self.parts.asking.close()
                 await self.parts.client.close()
                 await self.store.close()
                 log.info("stopped; %d items could not be stored", self.store.dropped)

@@ -17,6 +17,7 @@ from proxy.context.policy import Policy, ScheduleName, read_policy, with_schedul
 from proxy.context.prices import Model
 from proxy.context.session import Session
 from proxy.context.stages import BUILT_IN
+from proxy.context.voices import BUILT_IN as VOICES
 from tests.conversations import PLAIN, WEIGH, Json, assistant, request, result, system, user
 
 POLICIES = ("thrifty", "rolling", "rolling/over_budget", "rolling/when_it_pays", "thrifty/over_budget")
@@ -28,7 +29,7 @@ def load(name: str) -> Policy:
     """A policy that we ship; behind a slash the schedule that it gets in place of its own."""
     file, _, schedule = name.partition("/")
     path = Path(__file__).parents[2] / "config" / "policies" / f"{file}.toml"
-    policy = read_policy(tomllib.loads(path.read_text()), BUILT_IN)
+    policy = read_policy(tomllib.loads(path.read_text()), BUILT_IN, VOICES)
     known: dict[str, ScheduleName] = {"over_budget": "over_budget", "when_it_pays": "when_it_pays"}
     return with_schedule(policy, known[schedule]) if schedule else policy
 

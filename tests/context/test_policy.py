@@ -8,6 +8,7 @@ import pytest
 
 from proxy.context.policy import Policy, compile_patterns, read_policy, with_schedule
 from proxy.context.stages import BUILT_IN
+from proxy.context.voices import BUILT_IN as VOICES
 from proxy.context.stages.close_window import CloseWindow
 from proxy.context.stages.fit_budget import FitBudget
 from proxy.context.stages.isolate_tools import IsolateTools
@@ -18,7 +19,7 @@ FOLDER = Path(__file__).parents[2] / "config" / "policies"
 
 
 def load(name: str) -> Policy:
-    return read_policy(tomllib.loads((FOLDER / f"{name}.toml").read_text()), BUILT_IN, source=name)
+    return read_policy(tomllib.loads((FOLDER / f"{name}.toml").read_text()), BUILT_IN, VOICES, source=name)
 
 
 def refused(**table: Any) -> ConfigError:

@@ -96,8 +96,8 @@ def test_an_edit_is_made_in_the_round_in_which_its_rent_has_reached_its_price() 
     # k = 4: total 1122, cached 995, keep 258.25, cut 1.25 * 385 + 3.7 = 484.95: 226.7; rent 140. And so on: never.
     assert when_it_pays(seen(talk(3, 700)), [proposal]) == []
     assert when_it_pays(seen(talk(4, 700)), [proposal]) == []
-    # Half the price is enough where that is asked for: 70 >= 40.325.
-    assert when_it_pays(seen(talk(3, 700)), [proposal], share=0.5) == [proposal]
+    # Half the price is enough where that is asked for: 2 * 70 >= 80.65.
+    assert when_it_pays(seen(talk(3, 700)), [proposal], rent=2) == [proposal]
 
 
 def test_a_cold_cache_makes_every_edit_free() -> None:

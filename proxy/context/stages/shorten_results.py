@@ -1,41 +1,217 @@
-"""Shorten old tool results to what still says what they were: the default policy's stage."""
+"""Shorten stale tool results to what still says what they were: the default policy's stage."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from proxy.chat.tokens import PER_MESSAGE
+from proxy.chat.key import public_id
+from proxy.chat.message import Message
+from proxy.context import facts
 from proxy.context.plan import Proposal, View
 from proxy.context.stage import When
+from proxy.context.stages.refer_repeats import referred
+from proxy.context.stub import Keep, Writer, rough
+
+Rules = tuple[tuple[int, int], ...]
+"""(user turns since, steps since) that make a result stale; one that holds is enough."""
+
+Kind = Literal["view", "other", "unknown"]
+"""view: the text of a file, an edit's echo, which an agent quotes when it edits, long after. other: searches, listings,
+command output, from which it takes names. unknown: any other tool (an API's answer, a page, a sub-agent's report)."""
+
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_SHELL = frozenset(("bash", "sh", "shell", "zsh", "powershell", "terminal", "console", "command", "cmd", "exec", "run"))
+_FILE = frozenset(
+    ("read", "view", "open", "cat", "file", "edit", "write", "create", "insert", "replace", "str", "patch", "notebook")
+)
+_LOOK = frozenset(("grep", "rg", "search", "glob", "find", "list", "ls", "todo"))
+_SHOWS = re.compile(
+    r"\s*(?:cd [^&;]*(?:&&|;)\s*)?(?:cat|sed -n|head|tail|nl|less|more|awk|bat|git (?:show|diff)|diff)\b(?!.*<<)"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ShortenResults:
-    """Replace old results by their first line and how much is missing."""
+    """Replace stale results by their first line, error lines, and the names and lines that stand nowhere else.
 
-    keep: int = 12
-    """The newest results, which stay whole."""
-    least: int = 60
+    Views (the text of a file or page, which an agent quotes when it edits) go stale late, searches, listings and
+    command output early, and large ones of these as soon as the agent has answered to them.
+    """
+
+    view_rules: Rules = ((0, 18), (1, 8), (2, 4))
+    """When a view is stale: pairs of (user turns since, steps since)."""
+    other_rules: Rules = ((0, 3),)
+    """When a search, a listing or command output is."""
+    big_rules: Rules = ((0, 1),)
+    """When one of these of `big` tokens or more is: once the agent has answered to it. Nothing stands behind it in the
+    cache then, so that cutting it is nearly free."""
+    big: int = 250
+    """Tokens from which it counts as large."""
+    unknown_rules: Rules = ((0, 4),)
+    """When the result of a tool of which nothing is known is."""
+    along_view: int = 3
+    """Steps after which a view goes along with a batch that moves the prefix in front of it anyway."""
+    along_other: int = 2
+    """The same for other results."""
+    least: int = 150
     """Tokens below which a result is left alone."""
+    save: float = 0.25
+    """Share of a result that its stub has to save."""
+    errors: int = 8
+    """Error lines that stay."""
+    chars: int = 4000
+    """Characters at most for names that stand nowhere else."""
+    share: float = 0.25
+    """The same as a share of the result."""
+    files: tuple[str, ...] = ()
+    """Names of tools that show or change files, beside those that are told by their words."""
     when: ClassVar[When] = "schedule"
 
     def __call__(self, view: View) -> Iterable[Proposal]:
-        """A proposal for each result older than the newest `keep`."""
-        results = [n for n, is_result in enumerate(view.is_result) if is_result]
-        for at, n in enumerate(results[: max(0, len(results) - self.keep)]):
-            message = view.messages[n]
-            if view.whole[n] < self.least or message.shape not in ("string", "parts") or view.edit(n) is not None:
+        """A proposal for each stale result; riders for those that are not new any more."""
+        batch = _Batch(view, Keep(self.errors, self.chars, self.share))
+        turns = _Turns(view)
+        now = view.requests[-1]
+        for n, kind in results(view, frozenset(self.files)):
+            message, whole = view.messages[n], view.whole[n]
+            if whole < self.least or message.shape not in ("string", "parts") or message.media:
                 continue
-            first = message.text.strip().split("\n", 1)[0][:160]
-            text = f"{first}\n[... {len(message.text) - len(first)} characters left out]"
+            edit = view.edit(n)
+            if edit is not None and edit.action != "append" and edit.stage != "refer_repeats":
+                continue
+            left = message.derive(rough) + batch.referred_chars(n)
+            after = left * whole // max(1, len(message.text)) + 12
+            if after > view.tokens[n] - whole * self.save:
+                continue
+            rules = self._rules(kind, whole)
+            since = turns.stale_since(n, rules)
+            age = now - view.requests[n]
+            if since is None and age < (self.along_other if kind == "other" else self.along_view):
+                continue
+            reason = f"stale: {age} steps old" if since is not None else f"taken along: {age} steps old"
             yield Proposal(
                 n,
                 "text",
                 "shorten_results",
-                f"older than the newest {self.keep} results",
-                PER_MESSAGE + view.weigh.count(text),
-                text,
-                results[at + self.keep],
+                reason,
+                after,
+                since=turns.index_of(since - 1) if since is not None else n,
+                write=batch.writer(n, is_view=kind != "other"),
+                rider=since is None,
             )
+
+    def _rules(self, kind: Kind, tokens: int) -> Rules:
+        if kind == "view":
+            return self.view_rules
+        if kind == "unknown":
+            return self.unknown_rules
+        return self.big_rules if tokens >= self.big else self.other_rules
+
+
+class _Turns:
+    """Steps and user turns of a view, counted: a step is a request, told by its answer."""
+
+    def __init__(self, view: View) -> None:
+        self._requests = view.requests
+        self._now = view.requests[-1]
+        self._answers = [n for n, m in enumerate(view.messages) if m.role == "assistant"]
+        self._turn = [0] * len(view.messages)
+        self._began = [view.requests[g.start] for g in view.groups]
+        for number, group in enumerate(view.groups):
+            for n in range(group.start, group.end):
+                self._turn[n] = number
+
+    def stale_since(self, n: int, rules: Sequence[Sequence[int]]) -> int | None:
+        """The request at which messages[n] became stale, None where it is not yet."""
+        best = None
+        for turns, steps in rules:
+            later = self._turn[n] + turns
+            if later >= len(self._began):
+                continue
+            at = self._requests[n] + steps
+            if turns:
+                at = max(at, self._began[later])
+            if at <= self._now and (best is None or at < best):
+                best = at
+        return best
+
+    def index_of(self, request: int) -> int:
+        """The index of the answer to that request (counted from 1); 0 before the first. With the answer before it a
+        result is on its way to being stale: the request that finds it so has paid its rent already."""
+        return self._answers[request - 1] if request > 0 else 0
+
+
+class _Batch:
+    """Makes the stubs of a batch; what stands in the prompt is looked up once, when the first stub is written."""
+
+    def __init__(self, view: View, keep: Keep) -> None:
+        self._view = view
+        self._keep = keep
+        self._made: Writer | None = None
+        self._referred = referred(view)
+
+    def referred_chars(self, n: int) -> int:
+        """Characters of messages[n] that have to stay, since a later result refers to them."""
+        if not self._referred:
+            return 0
+        found = self._referred.get(public_id(self._view.keys[n]).encode())
+        if not found:
+            return 0
+        lines = self._view.messages[n].text.splitlines()
+        kept = {k for start, end in found for k in range(start, min(end, len(lines)))}
+        return sum(len(lines[k]) + 1 for k in kept)
+
+    def writer(self, n: int, *, is_view: bool) -> _Write:
+        """What writes the stub of messages[n]."""
+        return _Write(self, n, is_view)
+
+    def write(self, n: int, *, is_view: bool) -> str:
+        """The stub of messages[n]."""
+        if self._made is None:
+            self._made = Writer(facts.Standing(self._view), self._keep)
+        view = self._view
+        message = view.messages[n]
+        wanted = self._referred.get(public_id(view.keys[n]).encode(), ())
+        return self._made.write(message, facts.of(message, view.edit(n)), wanted, is_view=is_view)
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    batch: _Batch
+    n: int
+    is_view: bool
+
+    def __call__(self, _: frozenset[int]) -> str:
+        return self.batch.write(self.n, is_view=self.is_view)
+
+
+def results(view: View, files: frozenset[str] = frozenset()) -> Iterator[tuple[int, Kind]]:
+    """(index, kind) of each result, and of user messages that are really tool output."""
+    kinds: dict[str, Kind] = {}
+    for n, message in enumerate(view.messages):
+        if message.calls:
+            kinds = message.derive(
+                lambda m: {c.id: kind_of(c.name, c.arguments, files) for c in m.calls}, ("kinds", files)
+            )
+        elif view.is_result[n]:
+            kind: Kind = kinds.get(message.call_id or "", "unknown")
+            yield n, "view" if kind == "unknown" and message.derive(is_listing) else kind
+
+
+def kind_of(name: str, arguments: str, files: frozenset[str] = frozenset()) -> Kind:
+    """What a call's result is, by the words of the tool's name and, for a shell, by the command."""
+    if name in files:
+        return "view"
+    words = {word.lower() for word in _WORD.findall(name)}
+    if words & _SHELL:
+        return "view" if _SHOWS.match(facts.written(arguments)) else "other"
+    return "other" if words & _LOOK else "view" if words & _FILE else "unknown"
+
+
+def is_listing(message: Message) -> bool:
+    """Whether most lines bear line numbers, as a file's do that was read by a tool of an unknown name."""
+    lines = message.text.splitlines()
+    return len(lines) >= 10 and sum(facts.is_numbered(line) for line in lines) >= 0.7 * len(lines)

@@ -2,5 +2,17 @@
 
 from __future__ import annotations
 
-BUILT_IN: dict[str, type] = {}
+from proxy.context.voices.count_down import CountDown
+from proxy.context.voices.report_progress import ReportProgress
+from proxy.context.voices.retrieve import Retrieve
+from proxy.context.voices.tell_ledger import TellLedger
+from proxy.context.voices.warn_of_loops import WarnOfLoops
+
+BUILT_IN: dict[str, type] = {
+    "report_progress": ReportProgress,
+    "tell_ledger": TellLedger,
+    "warn_of_loops": WarnOfLoops,
+    "count_down": CountDown,
+    "retrieve": Retrieve,
+}
 """Every voice of ours by its name in policy files."""

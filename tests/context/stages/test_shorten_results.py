@@ -1,66 +1,118 @@
-"""The contract of the default stage: stubs that are honest and shorter, and the newest results whole."""
+"""The default stage: what goes stale when, what stays of it, and that a stub is honest."""
 
 from __future__ import annotations
 
 from proxy.context.plan import Edit, Proposal, View
 from proxy.context.session import Session
-from proxy.context.stages.shorten_results import ShortenResults
-from tests.conversations import WEIGH, Json, assistant, look, result, user
+from proxy.context.stages.shorten_results import ShortenResults, is_listing, kind_of, results
+from tests.conversations import WEIGH, Json, assistant, call, look, result, user
 
 LONG = "\n".join(f"line {n} of an output that nobody needs any more" for n in range(400))
 
 
-def talk(results: int, text: str = LONG) -> list[Json]:
-    return [user("a"), *[m for _ in range(results) for m in (assistant(None, "1"), result("1", text))]]
+def talk(name: str, count: int, text: str = LONG, arguments: str = "{}") -> list[Json]:
+    """A prompt and `count` calls of one tool, each with its result; message 2n is the n-th result."""
+    step = ({**assistant(None), "tool_calls": [call("1", name, arguments)]}, result("1", text))
+    return [user("a"), *[m for _ in range(count) for m in step]]
 
 
-def shortened(view: View, stage: ShortenResults) -> dict[int, Proposal]:
-    return {p.index: p for p in stage(view)}
+def shortened(view: View, stage: ShortenResults | None = None) -> dict[int, Proposal]:
+    return {p.index: p for p in (stage or ShortenResults())(view)}
 
 
 def text_of(proposal: Proposal) -> str:
-    return (proposal.write(frozenset({proposal.index})) if proposal.write else proposal.text) or ""
+    assert proposal.write is not None
+    return proposal.write(frozenset({proposal.index}))
 
 
-def test_the_newest_results_stay_whole() -> None:
-    stage = ShortenResults(keep=3)
-    assert shortened(look(talk(3)), stage) == {}
-    assert set(shortened(look(talk(9)), stage)) <= set(range(1, 14))
-    assert set(shortened(look(talk(40)), stage)) <= set(range(1, 2 * 37 + 1))
-    assert shortened(look(talk(40)), stage) != {}
+def stale(view: View) -> list[int]:
+    return [n for n, p in shortened(view).items() if not p.rider]
 
 
-def test_only_results_are_shortened() -> None:
-    view = look(talk(40))
-    assert all(view.is_result[n] for n in shortened(view, ShortenResults(keep=3)))
+def test_command_output_is_stale_once_the_agent_has_answered_to_it() -> None:
+    assert stale(look(talk("bash", 1, arguments='{"command": "make test"}'))) == []
+    assert stale(look(talk("bash", 2, arguments='{"command": "make test"}'))) == [2]
 
 
-def test_a_stub_is_shorter_and_says_how_much_is_missing() -> None:
-    view = look(talk(40))
-    for n, proposal in shortened(view, ShortenResults(keep=3)).items():
+def test_small_command_output_stays_three_steps() -> None:
+    text = "\n".join(f"output line number {n}" for n in range(9))
+    assert 150 <= look(talk("bash", 1, text)).whole[2] < 250
+    assert stale(look(talk("bash", 3, text))) == []
+    assert stale(look(talk("bash", 4, text))) == [2]
+
+
+def test_a_view_of_a_file_stays_eighteen_steps_and_the_others_go_along_after_three() -> None:
+    view = look(talk("read_file", 18))
+    assert stale(view) == []
+    found = shortened(look(talk("read_file", 19)))
+    assert [n for n, p in found.items() if not p.rider] == [2]
+    assert [n for n, p in found.items() if p.rider] == list(range(4, 33, 2)), "three steps old and more, as riders"
+
+
+def test_a_new_prompt_makes_a_view_stale_sooner() -> None:
+    values = [*talk("read_file", 1), assistant("Done."), user("b"), *talk("read_file", 6)[1:]]
+    assert stale(look(values)) == []
+    values = [*talk("read_file", 1), assistant("Done."), user("b"), *talk("read_file", 7)[1:]]
+    assert stale(look(values)) == [2], "eight steps, one prompt later"
+    values = [*talk("read_file", 1), assistant("1."), user("b"), assistant("2."), user("c"), *talk("read_file", 2)[1:]]
+    assert stale(look(values)) == [2], "four steps, two prompts later"
+
+
+def test_tools_are_told_by_the_words_of_their_names_and_shells_by_the_command() -> None:
+    kinds = {
+        "read_file": "view", "Edit": "view", "strReplaceEditor": "view", "NotebookEdit": "view",
+        "grep": "other", "listFiles": "other", "TodoWrite": "other", "WebSearch": "other",
+        "get_weather": "unknown", "Task": "unknown",
+    }  # fmt: skip
+    assert {name: kind_of(name, "{}") for name in kinds} == kinds
+    commands = {
+        "cat a.py": "view",
+        "cd /x && sed -n 1,9p a": "view",
+        "git diff": "view",
+        "make": "other",
+        "ls": "other",
+    }
+    assert {c: kind_of("bash", '{"command": "%s"}' % c) for c in commands} == commands
+    assert kind_of("bash", '{"command": "cat > a <<EOF"}') == "other", "a heredoc writes"
+    assert kind_of("fetch_sheet", "{}", frozenset({"fetch_sheet"})) == "view", "named in the settings"
+
+
+def test_an_unknown_tool_that_shows_line_numbers_shows_a_file() -> None:
+    text = "\n".join(f"{n}\tdef function_{n}(): pass" for n in range(40))
+    view = look(talk("mcp_thing", 1, text))
+    assert list(results(view)) == [(2, "view")]
+    assert list(results(look(talk("mcp_thing", 1)))) == [(2, "unknown")]
+    assert is_listing(view.messages[2])
+    assert not is_listing(view.messages[0])
+
+
+def test_only_results_are_shortened_and_small_ones_are_left_alone() -> None:
+    view = look(talk("bash", 40))
+    assert all(view.is_result[n] for n in shortened(view))
+    assert shortened(look(talk("bash", 40, "ok"))) == {}
+
+
+def test_a_stub_is_shorter_and_says_how_much_there_was() -> None:
+    view = look(talk("bash", 40))
+    for n, proposal in shortened(view).items():
         text = text_of(proposal)
         assert proposal.action == "text"
-        assert 0 < len(text) < len(LONG)
+        assert text.startswith("[shortened: ")
+        assert f" of {len(LONG)} characters]" in text.splitlines()[0]
         assert WEIGH.count(text) < view.whole[n]
-        assert any(word.strip("[],.").isdigit() for word in text.split("\n")[-1].split())
         assert proposal.reason
         assert view.requests[proposal.since] <= view.requests[-1]
 
 
-def test_what_is_small_is_left_alone() -> None:
-    assert shortened(look(talk(40, "ok")), ShortenResults(keep=3)) == {}
-
-
 def test_what_was_shortened_before_is_not_shortened_again() -> None:
-    view = look(talk(40))
-    found = shortened(view, ShortenResults(keep=3))
+    view = look(talk("bash", 40))
+    found = shortened(view)
     edits = {
         view.keys[n]: Edit(view.keys[n], "text", text_of(p), p.stage, p.reason, 99_999, 9) for n, p in found.items()
     }
-    assert shortened(look(talk(40), session=Session(edits=edits)), ShortenResults(keep=3)) == {}
+    assert shortened(look(talk("bash", 40), session=Session(edits=edits))) == {}
 
 
 def test_the_same_view_gives_the_same_stubs() -> None:
-    one = shortened(look(talk(40)), ShortenResults(keep=3))
-    other = shortened(look(talk(40)), ShortenResults(keep=3))
+    one, other = (shortened(look(talk("bash", 40))) for _ in range(2))
     assert {n: text_of(p) for n, p in one.items()} == {n: text_of(p) for n, p in other.items()}

@@ -1,0 +1,221 @@
+"""`context-proxy replay`: recorded conversations under several policies side by side, so that one's own traffic
+decides.
+
+What is given is read and checked before anything is played. The table goes to stdout, what moves (the progress bar) to
+stderr, and only where that is a terminal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, get_args
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from proxy.cli.flags import Config, Db, read
+from proxy.context.policy import Policy, ScheduleName, with_schedule
+from proxy.context.prices import Model, find_model, read_models
+from proxy.errors import ConfigError
+from proxy.replay import stored
+from proxy.replay.baselines import BASELINES
+from proxy.replay.play import Contender, Match
+from proxy.replay.plot import svg
+from proxy.replay.read import Conversation, conversations, count
+from proxy.replay.report import NOTHING, Report, Sums
+from proxy.replay.score import Prices
+from proxy.replay.table import show
+from proxy.replay.work import spread
+from proxy.settings import Settings
+from proxy.store.readonly import ReadOnlyStore
+from proxy.web.app import make_policies
+
+PAIRS = ("1/0.5", "1/0.25", "1/0.1")
+"""Price pairs that are told beside the model's own."""
+SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
+
+Files = Annotated[
+    list[str] | None, typer.Argument(help="JSONL files, a conversation a line; with --from-store also sessions' names.")
+]
+FromStore = Annotated[
+    bool, typer.Option("--from-store", help="Play what the store holds: the sessions named, or all where none is.")
+]
+Policies = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--policy",
+        help="NAME or NAME:SCHEDULE, several times; a SCHEDULE of `all` is each of them, a NAME of `all` every policy, "
+        "`baselines` plain ones to compare with. Without it: every policy as it is. Doing nothing is always there.",
+    ),
+]
+PricePairs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--prices",
+        help="WRITE/READ in units of an input token (1.25/0.1), several times. Policies decide by the first. Without "
+        "it: the model's own, and some to compare with.",
+    ),
+]
+ModelName = Annotated[str, typer.Option("--model", help="Whose prices, window and cache rule: a name as in requests.")]
+Window = Annotated[int | None, typer.Option(min=1, help="Tokens of the context window, in place of the model's.")]
+PlayState = Annotated[
+    bool, typer.Option("--play-state", help="Let the played model write a STATE block where it is asked for one.")
+]
+Json = Annotated[Path | None, typer.Option("--json", help="Write the report here as JSON; - for stdout, alone.")]
+Plot = Annotated[Path | None, typer.Option("--plot", help="Draw effective cost against lines kept, as SVG.")]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Processes; without it as many as there are cores, 4 at most.")]
+
+
+def replay(
+    files: Files = None,
+    from_store: FromStore = False,
+    policy: Policies = None,
+    prices: PricePairs = None,
+    model: ModelName = "replay",
+    window: Window = None,
+    play_state: PlayState = False,
+    json: Json = None,
+    plot: Plot = None,
+    jobs: Jobs = None,
+    config: Config = None,
+    db: Db = None,
+) -> None:
+    """Play recorded conversations under several policies, offline, and show what each would have cost and lost."""
+    settings = read(config, db=db)
+    for target in (json, plot):
+        if target is not None and not target.parent.is_dir():
+            raise ConfigError("OUT", str(target), "a file in a folder that is there")
+    pairs, decided = price_pairs(prices or [], find_model(read_models(settings.model_table()), model))
+    if window is not None:
+        decided = replace(decided, window=window)
+    match = Match(contenders(policy or [], make_policies(settings)), decided, pairs, play_state)
+    try:
+        with _found(settings, files or [], from_store) as (number, found):
+            report = _play(found, number, match, jobs or min(4, os.cpu_count() or 1))
+    except KeyboardInterrupt:
+        typer.echo("context-proxy: stopped; nothing was written", err=True)
+        raise typer.Exit(130) from None
+    if not report.requests:
+        raise ConfigError("FILE", None, "conversations with an answer to a user message: nothing could be played")
+    if plot is not None:
+        plot.write_text(svg(report), "utf-8")
+    if json is not None:
+        text = msgspec.json.format(msgspec.json.encode(report), indent=1).decode()
+        if str(json) == "-":
+            typer.echo(text)
+            return
+        json.write_text(text + "\n", "utf-8")
+    show(report, Console())
+
+
+def _play(found: Iterator[Conversation], number: int, match: Match, jobs: int) -> Report:
+    sums = Sums(match)
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with (
+        Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar,
+        closing(spread(found, match, jobs)) as played,
+    ):
+        task = bar.add_task(f"{len(match.contenders)} policies", total=number)
+        for one in played:
+            sums.add(one)
+            bar.advance(task)
+    return sums.report()
+
+
+@contextmanager
+def _found(settings: Settings, names: list[str], from_store: bool) -> Iterator[tuple[int, Iterator[Conversation]]]:
+    """(how many conversations or sessions, the conversations). ConfigError, StoreRefused."""
+    files = [Path(name) for name in names if not from_store or Path(name).is_file()]
+    if not from_store:
+        if not files:
+            raise ConfigError("FILE", None, "JSONL files, or --from-store")
+        yield count(files), (one for file in files for one in conversations(file))
+        return
+    if "://" in settings.db or settings.db == ":memory:":
+        raise ConfigError("db", "***" if "://" in settings.db else settings.db, "a SQLite file, to be read from")
+    sessions = [name for name in names if not Path(name).is_file()]
+    store = ReadOnlyStore(settings.db)
+    # A loop of its own, since conversations are asked for one by one from code that is not on any.
+    with asyncio.Runner() as runner:
+        try:
+            runner.run(store.open())
+            places = runner.run(stored.places(store, sessions))
+            in_files = (one for file in files for one in conversations(file))
+            yield count(files) + len(places), _chained(in_files, _stored(runner, store, places))
+        finally:
+            runner.run(store.close())
+
+
+def _chained(*parts: Iterator[Conversation]) -> Iterator[Conversation]:
+    for part in parts:
+        yield from part
+
+
+def _stored(runner: asyncio.Runner, store: ReadOnlyStore, places: list[stored.Place]) -> Iterator[Conversation]:
+    async def following(threads: object) -> Conversation | None:
+        return await anext(threads, None)  # type: ignore[call-overload,no-any-return]  # an async generator
+
+    for place in places:
+        threads = stored.threads(store, place, Path(store.path).name)
+        while (one := runner.run(following(threads))) is not None:
+            yield one
+
+
+def contenders(wanted: list[str], policies: dict[str, Policy]) -> tuple[Contender, ...]:
+    """Who takes part, doing nothing first. ConfigError for a name that there is not."""
+    found = {NOTHING: Contender(NOTHING)}
+    for text in wanted or ["all"]:
+        name, _, schedule = text.partition(":")
+        if schedule and schedule not in (*SCHEDULES, "all"):
+            raise ConfigError("--policy", text, "a schedule of " + ", ".join((*SCHEDULES, "all")))
+        for each in _named(name, policies):
+            for contender in _scheduled(each, schedule, policies):
+                found.setdefault(contender.label, contender)
+    return tuple(found.values())
+
+
+def _named(name: str, policies: dict[str, Policy]) -> list[str]:
+    if name == "all":
+        return [each for each, policy in policies.items() if policy.mode == "rewrite"]
+    if name == "baselines":
+        return list(BASELINES)
+    if name in policies or name in BASELINES or name == NOTHING:
+        return [name]
+    raise ConfigError("--policy", name, "one of " + ", ".join(["all", "baselines", NOTHING, *policies, *BASELINES]))
+
+
+def _scheduled(name: str, schedule: str, policies: dict[str, Policy]) -> Iterator[Contender]:
+    policy = policies.get(name)
+    if policy is None:
+        yield Contender(name, None, name if name in BASELINES else "")
+        return
+    wanted = [s for s in SCHEDULES if schedule in (s, "all")] or [policy.schedule]
+    for each in wanted:
+        label = name if each == policy.schedule else f"{name}:{each}"
+        yield Contender(label, with_schedule(policy, each))
+
+
+def price_pairs(wanted: list[str], model: Model) -> tuple[tuple[Prices, ...], Model]:
+    """(the pairs that costs are told for, the model with the first of them). ConfigError for what is no pair."""
+    own = f"{model.w:g}/{model.r:g}"
+    pairs = tuple(dict.fromkeys(_pair(text) for text in wanted or [own, *PAIRS]))
+    return pairs, replace(model, w=pairs[0][0], r=pairs[0][1])
+
+
+def _pair(text: str) -> Prices:
+    write, _, cached = text.partition("/")
+    try:
+        found = float(write), float(cached)
+    except ValueError:
+        found = -1.0, -1.0
+    if not (0 < found[0] < 1e6 and 0 <= found[1] <= found[0]):
+        raise ConfigError("--prices", text, "WRITE/READ such as 1.25/0.1, READ at most WRITE")
+    return found

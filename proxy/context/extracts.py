@@ -1,0 +1,167 @@
+"""What stays of work that is done, in words: deterministic extracts, and what a helper model is asked for better ones.
+
+An extract says which call was made, how its result began, what went wrong in it, and the identifiers it held. It is
+honest: everything listed was there. Made once a step and kept with its message.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from proxy.chat.group import Step
+from proxy.chat.key import public_id
+from proxy.context import facts
+from proxy.context.plan import Ask, View
+
+PROMPT = (
+    "Summarize the following conversation, preserving: key decisions, action items, errors encountered, and current "
+    "task state. Be concise."
+)
+"""The source's own words (hierarchical memory, FEATURES.md E4)."""
+
+CALL, FIRST, ERROR, NAME = 120, 160, 160, 80
+"""Characters of a call, of a first line, of an error line and of an identifier that are shown."""
+ERRORS, IDS = 3, 8
+"""Error lines and identifiers of a step that are shown."""
+ASKED = 2_000
+"""Characters of each message that a helper is shown."""
+
+_ERROR = re.compile(
+    r"\b(?:[a-z]*error|[a-z]*exception|traceback|fail(?:ed|ure|ures|s)?|fatal|panic|denied|not found|no such)\b",
+    re.IGNORECASE,
+)
+
+
+class Line(NamedTuple):
+    """What a step was about. call: the call, or the beginning of what was said. first: of its result. errors: lines of
+    it. ids: identifiers in it that the others do not have."""
+
+    call: str
+    first: str
+    errors: tuple[str, ...]
+    ids: tuple[str, ...]
+
+
+def line(view: View, step: Step) -> Line:
+    """The step's line."""
+    first = view.messages[step.start]
+    return first.derive(lambda _: _line(view, step), ("line", view.keys[step.end - 1]))
+
+
+def _line(view: View, step: Step) -> Line:
+    message = view.messages[step.start]
+    called = "; ".join(f"{c.name}({_flat(c.arguments)[:CALL]})" for c in message.calls)
+    results = [view.messages[n].text for n in range(step.start, step.end) if view.is_result[n]]
+    call = (called or ("" if results else _first(message.text, FIRST)))[: 2 * CALL]
+    first = _first(results[0], FIRST) if results else ""
+    text = "\n".join(results)
+    errors = errors_of(text, without=first)
+    seen = " ".join((call, first, *errors))
+    names = (n for n in facts.unique(islice(facts.names(text), 400)) if len(n) <= NAME and n not in seen)
+    return Line(call, first, errors, tuple(islice(names, IDS)))
+
+
+def errors_of(text: str, without: str = "") -> tuple[str, ...]:
+    """The first lines of a text that tell of an error."""
+    if not _ERROR.search(text):
+        return ()
+    found = (cut(row.strip(), ERROR) for row in text.splitlines() if _ERROR.search(row))
+    return tuple(islice((e for e in facts.unique(found) if e != without), ERRORS))
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _first(text: str, limit: int) -> str:
+    return cut(next((row.strip() for row in text.splitlines() if row.strip()), ""), limit)
+
+
+def cut(text: str, limit: int) -> str:
+    """At most `limit` characters of a text."""
+    return text if len(text) <= limit else text[: max(0, limit - 3)].rstrip() + "..."
+
+
+def of_result(view: View, step: Step, index: int) -> str:
+    """One result of a step by itself: its first line, error lines and identifiers, and how long it was."""
+    message = view.messages[index]
+    first = _first(message.text, FIRST)
+    errors = errors_of(message.text, without=first)
+    rows = [f"[extract of message {public_id(view.keys[index])}, {len(message.text)} characters]"]
+    if first:
+        rows.append(first)
+    rows += errors
+    ids = line(view, step).ids if step.end - step.start <= 2 else ()
+    if ids:
+        rows.append("also there: " + " ".join(ids))
+    return "\n".join(rows)
+
+
+def head(view: View, steps: Sequence[Step]) -> str:
+    """What a summary begins with: which messages it stands for."""
+    first, last = steps[0].start, steps[-1].end - 1
+    count = sum(step.end - step.start for step in steps)
+    return f"[summary of {count} messages, {public_id(view.keys[first])} to {public_id(view.keys[last])}]"
+
+
+def of_steps(view: View, steps: Sequence[Step], brief: Sequence[bool], limit: int) -> str:
+    """Several steps in at most `limit` characters, a line each; those that are `brief` by their call alone.
+
+    Every step gets its share of the room, and what it leaves goes to those after it.
+    """
+    rows = [head(view, steps)]
+    room = limit - len(rows[0])
+    for n, step in enumerate(steps):
+        share = max(16, room // (len(steps) - n) - 3)
+        row = cut(_row(line(view, step), short=brief[n]), share)
+        room -= len(row) + 3
+        if row and room >= 0:
+            rows.append("- " + row)
+    return "\n".join(rows)
+
+
+def _row(told: Line, *, short: bool) -> str:
+    if short:
+        return told.call or told.first
+    row = " -> ".join(part for part in (told.call, told.first) if part)
+    if told.errors:
+        row += " | " + " | ".join(told.errors)
+    return row + (f" ({' '.join(told.ids)})" if told.ids else "")
+
+
+def answered(view: View, steps: Sequence[Step], answer: str, limit: int) -> str:
+    """A helper's summary of the steps, with which messages it stands for."""
+    return cut(f"{head(view, steps)}\n{answer.strip()}", limit)
+
+
+def shortened(text: str, limit: int) -> str:
+    """The beginning of a text, and how much is missing."""
+    if len(text) <= limit:
+        return text
+    kept = text[:limit].rsplit(" ", 1)[0].rstrip() or text[:limit]
+    return f"{kept}\n[... {len(text) - len(kept)} characters left out]"
+
+
+def ask(view: View, steps: Sequence[Step], longest: int, keep: int) -> Ask:
+    """The question for a summary of these steps. keep: how many identifiers the answer has to hold: those of error
+    lines and results that later messages name again would be lost first."""
+    rows, keys = [], []
+    for step in steps:
+        for n in range(step.start, step.end):
+            message = view.messages[n]
+            keys.append(view.keys[n])
+            rows.append(f"{message.role}: {shortened(facts.said(message), ASKED)}")
+    ids = facts.unique(name for step in steps for name in line(view, step).ids if len(name) <= 40)
+    text = PROMPT + f" At most {longest} characters.\n\n" + "\n\n".join(rows)
+    return Ask("summary", text, tuple(keys), tuple(ids[:keep]), longest)
+
+
+def ask_again(view: View, steps: Sequence[Step], summaries: Sequence[str], longest: int) -> Ask:
+    """The question for a summary of summaries: the steps are those that the summaries stand for, and more than any one
+    of them does, since what an Ask is about names it."""
+    keys = tuple(view.keys[n] for step in steps for n in range(step.start, step.end))
+    text = PROMPT + f" At most {longest} characters.\n\n" + "\n\n".join(summaries)
+    return Ask("summary", text, keys, (), longest)

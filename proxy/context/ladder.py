@@ -1,0 +1,287 @@
+"""The forms that a piece of a conversation can have, from whole to gone, and what each change does to the budgets.
+
+whole, extract (each result by itself), folded (several steps in one summary), brief (a group in one short one), gone.
+A summary stands in the result of a step that is kept, in place of its text: the safest place there is (WIRE.md 1.7),
+since calls keep their results, roles keep their turns, and no message of ours is needed. What it stands for is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from proxy.chat.group import Step
+from proxy.chat.message import Message
+from proxy.chat.tokens import PER_MESSAGE
+from proxy.context import extracts
+from proxy.context.levels import Block, Layout, Level
+from proxy.context.plan import Action, Ask, Proposal, View
+
+STAGE = "compress_levels"
+ELSEWHERE = "[in the summary beside this]"
+"""What stands in the other results of a step that carries a summary."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Characters: of a block's summary, of a group's, of a prompt or answer that is kept in a finished group. ids: how
+    many identifiers a helper's summary has to hold. low: priority below which a step is told by its call alone."""
+
+    summary: int
+    brief: int
+    told: int
+    ids: int
+    low: int
+
+
+class Change(NamedTuple):
+    """What becomes of a message: another text, None where it is gone. since: the index of the message with which it
+    became possible. needs: of the message that carries the summary of it."""
+
+    text: str | None
+    reason: str
+    since: int
+    needs: int | None
+
+
+class Ladder:
+    """The conversation as it will be, changed step by step. Nothing that is fixed ever changes; every change makes the
+    prompt smaller, or is not made."""
+
+    def __init__(self, view: View, layout: Layout, priorities: Sequence[int], sizes: Sizes) -> None:
+        self.view = view
+        self.layout = layout
+        self.priorities = priorities
+        self.sizes = sizes
+        self.levels = list(layout.levels)
+        self.tokens = list(view.tokens)
+        self.changes: dict[int, Change] = {}
+        self.asks: list[Ask] = []
+        self.folded: set[Block] = set()
+        self._no_results = not any(m.is_result for m in view.messages)
+        self.used = [0, 0, 0, 0]
+        self._step_of: list[int] = []
+        for i, step in enumerate(layout.steps):
+            self.used[self.levels[i]] += sum(view.tokens[step.start : step.end])
+            self._step_of += [i] * (step.end - step.start)
+        self.total = view.head + sum(self.used)
+        if view.edits:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Blocks that an edit of an earlier request has folded are folded."""
+        for block in self.layout.blocks:
+            ours = any(self._is_ours(i) for i in block.steps)
+            if ours and sum(self.size(i) > 0 for i in block.steps) <= 1:
+                self.folded.add(block)
+                for i in block.steps:
+                    self._move(i, Level.SESSION)
+
+    def _is_ours(self, i: int) -> bool:
+        step = self.layout.steps[i]
+        return any((e := self.view.edit(n)) is not None and e.stage == STAGE for n in range(step.start, step.end))
+
+    def proposals(self) -> list[Proposal]:
+        """What each message becomes, oldest first."""
+        made = []
+        for n in sorted(self.changes):
+            text, reason, since, needs = self.changes[n]
+            action: Action = "gone" if text is None else "text"
+            carrier = self._written(needs)
+            made.append(Proposal(n, action, STAGE, reason, self.tokens[n], text, since, needs=carrier))
+        return made
+
+    def _written(self, needs: int | None) -> int | None:
+        """Where a summary stands now: the one that was meant first may have left for another one. None: nowhere."""
+        while needs is not None and needs in self.changes and self.changes[needs].text is None:
+            needs = self.changes[needs].needs
+        return needs
+
+    def size(self, i: int) -> int:
+        """Tokens of steps[i] as it is now."""
+        step = self.layout.steps[i]
+        return sum(self.tokens[step.start : step.end])
+
+    def extract(self, i: int, reason: str) -> None:
+        """Each result of a step by its own extract."""
+        step = self.layout.steps[i]
+        for n in range(step.start, step.end):
+            if self._editable(n) and n not in self.changes:
+                message = self.view.messages[n]
+                text = message.derive(lambda _, n=n: extracts.of_result(self.view, step, n), "extract")  # type: ignore[misc]
+                self._write(n, text, reason, step.end - 1)
+
+    def drop(self, i: int, reason: str) -> None:
+        """A step leaves whole, where that leaves the rest valid."""
+        step = self.layout.steps[i]
+        if self._may_leave(i) and self.size(i):
+            for n in range(step.start, step.end):
+                self._gone(n, reason, step.end - 1)
+
+    def fold(self, block: Block, reason: str) -> bool:
+        """A block of steps becomes one summary, in the result that was the longest. Whether it did."""
+        steps = [i for i in block.steps if self.size(i)]
+        carrier = self._carrier(steps)
+        if block in self.folded or carrier is None:
+            return False
+        if len(steps) == 1:
+            self.extract(carrier, reason)
+            self._move(carrier, Level.SESSION)
+            self.folded.add(block)
+            return True
+        told = [self.layout.steps[i] for i in block.steps]
+        brief = [self.priorities[i] < self.sizes.low for i in block.steps]
+        self.folded.add(block)
+        ask = self._ask(told)
+        answer = self.view.answers.get(ask.id, "")
+        if answer.strip():
+            text = extracts.answered(self.view, told, answer, 2 * self.sizes.summary)
+        else:
+            self.asks.append(ask)
+            name = ("fold", self.view.keys[told[-1].end - 1], tuple(brief), self.sizes)
+            first = self.view.messages[told[0].start]
+            text = first.derive(lambda _: extracts.of_steps(self.view, told, brief, self.sizes.summary), name)
+        return self._carry(steps, carrier, text, reason, told[-1].end - 1, again=False)
+
+    def brief(self, group: int, blocks: Sequence[Block], reason: str) -> None:
+        """A group's work becomes one short summary: a summary of its blocks' summaries where a helper has made one."""
+        steps = [i for block in blocks for i in block.steps if self.size(i)]
+        carrier = self._carrier(steps)
+        if carrier is not None:
+            told = [self.layout.steps[i] for block in blocks for i in block.steps]
+            text, name = "", ("brief", group, len(told), self.view.keys[told[-1].end - 1], self.sizes)
+            ask = self._ask_again(group, blocks, told)
+            answer = self.view.answers.get(ask.id, "") if ask is not None else ""
+            first = self.view.messages[told[0].start]
+            if answer.strip():
+                text = extracts.answered(self.view, told, answer, 2 * self.sizes.brief)
+            else:
+                self.asks += [ask] if ask is not None else []
+                short = [True] * len(told)
+                text = first.derive(lambda _: extracts.of_steps(self.view, told, short, self.sizes.brief), name)
+            self._carry(steps, carrier, text, reason, told[-1].end - 1, again=True)
+        self.tell(group, self.sizes.told // 2, reason)
+
+    def tell(self, group: int, limit: int, reason: str) -> None:
+        """A finished group's prompts and answer by their beginnings, and all of it moves to the session's level."""
+        answer = self.layout.answers[group]
+        for i in (*self.layout.prompts[group], *(() if answer is None else (answer,))):
+            step = self.layout.steps[i]
+            message = self.view.messages[step.start]
+            if self.layout.fixed[i]:
+                continue
+            if len(message.text) > limit + 40 and message.shape in ("string", "parts"):
+                text = message.derive(lambda m: extracts.shortened(m.text, limit), ("told", limit))
+                self._write(step.start, text, reason, self.view.groups[group].end - 1)
+            self._move(i, Level.SESSION)
+
+    def leave(self, group: int, reason: str) -> bool:
+        """A finished group leaves whole, where nothing in it has to stay. Whether it did."""
+        found = self.view.groups[group]
+        inside = [i for i, g in enumerate(self.layout.group_of) if g == group and self.layout.kinds[i] != "system"]
+        if any(self.layout.fixed[i] for i in inside):
+            return False
+        for i in inside:
+            for n in range(self.layout.steps[i].start, self.layout.steps[i].end):
+                self._gone(n, reason, found.end - 1)
+        return True
+
+    def _carrier(self, steps: Sequence[int]) -> int | None:
+        """The step whose result can take a summary: the one with the longest as it came, so that it is always the
+        same."""
+        best, most = None, 0
+        for i in steps:
+            n = self._first_result(i)
+            if n is not None and self.view.whole[n] > most:
+                best, most = i, self.view.whole[n]
+        return best
+
+    def _first_result(self, i: int) -> int | None:
+        step = self.layout.steps[i]
+        return next((n for n in range(step.start, step.end) if self._editable(n)), None)
+
+    def _carry(self, steps: Sequence[int], carrier: int, text: str, reason: str, since: int, *, again: bool) -> bool:
+        """Write a summary of the steps where the carrier's first result stands; the other steps leave. again: it takes
+        the place of an earlier one."""
+        at = self._first_result(carrier)
+        size = PER_MESSAGE + self._count(self.view.messages[at], text) if at is not None else 0
+        leaving = [i for i in steps if i != carrier and self._may_leave(i)]
+        if at is None or size >= self.tokens[at] + sum(map(self.size, leaving)):
+            return False
+        there = not again and self._is_ours(carrier)  # written by an earlier request: now the others can follow
+        if not (self.view.literal or there) and size >= self.view.tokens[at]:
+            return False  # an edit that stays is only ever superseded by a shorter one
+        if not there:
+            self._write(at, text, reason, since, grow=True)
+        step = self.layout.steps[carrier]
+        for n in range(at + 1, step.end):
+            if self._editable(n):
+                self._write(n, ELSEWHERE, reason, since)
+        for i in leaving:
+            for n in range(self.layout.steps[i].start, self.layout.steps[i].end):
+                self._gone(n, reason, since, needs=at)
+        for i in steps:
+            self._move(i, Level.SESSION)
+        return True
+
+    def _ask(self, told: Sequence[Step]) -> Ask:
+        first = self.view.messages[told[0].start]
+        name = ("ask", self.view.keys[told[-1].end - 1], len(told), self.sizes)
+        return first.derive(lambda _: extracts.ask(self.view, told, self.sizes.summary, self.sizes.ids), name)
+
+    def _ask_again(self, group: int, blocks: Sequence[Block], told: Sequence[Step]) -> Ask | None:
+        """Once every block of the group has its summary from a helper; before that there is nothing to sum up."""
+        parts = [self.view.answers.get(self._ask([self.layout.steps[i] for i in b.steps]).id, "") for b in blocks]
+        if not parts or not all(part.strip() for part in parts):
+            return None
+        prompts = [self.layout.steps[i] for i in self.layout.prompts[group]]
+        first = self.view.messages[told[0].start]
+        name = ("ask again", self.view.keys[told[-1].end - 1], tuple(parts), self.sizes)
+        return first.derive(lambda _: extracts.ask_again(self.view, [*prompts, *told], parts, self.sizes.brief), name)
+
+    def _editable(self, n: int) -> bool:
+        message = self.view.messages[n]
+        return bool(self.view.is_result[n] and message.shape in ("string", "parts") and self.tokens[n])
+
+    def _may_leave(self, i: int) -> bool:
+        """Whether the prompt without this step is as valid as with it."""
+        if self.layout.fixed[i]:
+            return False
+        step, group = self.layout.steps[i], self.view.groups[self.layout.group_of[i]]
+        message = self.view.messages[step.start]
+        if self.layout.kinds[i] == "answer":
+            # Without it a user message could come to stand behind a tool result (WIRE.md 1.7, W6).
+            follower = self.view.messages[step.end] if step.end < len(self.view.messages) else None
+            if not (self._no_results or (follower is not None and follower.role == "assistant")):
+                return False
+        if not self.view.model.alternate:
+            return True
+        # Roles have to take turns: only a whole step of the assistant's may leave, and never the last of its group.
+        return bool(message.calls) and step.end < group.end and self.view.messages[step.end].role == "assistant"
+
+    def _write(self, n: int, text: str, reason: str, since: int, *, grow: bool = False) -> None:
+        after = PER_MESSAGE + self._count(self.view.messages[n], text)
+        if after < self.tokens[n] or grow:
+            self._set(n, Change(text, reason, since, None), after)
+
+    def _gone(self, n: int, reason: str, since: int, needs: int | None = None) -> None:
+        if self.tokens[n] or n in self.changes:
+            self._set(n, Change(None, reason, since, needs), 0)
+
+    def _set(self, n: int, change: Change, after: int) -> None:
+        self.changes[n] = change
+        more = after - self.tokens[n]
+        self.tokens[n] = after
+        self.total += more
+        self.used[self.levels[self._step_of[n]]] += more
+
+    def _move(self, i: int, level: Level) -> None:
+        if self.levels[i] is not level and self.levels[i] is not Level.PERMANENT:
+            size = self.size(i)
+            self.used[self.levels[i]] -= size
+            self.used[level] += size
+            self.levels[i] = level
+
+    def _count(self, message: Message, text: str) -> int:
+        return message.derive(lambda _: self.view.weigh.count(text), ("count", self.view.weigh, text))

@@ -1,0 +1,131 @@
+"""What the agent has touched, read off its own calls: files, commands and how they ended, last errors, open items.
+
+No model is asked for it. It is what an agent needs first when the results themselves have left the prompt: which
+files it has read and changed, which commands have failed, what is still on its list (FEATURES.md G8).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from proxy.chat.message import Call, Message
+
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_PATHS = ("file_path", "path", "filename", "file", "notebook_path", "target_file")
+_COMMANDS = ("command", "cmd", "script")
+_READS = frozenset({"read", "view", "open", "cat"})
+_CREATES = frozenset({"write", "create"})
+_EDITS = frozenset({"edit", "replace", "insert", "patch", "str", "update", "apply"})
+_SHELL = frozenset({"bash", "sh", "shell", "terminal", "command", "exec", "run"})
+_EXIT = re.compile(r"(?:exit code|returncode>?|exit status)[:=\s]*(\d+)", re.IGNORECASE)
+_ERROR = re.compile(r"^.*(?:\b[A-Za-z]*(?:Error|Exception)\b|\bFAILED\b|\bfatal\b|\bpanic\b).*$", re.MULTILINE)
+_SHORT = 80
+"""Characters of a command or an error line that are told."""
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Each list in the order of the last touch, oldest first; what was touched again moves to the end."""
+
+    read: dict[str, None] = field(default_factory=dict)
+    edited: dict[str, None] = field(default_factory=dict)
+    created: dict[str, None] = field(default_factory=dict)
+    commands: dict[str, str] = field(default_factory=dict)
+    errors: dict[str, None] = field(default_factory=dict)
+    items: tuple[str, ...] = ()
+
+    def note(self, call: Call, result: str | None) -> None:
+        """One call and what came back, None where nothing has."""
+        arguments = _object(call.arguments)
+        words = {word.lower() for word in _WORD.findall(call.name)}
+        path = _first(arguments, _PATHS)
+        command = _first(arguments, _COMMANDS) if words & _SHELL or not path else None
+        if "todo" in words or "plan" in words:
+            self.items = _open_items(arguments) or self.items
+        elif path:
+            self._file(words, path)
+        elif command:
+            said = _shown(command)
+            self.commands.pop(said, None)
+            self.commands[said] = _outcome(result)
+        if result is not None:
+            for line in _ERROR.findall(result)[-2:]:
+                self.errors.pop(_shown(line), None)
+                self.errors[_shown(line)] = None
+
+    def _file(self, words: set[str], path: str) -> None:
+        for kinds, files in ((_CREATES, self.created), (_EDITS, self.edited), (_READS, self.read)):
+            if words & kinds:
+                files.pop(path, None)
+                files[path] = None
+                return
+
+    def lines(self) -> list[str]:
+        """What there is to tell, the newest of each kind first, one line a kind."""
+        kinds = (
+            ("Edited", list(self.edited)[-12:]),
+            ("Created", list(self.created)[-8:]),
+            ("Read", [path for path in self.read if path not in self.edited][-12:]),
+            ("Commands", [f"`{said}` {outcome}" for said, outcome in list(self.commands.items())[-6:]]),
+            ("Last errors", list(self.errors)[-3:]),
+            ("Open", list(self.items)[:8]),
+        )
+        return [f"{name}: " + "; ".join(reversed(entries)) for name, entries in kinds if entries]
+
+
+def record(messages: Sequence[Message], left: Sequence[bool]) -> Ledger:
+    """The ledger of those calls whose result has left the prompt, as `left` says of each message."""
+    found = Ledger()
+    calls: dict[str, Call] = {}
+    for message, gone in zip(messages, left, strict=True):
+        if message.calls:
+            calls = {call.id: call for call in message.calls}
+        elif gone and message.call_id in calls:
+            found.note(calls[message.call_id], message.text)
+    return found
+
+
+def _object(arguments: str) -> Mapping[str, Any]:
+    try:
+        value = msgspec.json.decode(arguments)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _first(arguments: Mapping[str, Any], names: Sequence[str]) -> str | None:
+    return next((arguments[n] for n in names if isinstance(arguments.get(n), str) and arguments[n]), None)
+
+
+def _shown(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _SHORT else text[: _SHORT - 3] + "..."
+
+
+def _outcome(result: str | None) -> str:
+    """ok, or how it failed: by the exit code where one is told, else by an error line."""
+    if result is None:
+        return "no answer"
+    code = _EXIT.search(result)
+    if code is not None:
+        return "ok" if code[1] == "0" else f"failed ({code[1]})"
+    return "failed" if _ERROR.search(result) else "ok"
+
+
+def _open_items(arguments: Mapping[str, Any]) -> tuple[str, ...]:
+    """What is not done on a list like `{"todos": [{"content", "status"}]}`."""
+    found = []
+    for value in arguments.values():
+        for item in value if isinstance(value, list) else ():
+            if isinstance(item, dict) and item.get("status") not in ("completed", "done", "cancelled"):
+                text = next(
+                    (item[k] for k in ("content", "task", "step", "title", "text") if isinstance(item.get(k), str)), ""
+                )
+                if text:
+                    found.append(_shown(text))
+    return tuple(found)

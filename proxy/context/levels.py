@@ -1,0 +1,256 @@
+"""Four levels of memory: what of a conversation belongs to which, and what it is worth (FEATURES.md E1 to E3).
+
+permanent: system prompt, pinned messages, rules, the first prompt. session: finished work, decisions, solved errors.
+working: what is being talked about and worked on now. volatile: verbose output, exploration, dead ends. Which is which
+is told by rules that are data. The unit is the step, since half a step is refused by every strict upstream.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Literal
+
+from proxy.chat.group import Step
+from proxy.chat.message import Message
+from proxy.context import terms
+from proxy.context.pins import pinned
+from proxy.context.plan import View
+
+DEFAULT = 50
+"""Priority of what nothing is known of."""
+
+Kind = Literal["system", "prompt", "answer", "work"]
+"""work: an assistant message with calls and their results, or tool output in a user message. answer: text alone."""
+
+NOTHING = terms.Terms({}, 0)
+
+_DECIDES = 1
+_DEAD = 2
+_EXPLORES = 4
+
+
+class Level(IntEnum):
+    """From what stays longest to what leaves first."""
+
+    PERMANENT = 0
+    SESSION = 1
+    WORKING = 2
+    VOLATILE = 3
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Rules:
+    """What goes where, compiled. Patterns that are None match nothing. verbose: tokens of results from which they are
+    verbose. recent: the newest steps, which are worked on and stay whole."""
+
+    rules: re.Pattern[str] | None
+    decisions: re.Pattern[str] | None
+    exploring: re.Pattern[str] | None
+    dead_ends: re.Pattern[str] | None
+    verbose: int
+    recent: int
+
+
+@functools.lru_cache(maxsize=64)
+def compiled(
+    rules: tuple[str, ...],
+    decisions: tuple[str, ...],
+    exploring: tuple[str, ...],
+    dead_ends: tuple[str, ...],
+    verbose: int,
+    recent: int,
+) -> Rules:
+    """The rules of these settings: the same object each time, since what is found by them is remembered under it."""
+    return Rules(pattern(rules), pattern(decisions), pattern(exploring), pattern(dead_ends), verbose, recent)
+
+
+@functools.lru_cache(maxsize=256)
+def pattern(alternatives: tuple[str, ...]) -> re.Pattern[str] | None:
+    """Several regular expressions as one, case ignored. Raises re.error."""
+    return re.compile("|".join(f"(?:{p})" for p in alternatives), re.IGNORECASE) if alternatives else None
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Steps that are summarised together: steps[i] for i in `steps`, of one group. done: no step will join them."""
+
+    group: int
+    steps: tuple[int, ...]
+    done: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A conversation by its steps: kind, level, whether it has to stay whole, its group; and the blocks of work.
+
+    blocks_of, prompts, answers: per group its blocks, the steps that are its prompts, and the step that closed it (None
+    where none did).
+    """
+
+    steps: Sequence[Step]
+    kinds: Sequence[Kind]
+    levels: Sequence[Level]
+    fixed: Sequence[bool]
+    group_of: Sequence[int]
+    blocks: Sequence[Block]
+    blocks_of: Sequence[Sequence[Block]]
+    prompts: Sequence[tuple[int, ...]]
+    answers: Sequence[int | None]
+
+
+def priority(minutes: float | None, references: float, relevance: float, marked: bool) -> int:
+    """0 to 100 (FEATURES.md E3, weights of its source): 0.3 recency, 0.2 references, 0.4 relevance, 0.1 mark; 50
+    where its age is unknown."""
+    if minutes is None:
+        return DEFAULT
+    score = 0.3 / (1 + max(0.0, minutes)) + 0.2 * references + 0.4 * relevance + 0.1 * marked
+    return round(100 * score)
+
+
+def lay_out(view: View, rules: Rules, block: int) -> Layout:
+    """The conversation by levels. block: how many steps of work are summarised together."""
+    steps = view.steps
+    kinds: list[Kind] = [_kind(view, step) for step in steps]
+    group_of = _group_of(view, steps)
+    fixed = [kind == "system" or _holds_pin(view, step) for kind, step in zip(kinds, steps, strict=True)]
+    active = len(view.groups) - 1
+    open_ = [i for i, kind in enumerate(kinds) if kind in ("work", "answer") and group_of[i] == active]
+    recent = set(open_[-rules.recent :] if rules.recent else ())
+    levels = []
+    for i, (step, kind) in enumerate(zip(steps, kinds, strict=True)):
+        level = Level.PERMANENT if fixed[i] else _level(view, step, kind, rules, new=i in recent)
+        if kind == "prompt" and group_of[i] == 0:
+            level = Level.PERMANENT  # what all of it is about
+        # The newest prompt and what is being worked on right now stay whole.
+        fixed[i] = level is Level.PERMANENT or i in recent or (kind == "prompt" and group_of[i] == active)
+        levels.append(level)
+    fixed[-1] = True
+    newest = min(recent, default=len(steps))
+    prompts, answers, blocks = _arrange(kinds, fixed, group_of, len(view.groups), block, newest)
+    blocks_of: list[list[Block]] = [[] for _ in view.groups]
+    for one in blocks:
+        blocks_of[one.group].append(one)
+    return Layout(steps, kinds, levels, fixed, group_of, blocks, blocks_of, prompts, answers)
+
+
+def _kind(view: View, step: Step) -> Kind:
+    message = view.messages[step.start]
+    if message.is_system:
+        return "system"
+    if message.calls or view.is_result[step.start]:
+        return "work"
+    return "prompt" if message.role == "user" else "answer"
+
+
+def _holds_pin(view: View, step: Step) -> bool:
+    return any(pinned(view, n) for n in range(step.start, step.end))
+
+
+def _group_of(view: View, steps: Sequence[Step]) -> list[int]:
+    found, at = [], 0
+    for step in steps:
+        while step.start >= view.groups[at].end:
+            at += 1
+        found.append(at)
+    return found
+
+
+def _level(view: View, step: Step, kind: Kind, rules: Rules, *, new: bool) -> Level:
+    first = view.messages[step.start]
+    if kind == "prompt":
+        ruled = rules.rules is not None and first.derive(lambda m: _states_rule(m, rules), rules)
+        return Level.PERMANENT if ruled else Level.WORKING
+    if new:
+        return Level.WORKING
+    flags = first.derive(lambda _: _flags(view, step, rules), (rules, view.keys[step.end - 1]))
+    if kind == "work":
+        size = sum(view.whole[step.start + 1 : step.end]) if first.calls else view.whole[step.start]
+        if size > rules.verbose or flags & (_EXPLORES | _DEAD):
+            return Level.VOLATILE
+    return Level.SESSION if flags & _DECIDES else Level.WORKING
+
+
+def _states_rule(message: Message, rules: Rules) -> bool:
+    return rules.rules is not None and rules.rules.search(message.text) is not None
+
+
+def _flags(view: View, step: Step, rules: Rules) -> int:
+    """What the patterns find in a step: a decision in what the model says, exploring calls, dead ends."""
+    first = view.messages[step.start]
+    flags = 0
+    if first.role == "assistant" and rules.decisions and rules.decisions.search(first.text):
+        flags |= _DECIDES
+    if first.calls and rules.exploring and all(rules.exploring.search(call.name) for call in first.calls):
+        flags |= _EXPLORES
+    results = [view.messages[n].text for n in range(step.start, step.end) if view.is_result[n]]
+    if results and all(not r.strip() or (rules.dead_ends and rules.dead_ends.search(r[:400])) for r in results):
+        flags |= _DEAD
+    return flags
+
+
+def _arrange(
+    kinds: Sequence[Kind], fixed: Sequence[bool], group_of: Sequence[int], groups: int, size: int, newest: int
+) -> tuple[list[tuple[int, ...]], list[int | None], list[Block]]:
+    """(prompts, closing answers, blocks). Blocks are counted from the group's first step, so that they never shift."""
+    inside: list[list[int]] = [[] for _ in range(groups)]
+    for i, group in enumerate(group_of):
+        if kinds[i] != "system":
+            inside[group].append(i)
+    prompts, answers, blocks = [], [], []
+    for group, members in enumerate(inside):
+        closed = group < groups - 1
+        answer = members[-1] if closed and members and kinds[members[-1]] == "answer" else None
+        prompts.append(tuple(i for i in members if kinds[i] == "prompt"))
+        answers.append(answer)
+        work = [i for i in members if kinds[i] != "prompt" and i != answer]
+        for at in range(0, len(work), size):
+            part = work[at : at + size]
+            done = closed or (len(part) == size and part[-1] < newest)
+            blocks.append(Block(group, tuple(i for i in part if not fixed[i]), done))
+    return prompts, answers, blocks
+
+
+def priorities(view: View, layout: Layout) -> list[int]:
+    """The priority of each step: 50 for all where nobody has noted when they came."""
+    if len(view.times) != len(view.messages):
+        return [DEFAULT] * len(layout.steps)
+    mentioned = terms.references([_names(view, step) for step in layout.steps])
+    relevant = _relevance(view, layout)
+    now, times, found = view.now, view.times, []
+    for i, step in enumerate(layout.steps):
+        minutes = (now - times[step.end - 1]) / 60
+        marked = layout.fixed[i] and layout.kinds[i] != "system" and _holds_pin(view, step)
+        found.append(priority(minutes, mentioned[i], relevant[i], marked))
+    return found
+
+
+def _names(view: View, step: Step) -> tuple[int, ...]:
+    if step.end - step.start == 1:
+        return terms.names(view.messages[step.start])
+    return terms.names(view.messages[step.start]) + terms.names(view.messages[step.start + 1])
+
+
+def task(view: View) -> Message | None:
+    """The current task: the last user message that is no tool output."""
+    for n in range(len(view.messages) - 1, -1, -1):
+        if view.messages[n].role == "user" and not view.is_result[n]:
+            return view.messages[n]
+    return None
+
+
+def _relevance(view: View, layout: Layout) -> list[float]:
+    """How near each step is to the current task, 0 to 1: as the caller knows it (by vectors), else by words."""
+    asked = task(view)
+    if asked is None:
+        return [0.0] * len(layout.steps)
+    if view.relevance:
+        each = [min(1.0, max(0.0, view.relevance.get(m.form, 0.0))) for m in view.messages]
+    else:
+        # The task itself is the best match of all: measured against it everything else would seem far away.
+        others = [NOTHING if m is asked else terms.of(m) for m in view.messages]
+        each = terms.relevance(terms.of(asked).counts, others)
+    return [max(each[step.start : step.end]) for step in layout.steps]

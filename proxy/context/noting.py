@@ -1,0 +1,31 @@
+"""What a plan says for the record: what stages have to tell of their edits, and which messages are quoted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from proxy.chat.key import public_id
+from proxy.context.plan import Edit, Insert, Note, View
+from proxy.context.stage import Stage
+
+
+def of_stages(stages: Sequence[Stage], seen: View, edits: Mapping[bytes, Edit], new: Sequence[Edit]) -> Iterator[Note]:
+    """Stages that have something to say have a method `notes`. edits: in force; new: of this request."""
+    for stage in stages:
+        notes = getattr(stage, "notes", None)
+        if notes is not None:
+            yield from notes(seen, edits, new)
+
+
+def of_quotes(
+    wanted: Sequence[Insert], placed: Sequence[tuple[int, Insert]], edits: Mapping[bytes, Edit]
+) -> list[Note]:
+    """Which messages inserts quote. Those that found no place in the prompt quote nothing."""
+    if not any(insert.about for insert in wanted):
+        return []
+    there = [i.text for _, i in placed] + [e.text for e in edits.values() if e.text]
+    return [
+        Note(insert.source, " ".join(map(public_id, insert.about)), {"items": len(insert.about)})
+        for insert in wanted
+        if insert.about and any(insert.text in text for text in there)
+    ]

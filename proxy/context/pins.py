@@ -1,0 +1,32 @@
+"""Which messages are pinned: they are permanent, and no policy edits them.
+
+A pin is the client's word (the header `x-context-pin`, remembered by chain key) or stands in the message itself as the
+mark `[pin]`, where the user or the system prompt wrote it: in a tool result anybody could have.
+"""
+
+from __future__ import annotations
+
+import re
+
+from proxy.chat.message import Message
+from proxy.context.plan import View
+
+_MARK = re.compile(r"(?<![\w\]])\[pin\](?![\w(\[])", re.IGNORECASE)
+
+
+def _has_mark(message: Message) -> bool:
+    return _MARK.search(message.text) is not None
+
+
+def marked(message: Message) -> bool:
+    """Whether the message bears the mark: only a system or user message can."""
+    return (message.role == "user" or message.is_system) and message.derive(_has_mark)
+
+
+def pinned(view: View, index: int) -> bool:
+    """Whether messages[index] is pinned. A system message shares its neighbour's key, and stays in any case. Tool
+    output in a user message is nobody's word."""
+    message = view.messages[index]
+    if view.pins and not message.is_system and view.keys[index] in view.pins:
+        return True
+    return not view.is_result[index] and marked(message)

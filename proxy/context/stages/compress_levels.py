@@ -1,0 +1,237 @@
+"""Four levels of memory with budgets and ages: what leaves a level is summarised, what is volatile leaves first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from proxy.context import terms, triage
+from proxy.context.ladder import STAGE, Ladder, Sizes
+from proxy.context.levels import Level, compiled, lay_out, pattern, priorities
+from proxy.context.plan import Ask, Edit, Note, Proposal, View
+from proxy.context.stage import When
+from proxy.errors import ConfigError
+
+TOTAL = 16_000
+"""Tokens that the levels' budgets are meant for; another total has them in proportion."""
+LEVELS = tuple(level.name.lower() for level in Level)
+
+
+@dataclass(frozen=True, slots=True)
+class CompressLevels:
+    """Keep a conversation in four levels: permanent, session, working, volatile.
+
+    When the total or a level is fuller than it may be, or a level's age has passed, the lowest priority is summarised
+    first: by a helper model where one answers, else by a deterministic extract. What is volatile is left out first.
+    """
+
+    total: int | str = TOTAL
+    """Tokens of the whole prompt, or "model": as much as the model's budget is."""
+    permanent: int = 2_000
+    """Tokens of what always stays; it is never compressed, but told when it is more."""
+    session: int = 4_000
+    """Tokens of finished work, decisions and solved errors."""
+    working: int = 8_000
+    """Tokens of the present conversation and its results."""
+    full: float = 0.8
+    """Share of a budget above which is compressed."""
+    session_s: int = 1_800
+    """Seconds after which the session level is compressed further."""
+    working_s: int = 300
+    """Seconds after which the working level is compressed."""
+    low: int = 30
+    """Priority (0 to 100) below which a step is told by its call alone."""
+    block: int = 10
+    """Steps of work that are summarised together."""
+    recent: int = 3
+    """The newest steps, which stay whole."""
+    summary_chars: int = 1_200
+    """Characters of a summary of that many steps."""
+    brief_chars: int = 400
+    """Characters of a summary of summaries."""
+    told_chars: int = 600
+    """Characters of a prompt or an answer that stay when its group is finished and summarised."""
+    ids: int = 5
+    """Identifiers that a helper's summary has to hold."""
+    verbose: int = 1_500
+    """Tokens of results above which they are verbose: volatile."""
+    rules: tuple[str, ...] = (r"\b(?:always|never|from now on|under no circumstances)\b", r"^\s*(?:rule|constraint)s?:")
+    """User messages that match are permanent."""
+    decisions: tuple[str, ...] = (
+        r"\b(?:decided|decision|we(?:'ll| will) use|chose|going with|instead of)\b",
+        r"\b(?:fixed|resolved|root cause|the (?:problem|bug|issue|cause) (?:is|was))\b",
+    )
+    """Steps in which the model says so belong to the session: decisions and solved errors."""
+    exploring: tuple[str, ...] = (r"^(?:ls|list|glob|find|tree|search|grep)", r"(?:_|\.)(?:list|search|glob|grep)")
+    """Tools whose calls explore: volatile."""
+    dead_ends: tuple[str, ...] = (
+        r"\bno (?:matches|results|files)(?: were)? found\b",
+        r"\bnot found\b",
+        r"\bno such file\b",
+    )
+    """Results that match near their beginning, or are empty, led nowhere: volatile."""
+    new_task: tuple[str, ...] = (
+        r"^\W*(?:new task|next task|now (?:for|to) something|switch to|forget (?:that|it|about))\b",
+    )
+    """Prompts that match begin a new task: the last one is summarised, and what was volatile in it is left out."""
+    same_task: float = 0.2
+    """Share of a prompt's words that stood in the group before it, below which it is a new task as well."""
+    least_words: int = 4
+    """Words that a prompt has to have to be told a new task by them."""
+    goes_on: tuple[str, ...] = (
+        r"^\W*(?:continue|next|go on|go ahead|proceed|keep going|yes|ok(?:ay)?|sure|thanks?)\W*$",
+    )
+    """Prompts that match go on with the same task."""
+    when: ClassVar[When] = "schedule"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.total, int) and self.total != "model":
+            raise ConfigError(f"stages.{STAGE}.total", self.total, 'a number of tokens, or "model"')
+        for name in ("rules", "decisions", "exploring", "dead_ends", "new_task", "goes_on"):
+            try:
+                pattern(getattr(self, name))
+            except (re.error, TypeError) as problem:
+                allowed = f"a list of regular expressions ({problem})"
+                raise ConfigError(f"stages.{STAGE}.{name}", getattr(self, name), allowed) from problem
+
+    def __call__(self, view: View) -> Iterable[Proposal]:
+        """What each message would become, oldest first."""
+        return self._decide(view).proposals()
+
+    def asks(self, view: View) -> Iterable[Ask]:
+        """Summaries that a helper could make better than the extracts that stand in for them."""
+        return self._decide(view).asks
+
+    def notes(self, view: View, edits: Mapping[bytes, Edit], new: Sequence[Edit]) -> Iterator[Note]:
+        """Tokens per level as they go out; of new edits, what they made of how much (FEATURES.md E9)."""
+        ladder = self._decide(view)
+        used = dict.fromkeys(LEVELS, 0.0)
+        for step, level in zip(ladder.layout.steps, ladder.levels, strict=True):
+            for n in range(step.start, step.end):
+                edit = None if view.messages[n].is_system else edits.get(view.keys[n])
+                used[LEVELS[level]] += view.whole[n] if edit is None else edit.after
+        yield Note("levels", ", ".join(f"{name} {size:.0f}" for name, size in used.items()), used)
+        if used["permanent"] > self._budget(view, self.permanent):
+            yield Note("over_level", f"permanent: {used['permanent']:.0f} tokens, of which nothing may be compressed")
+        ours = [e for e in new if e.stage == STAGE]
+        before, after = sum(e.before for e in ours), sum(e.after for e in ours)
+        if before:
+            ratio = before / max(1, after)
+            figures = {"before": float(before), "after": float(after), "ratio": ratio}
+            yield Note("compressed", f"{before} tokens became {after} ({ratio:.1f}x)", figures)
+            if ratio < 2:
+                yield Note("low_ratio", f"compressed {ratio:.1f}x: summaries may be too detailed", figures)
+
+    def _limit(self, view: View) -> int | None:
+        if self.total == "model":
+            return view.budget
+        total = self.total if isinstance(self.total, int) else TOTAL
+        return min(total, view.budget) if view.budget else total
+
+    def _budget(self, view: View, tokens: int) -> float:
+        limit = self._limit(view)
+        return tokens * (limit or TOTAL) / TOTAL
+
+    def _decide(self, view: View) -> Ladder:
+        return view.once(self, lambda: self._decided(view))
+
+    def _decided(self, view: View) -> Ladder:
+        rules = compiled(self.rules, self.decisions, self.exploring, self.dead_ends, self.verbose, self.recent)
+        layout = lay_out(view, rules, self.block)
+        sizes = Sizes(self.summary_chars, self.brief_chars, self.told_chars, self.ids, self.low)
+        ladder = Ladder(view, layout, (), sizes)
+        if not self._is_quiet(view, ladder):
+            ladder.priorities = priorities(view, layout)
+            self._finish_tasks(view, ladder)
+            self._age(view, ladder)
+            self._empty_levels(view, ladder)
+            self._fit_total(view, ladder)
+        return ladder
+
+    def _is_quiet(self, view: View, ladder: Ladder) -> bool:
+        """Whether nothing can be due: little in it, new, and one group."""
+        limit = self._limit(view)
+        return (
+            len(view.groups) == 1
+            and (limit is None or ladder.total <= self.full * limit)
+            and ladder.used[Level.WORKING] <= self.full * self._budget(view, self.working)
+            and ladder.used[Level.SESSION] <= self.full * self._budget(view, self.session)
+            and not any(view.now - seen > self.working_s for seen in view.times[:1])
+        )
+
+    def _finish_tasks(self, view: View, ladder: Ladder) -> None:
+        """Where a new task began, those before are summarised and what was volatile in them leaves (E2, E5)."""
+        began = max((g for g in range(1, len(view.groups)) if self._is_new_task(view, g)), default=0)
+        for i, level in enumerate(ladder.levels):
+            if level is Level.VOLATILE and ladder.layout.group_of[i] < began:
+                ladder.drop(i, "volatile, and of a task that is finished")
+        for group in range(began):
+            triage.finish(ladder, group, "its task is finished")
+
+    def _is_new_task(self, view: View, group: int) -> bool:
+        first = view.messages[view.groups[group].start]
+        name = ("new task", self, view.keys[view.groups[group].prompt_end - 1])
+        return first.derive(lambda _: self._begins(view, group), name)
+
+    def _begins(self, view: View, group: int) -> bool:
+        here, before = view.groups[group], view.groups[group - 1]
+        prompt = "\n".join(m.text for m in view.messages[here.start : here.prompt_end] if m.role == "user")
+        goes_on, new_task = pattern(self.goes_on), pattern(self.new_task)
+        if goes_on and goes_on.search(prompt):
+            return False
+        if new_task and new_task.search(prompt):
+            return True
+        words = terms.terms(prompt).counts.keys()
+        known = set().union(*(terms.of(m).counts.keys() for m in view.messages[before.start : before.end]))
+        return len(words) >= self.least_words and len(words & known) < self.same_task * len(words)
+
+    def _age(self, view: View, ladder: Ladder) -> None:
+        """What is older than its level keeps it: groups that are finished, and blocks of the active one."""
+        if len(view.times) != len(view.messages):
+            return
+        active = len(view.groups) - 1
+        for group, found in enumerate(view.groups[:-1]):
+            age = view.now - view.times[found.end - 1]
+            if age > self.working_s:
+                triage.finish(ladder, group, f"older than {self.working_s} s")
+            if age > self.session_s:
+                ladder.brief(group, triage.of_group(ladder, group), f"older than {self.session_s} s")
+        for block in triage.of_group(ladder, active):
+            ages = {i: view.now - view.times[ladder.layout.steps[i].end - 1] for i in block.steps}
+            old = [i for i, age in ages.items() if age > self.working_s]
+            if block.done and len(old) == len(ages) and old:
+                ladder.fold(block, f"older than {self.working_s} s")
+                if min(ages.values()) > self.session_s:
+                    ladder.brief(active, [block], f"older than {self.session_s} s")
+            elif view.literal:
+                for i in old:
+                    ladder.extract(i, f"older than {self.working_s} s")
+
+    def _empty_levels(self, view: View, ladder: Ladder) -> None:
+        """Levels that are too full: working memory is compressed and moves to the session; the session's is compressed
+        further, and leaves only where even that is too much."""
+        working, session = self._budget(view, self.working), self._budget(view, self.session)
+        full = self.full
+        triage.compress_working(ladder, lambda: ladder.used[Level.WORKING] > full * working, "working is full")
+        triage.compress_session(ladder, lambda: ladder.used[Level.SESSION] > full * session, "the session is full")
+        triage.leave(ladder, lambda: ladder.used[Level.SESSION] > session, "the session is over its budget")
+
+    def _fit_total(self, view: View, ladder: Ladder) -> None:
+        """The whole prompt: volatile leaves first, then what the levels have, lowest priority first."""
+        limit = self._limit(view)
+        if limit is None:
+            return
+
+        def full() -> bool:
+            return ladder.total > self.full * limit
+
+        reason = "the prompt is full"
+        for i in triage.ranked(ladder, Level.VOLATILE):
+            if not full():
+                return
+            ladder.drop(i, f"volatile: {reason}")
+        triage.compress_working(ladder, full, reason)
+        triage.compress_session(ladder, full, reason)
+        triage.leave(ladder, lambda: ladder.total > limit, "the prompt is over its budget")

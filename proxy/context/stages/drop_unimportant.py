@@ -1,0 +1,88 @@
+"""Over the target, keep what is most important: system messages, the newest message, then the best to the budget."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from proxy.chat.key import public_id
+from proxy.context.importance import Weights, scores
+from proxy.context.pins import pinned
+from proxy.context.plan import Edit, Note, Proposal, View
+from proxy.context.stage import When
+from proxy.context.units import Unit, best, units
+
+NAME = "drop_unimportant"
+
+
+@dataclass(frozen=True, slots=True)
+class DropUnimportant(Weights):
+    """While the prompt is over its budget, leave out the messages with the lowest scores: recency, role, keywords and
+    length, after REPLOID's context manager. Steps stay whole, and a prompt within its budget goes out as it came.
+
+    System messages, the newest message and the last user message stay whatever they weigh.
+    """
+
+    low: float = 0.75
+    """Share of the budget that is filled where edits last (`over_budget`, `when_it_pays`): a batch now and then and not
+    one with every request. `always` fills all of it."""
+    when: ClassVar[When] = "schedule"
+
+    def __call__(self, view: View) -> Iterable[Proposal]:
+        """Every message that does not stay is gone, all of them or none."""
+        if view.budget is None or view.total <= view.budget:
+            return
+        found = units(view.messages, view.steps, after_tool=view.model.after_tool, alternate=view.model.alternate)
+        stays = _stay(view)
+        must, among = [], []
+        for number, unit in enumerate(found):
+            if any(i in stays for i in unit.members):
+                must.append(number)
+            elif not _is_gone(view, unit):
+                among.append(number)
+        worth = scores(view.messages, self)
+        room = view.budget if view.literal else int(view.budget * self.low)
+        kept = best(found, view.tokens, worth, must, room - view.head, among)
+        last = len(view.messages) - 1
+        for number in among:
+            if number in kept:
+                continue
+            for i in found[number].members:
+                reason = f"scores {worth[i]:.0f} of 100, and better ones fill the budget of {room} tokens"
+                yield Proposal(i, "gone", NAME, reason, 0, since=last, joint=True)
+
+    def notes(self, view: View, edits: Mapping[bytes, Edit], new: Sequence[Edit]) -> Iterator[Note]:
+        """What has been left out, when it has become more."""
+        if any(edit.stage == NAME for edit in new):
+            gone = [e for k in dict.fromkeys(view.keys) if (e := edits.get(k)) is not None and e.stage == NAME]
+            figures = {"removed": len(gone), "tokens": sum(edit.before for edit in gone)}
+            yield Note(NAME, " ".join(public_id(edit.key) for edit in gone), figures)
+
+
+def _stay(view: View) -> frozenset[int]:
+    """What stays whatever it weighs."""
+    return frozenset(_standing(view))
+
+
+def _standing(view: View) -> Iterator[int]:
+    last_user = -1
+    for n, message in enumerate(view.messages):
+        if message.is_system or pinned(view, n):
+            yield n
+        elif message.marked:
+            yield from marked_with(view, n)
+        if message.role == "user":
+            last_user = n
+    yield last_user
+    yield len(view.messages) - 1
+
+
+def marked_with(view: View, n: int) -> Sequence[int]:
+    """What stays with a message that bears the client's cache mark: its group where that is over."""
+    group = next(g for g in view.groups if g.start <= n < g.end)
+    return range(group.start, group.end) if group.end <= view.active else (n,)
+
+
+def _is_gone(view: View, unit: Unit) -> bool:
+    return all((edit := view.edit(i)) is not None and edit.action == "gone" for i in unit.members)

@@ -1,0 +1,109 @@
+"""Keep less, the longer an agent works on a prompt: all, then facts and newest thoughts, then facts, then the last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from proxy.context.iteration import Iteration, iteration, reached
+from proxy.context.plan import Proposal, View
+from proxy.context.stage import When
+from proxy.context.streams import Streams, streams
+
+
+@dataclass(frozen=True, slots=True)
+class WindowByIteration:
+    """Four windows, by how many iterations the prompt has had: all; without old conversation and thoughts; results
+    alone; the last results alone.
+
+    System messages and the current prompt always stay. A result stays with its call, the reasoning on the call, and the
+    other results of the same step (FEATURES.md B3).
+    """
+
+    moderate: int = 10
+    """The iteration from which old conversation and thoughts leave."""
+    aggressive: int = 15
+    """The iteration from which all conversation before the prompt and all thoughts without a kept result leave."""
+    emergency: int = 20
+    """The iteration from which all but the last results leave."""
+    exchanges: int = 2
+    """Exchanges before the current prompt that stay at `moderate`."""
+    thoughts: int = 2
+    """Thoughts that stay at `moderate`: assistant messages with text or reasoning."""
+    results: int = 3
+    """Tool results that stay in an `emergency`."""
+    max_tokens: int = 8000
+    """Tokens that the conversation and the thoughts kept at `moderate` may have, newest first; 0: no limit. Results are
+    facts and do not count: the model's own budget limits them."""
+    when: ClassVar[When] = "schedule"
+
+    def __call__(self, view: View) -> Iterable[Proposal]:
+        """Everything outside the window of this iteration is gone."""
+        at = iteration(view, 0)
+        if at.number < min(self.moderate, self.aggressive, self.emergency):
+            return
+        kept = streams(view)
+        facts = kept.results
+        if at.number >= self.emergency:
+            reason = f"iteration {at.number}: only the last {self.results} results stay"
+            facts = facts[-self.results :] if self.results else ()
+        elif at.number >= self.aggressive:
+            reason = f"iteration {at.number}: only results stay"
+        else:
+            reason = f"iteration {at.number}: results, {self.exchanges} exchanges and {self.thoughts} thoughts stay"
+        stay = set(range(view.groups[-1].start, at.begins)) if view.groups else set()
+        if at.number >= self.aggressive:
+            stay = {n for n in stay if view.messages[n].role == "user"}
+        for fact in facts:
+            stay.update(kept.whole(fact))
+        if at.number < self.aggressive:
+            stay.update(self._talk(view, kept, stay))
+        since = _Since(self, view, kept, at)
+        for n, message in enumerate(view.messages):
+            if n not in stay and not message.is_system:
+                yield Proposal(n, "gone", "window_by_iteration", reason, 0, since=since(n))
+
+    def _talk(self, view: View, kept: Streams, stay: set[int]) -> Iterator[int]:
+        """The thoughts and the exchanges that stay beside the results, newest first, as far as `max_tokens` goes."""
+        left = self.max_tokens or view.total
+        for n in reversed(kept.thoughts[-self.thoughts :] if self.thoughts else ()):
+            left -= 0 if n in stay else view.tokens[n]
+            if left < 0:
+                return
+            yield from kept.whole(n) if n in kept.ends else (n,)
+        for group in reversed(view.groups[:-1][-self.exchanges :] if self.exchanges else ()):
+            left -= sum(view.tokens[n] for n in range(group.start, group.end) if n not in stay)
+            if left < 0:
+                return
+            yield from range(group.start, group.end)
+
+
+class _Since:
+    """With which message it became possible to leave another one out."""
+
+    def __init__(self, stage: WindowByIteration, view: View, kept: Streams, at: Iteration) -> None:
+        self._last = len(view.messages) - 1
+        self._moderate, self._aggressive, self._emergency = (
+            self._reached(view, at, number) for number in (stage.moderate, stage.aggressive, stage.emergency)
+        )
+        old = view.groups[:-1]
+        spared = old[-stage.exchanges :] if stage.exchanges else []
+        self._spared = range(spared[0].start if spared else at.begins, at.begins)
+        self._begins = at.begins
+        results, thoughts = kept.results, kept.thoughts
+        last_of = {kept.source.get(n, n): n for n in results}
+        later = {n: results[i + stage.results] for i, n in enumerate(results[: max(0, len(results) - stage.results)])}
+        self._facts = {m: later.get(last, self._last) for last in last_of.values() for m in kept.whole(last)}
+        self._thoughts = dict(zip(thoughts, thoughts[stage.thoughts :], strict=False))
+
+    def _reached(self, view: View, at: Iteration, number: int) -> int:
+        return min(self._last, reached(view, at, number)) if at.number >= number else self._last
+
+    def __call__(self, n: int) -> int:
+        if n in self._facts:
+            return max(self._emergency, self._facts[n])
+        if n in self._spared:
+            return min(self._aggressive, self._emergency)
+        first = min(self._moderate, self._aggressive, self._emergency)
+        return max(first, self._thoughts.get(n, first)) if n >= self._begins else first

@@ -1,0 +1,96 @@
+"""A conversation as streams kept apart: results, thoughts, and what has been looked into (FEATURES.md B1).
+
+The source of `progressive` keeps three lists beside the messages. Here they are read off the messages each time:
+positions, no copies, so that a history that the client has changed needs no repair.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from proxy.chat.message import Call, Message
+from proxy.context.plan import View
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """Positions in the view's messages.
+
+    results: tool results and observations. thoughts: assistant messages with reasoning or text, with or without calls.
+    source: of each result the position of the assistant message that it answers. ends: of each assistant message with
+    results the position behind its last one.
+    """
+
+    results: tuple[int, ...]
+    thoughts: tuple[int, ...]
+    source: dict[int, int]
+    ends: dict[int, int]
+
+    def whole(self, result: int) -> range:
+        """The positions that stay where a result stays: its call, the reasoning on it, and what came with it."""
+        start = self.source.get(result, result)
+        return range(start, self.ends.get(start, result + 1))
+
+
+def streams(view: View) -> Streams:
+    """The streams of a conversation. A result belongs to the assistant message before it, by where they stand."""
+    results, thoughts = [], []
+    source: dict[int, int] = {}
+    ends: dict[int, int] = {}
+    asking: int | None = None
+    for n, message in enumerate(view.messages):
+        if view.is_result[n]:
+            results.append(n)
+            if asking is not None:
+                source[n] = asking
+                ends[asking] = n + 1
+        elif message.role == "assistant":
+            asking = n
+            if message.text or message.reasoning:
+                thoughts.append(n)
+        elif not message.is_system:
+            asking = None
+    return Streams(tuple(results), tuple(thoughts), source, ends)
+
+
+@dataclass(frozen=True, slots=True)
+class Research:
+    """What has been looked into since the last prompt: calls that were answered, and those of them that read a page."""
+
+    used: int
+    read: tuple[Call, ...]
+
+
+def research(view: View, begins: int, pages: str) -> Research:
+    """The research since messages[begins]. pages: a pattern for the beginning of a word in the names of tools that read
+    something."""
+    reads = _words(pages)
+    used = 0
+    read: list[Call] = []
+    asked: list[Call] = []
+    for n in range(begins, len(view.messages)):
+        message = view.messages[n]
+        if message.role == "assistant":
+            asked = list(message.calls)
+        elif view.is_result[n]:
+            used += 1
+            call = _answered(asked, message)
+            if call is not None and reads.search(call.name):
+                read.append(call)
+    return Research(used, tuple(read))
+
+
+def _answered(asked: list[Call], message: Message) -> Call | None:
+    for call in asked:
+        if call.id == message.call_id:
+            asked.remove(call)
+            return call
+    return None
+
+
+@lru_cache(maxsize=64)
+def _words(pattern: str) -> re.Pattern[str]:
+    """The pattern where a word of a tool's name begins, in small or capital letters: get_page, getPage, WebFetch."""
+    return re.compile(rf"(?:(?<![A-Za-z])|(?<=[a-z])(?=[A-Z]))(?i:{pattern})")

@@ -1,0 +1,296 @@
+"""Loops: an agent that thinks, calls or fails in the same way again and again, seen in its whole history.
+
+Two kinds of evidence. What an agent says is a hint (three thoughts of planning, thoughts without action, steps that
+bring nothing new: after the source of `progressive`). What it does is exact: the same call with the same result, the
+same error, a round of calls gone through three times, the same words. An agent has good reasons to repeat itself, and
+each ends the count: the answer was another one, it waits for something, or it has changed something in between.
+
+One pass over what each message was found to be once (`Message.derive`), so a request costs what a look at each message
+costs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from proxy.chat.key import canonical_arguments
+from proxy.chat.message import Call, Message
+from proxy.context.plan import View
+from proxy.context.signs import GENERAL, Signs
+
+KINDS = (
+    "theme_loop",
+    "same_call_still",
+    "cycle",
+    "same_call",
+    "same_error",
+    "same_text",
+    "repeated_planning",
+    "no_progress",
+)
+"""Every kind of loop, in the order in which they are spoken of: the one that says most comes first."""
+
+
+class Loop(NamedTuple):
+    """One loop that the newest step goes on with.
+
+    total: how often what makes it up has occurred in loops of the kind so far, earlier ones included: it never falls.
+    run: the same in this one. what: the theme, the tool's name or the line of the error.
+    """
+
+    kind: str
+    total: int
+    run: int
+    what: str
+
+
+class _Call(NamedTuple):
+    """A call as it is compared: id, a hash of name and arguments, the tool, and what it is good for."""
+
+    id: str
+    key: int
+    name: str
+    polls: bool
+    writes: bool
+
+
+class _Said(NamedTuple):
+    """An assistant message: its theme (None where it says nothing), a hash of its text, its calls."""
+
+    theme: str | None
+    text: int
+    calls: tuple[_Call, ...]
+
+
+class _Brought(NamedTuple):
+    """A result: a hash of it, and the line that says what went wrong, if anything did."""
+
+    key: int
+    error: str | None
+
+
+class _Eyes:
+    """`Signs` made ready to look with. One instance for equal signs: it names what is remembered of a message."""
+
+    def __init__(self, signs: Signs) -> None:
+        self.signs = signs
+        self._themes = [
+            (n, re.compile(r"\b(?:" + "|".join(map(_words, words)) + ")", re.IGNORECASE)) for n, words in signs.themes
+        ]
+        self._polls, self._writes = frozenset(signs.polls), frozenset(signs.writes)
+        self._shell = re.compile(f'"(?:{"|".join(map(re.escape, signs.shell))})"\\s*:\\s*"((?:[^"\\\\]|\\\\.)*)')
+        self._inner = re.compile(f'"(?:{"|".join(map(re.escape, signs.inner))})"\\s*:\\s*"([\\w.-]+)"')
+        self._shell_polls = re.compile(signs.shell_polls, re.MULTILINE)
+        self._shell_writes = re.compile(signs.shell_writes, re.MULTILINE)
+        self._failed, self._error = re.compile(signs.failed, re.IGNORECASE), re.compile(signs.error, re.IGNORECASE)
+
+    def said(self, message: Message) -> _Said:
+        """What an assistant message comes to."""
+        thought = f"{message.reasoning}\n{message.text}".strip()
+        return _Said(
+            self.theme(thought) if thought else None,
+            hash(message.text.strip()) if message.text.strip() else 0,
+            tuple(map(self._call, message.calls)),
+        )
+
+    def theme(self, thought: str) -> str:
+        """The first theme in the listed order that the thought has a word of."""
+        return next((name for name, words in self._themes if words.search(thought)), GENERAL)
+
+    def _call(self, call: Call) -> _Call:
+        named = self._inner.findall(call.arguments) or [call.name]
+        words = {word.lower() for name in named for word in _NAME_WORDS.findall(name)}
+        commands = "\n".join(self._shell.findall(call.arguments))[:LOOK].replace("\\n", "\n").replace('\\"', '"')
+        polls = bool(words & self._polls) or bool(commands and self._shell_polls.search(commands))
+        writes = bool(words & self._writes) or bool(commands and self._shell_writes.search(commands))
+        return _Call(call.id, hash((call.name, canonical_arguments(call.arguments))), call.name, polls, writes)
+
+    def brought(self, message: Message) -> _Brought:
+        """What a result comes to. One with an image in it is like no other."""
+        text = message.text.strip()
+        if message.media:
+            return _Brought(hash(message.form), None)
+        error = None
+        if self._failed.search(text):
+            lines = (line.strip()[:LINE] for line in reversed(text.splitlines()))
+            error = next((line for line in lines if self._error.search(line)), None)
+        return _Brought(hash(text), error)
+
+
+_NAME_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+"""The words of a tool's name: get_page, getPage, HTTPGet."""
+
+LOOK = 8000
+"""Characters of a command that are looked at."""
+LINE = 300
+"""Characters of a line that says what went wrong."""
+
+_OF_WORDS = ("theme_loop", "repeated_planning", "same_text")
+"""Loops of what is said: a new prompt of the user's does not end them."""
+
+
+def _words(words: str) -> str:
+    return r"\s+".join(map(re.escape, words.split()))
+
+
+@lru_cache(maxsize=64)
+def _eyes(signs: Signs) -> _Eyes:
+    return _Eyes(signs)
+
+
+def theme(thought: str, signs: Signs) -> str:
+    """The theme of a thought."""
+    return _eyes(signs).theme(thought)
+
+
+def loops(view: View, signs: Signs) -> list[Loop]:
+    """The loops that the newest step goes on with, in the order of `KINDS`. The View's messages are the client's own:
+    nothing that has left the prompt is out of sight."""
+    walk = _Walk(signs)
+    for n in range(len(view.messages)):
+        walk.read(view.messages, view.is_result, n)
+    return walk.found()
+
+
+def along(messages: Sequence[Message], is_result: Sequence[bool], signs: Signs) -> Iterator[tuple[int, list[Loop]]]:
+    """(n, loops) for each request of a recorded history: those seen by the one that messages[n] answered, and at last
+    by the one that is still open."""
+    walk = _Walk(signs)
+    for n, message in enumerate(messages):
+        if message.role == "assistant":
+            yield n, walk.found()
+        walk.read(messages, is_result, n)
+    yield len(messages), walk.found()
+
+
+class _Walk:
+    """The state of one pass over a history."""
+
+    def __init__(self, signs: Signs) -> None:
+        self._signs = signs
+        self._eyes = _eyes(signs)
+        self._totals: dict[str, int] = defaultdict(int)
+        self._now: dict[str, tuple[int, str]] = {}
+        self._theme, self._themed = "", 0
+        self._thoughts = self._idle = 0
+        self._open = False
+        self._seen: set[int] = set()
+        self._calls: list[_Call] = []
+        self._same: dict[int, tuple[int, int]] = {}
+        self._errors: dict[str, int] = defaultdict(int)
+        self._texts: dict[int, int] = defaultdict(int)
+        self._events: list[tuple[int, int]] = []
+        self._periods = [0] * (signs.cycle + 1)
+
+    def read(self, messages: Sequence[Message], is_result: Sequence[bool], n: int) -> None:
+        """The next message of the history."""
+        message, eyes = messages[n], self._eyes
+        if is_result[n]:
+            self.result(message.call_id, message.derive(eyes.brought, (eyes, "brought")))
+        elif message.role == "assistant":
+            acts = n + 1 < len(messages) and is_result[n + 1]
+            self.assistant(message.derive(eyes.said, (eyes, "said")), acts)
+        elif message.role == "user":
+            self.prompt()
+
+    def found(self) -> list[Loop]:
+        """What the newest step goes on with."""
+        self._close()
+        return [Loop(kind, self._totals[kind], *self._now[kind]) for kind in KINDS if kind in self._now]
+
+    def _tally(self, kind: str, run: int, threshold: int, what: str) -> None:
+        """A run has grown by one: count it into its kind once it is a loop."""
+        if run >= threshold:
+            self._totals[kind] += threshold if run == threshold else 1
+            self._now[kind] = run, what
+
+    def _close(self) -> None:
+        """A step is over: only now it is known whether it brought anything."""
+        if self._open:
+            self._open = False
+            self._tally("no_progress", self._idle, self._signs.no_progress, "")
+
+    def prompt(self) -> None:
+        """The user speaks. Whether there is progress is asked anew; what was said and done before still counts."""
+        self._close()
+        self._now = {kind: found for kind, found in self._now.items() if kind in _OF_WORDS}
+        self._idle = 0
+
+    def assistant(self, said: _Said, acts: bool) -> None:
+        """A new iteration. acts: an observation follows, for agents without tool calls."""
+        self._close()
+        signs = self._signs
+        self._now = {}
+        self._calls = list(said.calls)
+        self._idle += 1
+        self._open = True
+        if said.theme is not None:
+            self._themed = self._themed + 1 if said.theme == self._theme else 1
+            self._theme = said.theme
+            if said.theme in signs.looping:
+                self._tally("theme_loop", self._themed, signs.theme_window, said.theme)
+        if said.calls or acts:
+            self._thoughts = 0
+        elif said.theme is not None:
+            self._thoughts += 1
+            self._tally("repeated_planning", self._thoughts, signs.consecutive_threshold, "")
+        if said.text:
+            self._texts[said.text] += 1
+            self._tally("same_text", self._texts[said.text], signs.repeats, "")
+
+    def result(self, call_id: str | None, brought: _Brought) -> None:
+        """What a call has brought, or an observation."""
+        signs = self._signs
+        call = next((c for c in self._calls if c.id == call_id), None)
+        if call is not None:
+            self._calls.remove(call)
+        wrote = call is not None and call.writes and brought.error is None
+        if wrote or brought.key not in self._seen:
+            self._seen.add(brought.key)
+            self._idle = 0
+            self._texts.clear()
+            if signs.results_end_themes:
+                self._themed = 0
+        if call is not None and call.polls:
+            self._changed()
+            return
+        if call is not None and wrote:
+            self._changed(call.key)
+        if brought.error is not None:
+            self._errors[brought.error] += 1
+            self._tally("same_error", self._errors[brought.error], signs.repeats, brought.error)
+        if call is not None:
+            self._repeats(call, brought)
+
+    def _repeats(self, call: _Call, brought: _Brought) -> None:
+        """Whether the call has brought this before, and whether the last calls are a round gone through before."""
+        signs = self._signs
+        before, run = self._same.get(call.key, (0, 0))
+        run = run + 1 if before == brought.key else 1
+        self._same[call.key] = (brought.key, run)
+        self._tally("same_call", run, signs.repeats, call.name)
+        self._tally("same_call_still", run, signs.still, call.name)
+        events = self._events
+        events.append((call.key, brought.key))
+        told = False  # a round of two is also one of four, gone through half as often
+        for length in range(2, signs.cycle + 1):
+            same = len(events) > length and events[-1] == events[-1 - length]
+            self._periods[length] = self._periods[length] + 1 if same else 0
+            rounds, rest = divmod(self._periods[length] + length, length)
+            if not told and rounds >= signs.repeats and len(set(events[-length:])) > 1:
+                told = True
+                if rest == 0:
+                    self._tally("cycle", rounds, signs.repeats, call.name)
+
+    def _changed(self, but: int | None = None) -> None:
+        """Something was changed or waited for: to do again what was done before is no repetition. A change that is
+        itself made again and again still is one."""
+        self._same = {} if but is None or but not in self._same else {but: self._same[but]}
+        self._errors.clear()
+        self._texts.clear()
+        self._events.clear()
+        self._periods = [0] * len(self._periods)

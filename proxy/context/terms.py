@@ -1,0 +1,139 @@
+"""What texts are about, by their words: terms of a text, BM25 against a task, and who mentions whom later.
+
+Counted once a message and kept with it, so that ranking a whole history is a handful of look-ups a message. Robertson
+and Zaragoza 2009 for BM25, with the usual k1 = 1.2 and b = 0.75.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, islice
+from operator import mul
+from typing import NamedTuple
+
+from proxy.chat.message import Message
+from proxy.context import facts
+
+K1 = 1.2
+B = 0.75
+READ = 20_000
+"""Characters of a message that are read for terms: what a long listing is about stands at its beginning."""
+NAMES = 16
+"""Names of a message by which mentions of it are counted: its first ones, since a call's arguments come first."""
+
+_WORD = re.compile(r"[^\W_]{2,40}")
+_STOP = frozenset(re.findall(r"\w+",
+    "the and for that this with you are was were not but have has had its it is in on of to be as at by or an if do"
+    " does did so we me my your our us they them he she his her from into out up down over then than there here what"
+    " which who when where why how all any each can could should would will may might must just now also please let"
+    " lets one two more most some no yes ok about after before again file files use using used make get see look run"
+))  # fmt: skip
+"""Words that say nothing of a topic: those of the language, and those of every request to an agent."""
+
+
+class Terms(NamedTuple):
+    """How often each term stands in a text, and how many there are in all."""
+
+    counts: Mapping[str, int]
+    length: int
+
+
+def terms(text: str) -> Terms:
+    """The terms of a text: words of two characters or more, lower case, parts of names apart, without stop words."""
+    counts = Counter(word for word in _WORD.findall(text[:READ].lower()) if word not in _STOP)
+    return Terms(counts, sum(counts.values()))
+
+
+def _of_message(message: Message) -> Terms:
+    return terms(facts.said(message))
+
+
+def of(message: Message) -> Terms:
+    """The terms of all that a message says, its calls included."""
+    return message.derive(_of_message)
+
+
+def _idf(found: Mapping[str, int], query: Iterable[str], n: int) -> dict[str, float]:
+    return {term: math.log(1 + (n - (k := found.get(term, 0)) + 0.5) / (k + 0.5)) for term in query}
+
+
+def rarity(query: Mapping[str, int], documents: Sequence[Terms]) -> dict[str, float]:
+    """What a match of each term of the query is worth: much where few of the documents have it."""
+    found: Counter[str] = Counter()
+    for counts, _ in documents:
+        found.update(query.keys() & counts.keys())
+    return _idf(found, query, len(documents))
+
+
+def bm25(query: Mapping[str, int], documents: Sequence[Terms]) -> list[float]:
+    """The score of each document against the query; 0 where they share no term."""
+    scores = [0.0] * len(documents)
+    if not query or not documents:
+        return scores
+    wanted = query.keys()
+    hits = [(n, shared) for n, (counts, _) in enumerate(documents) if (shared := wanted & counts.keys())]
+    found = Counter(chain.from_iterable(shared for _, shared in hits))
+    worth = _idf(found, query, len(documents))
+    mean = sum(length for _, length in documents) / len(documents) or 1.0
+    for n, shared in hits:
+        counts, length = documents[n]
+        flat = K1 * (1 - B + B * length / mean)
+        score = 0.0
+        for term in shared:
+            often = counts[term]
+            score += worth[term] * often * (K1 + 1) / (often + flat)
+        scores[n] = score
+    return scores
+
+
+def relevance(query: Mapping[str, int], documents: Sequence[Terms]) -> list[float]:
+    """BM25 divided by the highest: from 0 to 1 (FEATURES.md E3)."""
+    scores = bm25(query, documents)
+    most = max(scores, default=0.0)
+    return [score / most for score in scores] if most > 0 else scores
+
+
+def coverage(query: Mapping[str, int], document: Terms, worth: Mapping[str, float]) -> float:
+    """Which share of the query, by what its terms are worth, stands in the document, 0 to 1."""
+    total = sum(worth.values())
+    return sum(worth[t] for t in query.keys() & document.counts.keys()) / total if total > 0 else 0.0
+
+
+def cosine(one: Sequence[float], other: Sequence[float]) -> float:
+    """max(0, cosine) of two vectors; 0 where one is empty or of another length."""
+    if not one or len(one) != len(other):
+        return 0.0
+    norm = math.hypot(*one) * math.hypot(*other)
+    return max(0.0, sum(map(mul, one, other)) / norm) if norm > 0 else 0.0
+
+
+def _names(message: Message) -> tuple[int, ...]:
+    names = facts.unique(islice(facts.names(facts.said(message)[:READ]), 4 * NAMES))
+    return tuple(map(hash, names[:NAMES]))
+
+
+def names(message: Message) -> tuple[int, ...]:
+    """Hashes of the first names in a message (`facts.names`)."""
+    return message.derive(_names)
+
+
+def references(mentioned: Sequence[Iterable[int]]) -> list[float]:
+    """For each of several texts in order, given the names in it: mentions of these by later ones / by all others."""
+    sets = [frozenset(names) for names in mentioned]
+    everywhere = Counter(chain.from_iterable(sets))
+    left = dict(everywhere)
+    shares = []
+    for found in sets:
+        total = sum(map(everywhere.__getitem__, found)) - len(found)
+        if total == 0:
+            shares.append(0.0)
+            continue
+        later = 0
+        for name in found:
+            left[name] = here = left[name] - 1
+            later += here
+        shares.append(later / total)
+    return shares

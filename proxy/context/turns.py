@@ -1,0 +1,80 @@
+"""Keep the turns of a conversation in order when messages leave it.
+
+Schedules take proposals in part, and stages look at one message at a time, so an answer may leave from between a tool
+result and a prompt: then a user message follows a tool result, which strict upstreams refuse (WIRE.md 1.7, W6; W5 where
+roles have to alternate). What parted the two comes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+from proxy.chat.message import Message
+from proxy.context.plan import Edit, View
+
+USER_FIRST = ("anthropic", "gemini", "gemini_gca")
+"""Strategies whose upstreams refuse a conversation that the assistant opens, and in it a call without a prompt."""
+
+
+def mended(view: View, edits: dict[bytes, Edit]) -> dict[bytes, Edit]:
+    """The edits without those that would put two messages next to each other that may not be. Only edits that are not
+    in force yet are withdrawn; `view.edits` are those in force."""
+    stay = [n for n in range(len(view.messages)) if not _gone(view, n, edits)]
+    if len(stay) == len(view.messages):
+        return edits
+    steps = {n for step in view.steps if step.end - step.start > 1 for n in range(step.start, step.end)}
+    for before, after in pairwise(stay):
+        if after - before > 1 and _clash(view, before, after):
+            _bring_back(view, edits, _parting(view, before, after, steps))
+    if view.model.alternate or view.strategy in USER_FIRST:
+        _bring_back(view, edits, _opening(view, edits))
+    return edits
+
+
+def _gone(view: View, n: int, edits: Mapping[bytes, Edit]) -> bool:
+    edit = None if view.messages[n].is_system else edits.get(view.keys[n])
+    return edit is not None and edit.action == "gone"
+
+
+def _clash(view: View, before: int, after: int) -> bool:
+    """Whether messages[after] may not follow messages[before]."""
+    one, other = view.messages[before].role, view.messages[after].role
+    if one == "tool" and other == "user":
+        return view.model.after_tool != "user"
+    return view.model.alternate and one == other and one in ("user", "assistant")
+
+
+def _parting(view: View, before: int, after: int, steps: set[int]) -> Sequence[int]:
+    """What has to come back between two messages: one that may stand there, else all that stood there."""
+    between = range(before + 1, after)
+    for n in between:
+        alone = n not in steps and not view.messages[n].is_system and _says(view.messages[n])
+        if alone and not _clash(view, before, n) and not _clash(view, n, after):
+            return [n]
+    return between
+
+
+def _says(message: Message) -> bool:
+    return bool(message.text or message.media)
+
+
+def _opening(view: View, edits: Mapping[bytes, Edit]) -> Sequence[int]:
+    """The prompt that the first messages left over were made for, where they begin with no prompt."""
+    first = next((n for n, m in enumerate(view.messages) if not m.is_system and not _gone(view, n, edits)), None)
+    if first is None or view.messages[first].role == "user":
+        return ()
+    prompts = [n for n in range(first) if view.messages[n].role == "user"]
+    return prompts[-1:]
+
+
+def _bring_back(view: View, edits: dict[bytes, Edit], positions: Sequence[int]) -> None:
+    for n in positions:
+        k = view.keys[n]
+        old = view.edits.get(k)
+        if view.messages[n].is_system or (old is not None and old.action == "gone"):
+            continue
+        if old is None:
+            edits.pop(k, None)
+        else:
+            edits[k] = old

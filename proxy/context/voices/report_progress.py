@@ -1,0 +1,45 @@
+"""Tell the model how far it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from proxy.context.iteration import iteration
+from proxy.context.plan import Insert, View
+from proxy.context.streams import research
+from proxy.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class ReportProgress:
+    """`[PROGRESS: Iteration 7/30 | 3 tools used | 2 pages read]` at the tail, from the fifth iteration on."""
+
+    since: int = 5
+    """The first iteration that is told."""
+    max_iterations: int = 30
+    """How many there may be, where `x-context-max-iterations` does not say."""
+    pages: str = "read|get|fetch|open|browse"
+    """Pattern for the beginning of a word in the names of tools whose calls count as pages."""
+
+    def __post_init__(self) -> None:
+        """The pattern comes from a file."""
+        try:
+            re.compile(self.pages)
+        except re.error as problem:
+            raise ConfigError("voices.report_progress.pages", self.pages, f"a pattern ({problem})") from problem
+
+    def __call__(self, view: View) -> Iterable[Insert]:
+        """Made anew with every request: calls that were answered since the prompt, and those of them that read."""
+        at = iteration(view, self.max_iterations)
+        if at.number < self.since:
+            return
+        done = research(view, at.begins, self.pages)
+        tools, pages = _some(done.used, "tool"), _some(len(done.read), "page")
+        text = f"[PROGRESS: Iteration {at.number}/{at.most} | {tools} used | {pages} read]"
+        yield Insert("tail", "report_progress", f"\n\n{text}")
+
+
+def _some(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"

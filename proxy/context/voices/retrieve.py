@@ -1,0 +1,196 @@
+"""Bring back what has left the prompt when it is spoken of again: an old task, a past topic, an error seen before."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from proxy.chat.key import public_id
+from proxy.chat.message import Message
+from proxy.context import extracts, terms
+from proxy.context.levels import pattern, task
+from proxy.context.plan import Found, Insert, View
+from proxy.errors import ConfigError
+
+SOURCE = "retrieve"
+_NUMBER = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
+_LINE = 240
+"""Characters of a quoted line."""
+
+
+class Item(NamedTuple):
+    """Something that is brought back. key: of the message that it is from. what: what it is, in words."""
+
+    key: bytes
+    what: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Retrieve:
+    """Quote what the user's message is about and what is not in the prompt any more, with where it is from.
+
+    An old task named: its summary. A past topic: what was said of it, from the messages themselves. An error that came
+    before: when, and what was done then. Everything is quoted as data, never in a system message.
+    """
+
+    floor: float = 0.35
+    """Share of the user's words, rare ones counting more, that a message has to have to be brought back."""
+    items: int = 3
+    """Messages that are quoted at most."""
+    tokens: int = 800
+    """Tokens of all that is quoted, at most."""
+    item_chars: int = 800
+    """Characters that are quoted of a message."""
+    least_words: int = 2
+    """Words a message has to have to be searched for: fewer name no topic."""
+    nothing: tuple[str, ...] = (
+        r"^\W*(?:continue|next|go on|go ahead|proceed|keep going|yes|ok(?:ay)?|sure|thanks?)\W*$",
+    )
+    """Messages that match retrieve nothing."""
+    old_task: tuple[str, ...] = (
+        r"\b(?:earlier|previous(?:ly)?|before|last time|back to|first task|that task|remember|as we did|you did)\b",
+    )
+    """Messages that match name an old task: its summary comes back, and not only what matches."""
+    errors: bool = True
+    """Whether an error that came before brings back what was done then."""
+    searches: ClassVar[bool] = True
+    """The store is searched too: what the client itself does not send any more can be brought back (E6)."""
+
+    def __post_init__(self) -> None:
+        for name in ("nothing", "old_task"):
+            try:
+                pattern(getattr(self, name))
+            except (re.error, TypeError) as problem:
+                allowed = f"a list of regular expressions ({problem})"
+                raise ConfigError(f"voices.{SOURCE}.{name}", getattr(self, name), allowed) from problem
+
+    def __call__(self, view: View) -> Iterable[Insert]:
+        """One insert an item, the best first, while they fit."""
+        last = view.messages[-1]
+        if not view.literal and ((edit := view.edit(len(view.messages) - 1)) is not None and SOURCE in edit.stage):
+            return  # it stands there already
+        room = self.tokens
+        seen: set[bytes] = set()
+        for item in self._items(view, last):
+            if len(seen) == self.items:
+                return
+            text = quoted(item)
+            size = view.weigh.count(text)
+            if item.key in seen or size > room:
+                continue
+            seen.add(item.key)
+            room -= size
+            yield Insert("tail", SOURCE, "\n\n" + text, kept=not view.literal, about=(item.key,))
+
+    def _items(self, view: View, last: Message) -> Iterator[Item]:
+        """All that could be brought back, the most telling first: an error just met, then what the user speaks of."""
+        if self.errors and last.is_result:
+            yield from self._of_errors(view)
+        about = task(view)
+        if about is not None and (view.literal or last is about) and wanted(self, about):
+            yield from self._of_task(view, about)
+
+    def _of_task(self, view: View, about: Message) -> Iterator[Item]:
+        start = view.active
+        ranked = about.derive(
+            lambda m: self._ranked(view.messages[:start], terms.of(m)),
+            (SOURCE, self, view.keys[start - 1] if start else b""),
+        )
+        named = pattern(self.old_task)
+        hidden = [n for n in ranked if _is_hidden(view, n)]
+        if hidden and named and named.search(about.text):
+            yield from self._summary(view, hidden[0])
+        query = terms.of(about)
+        for n in hidden:
+            text = view.messages[n].derive(
+                lambda m: excerpt(m.text, query, self.item_chars), (SOURCE, about.form, self.item_chars)
+            )
+            yield Item(view.keys[n], view.messages[n].role, text)
+        here = set(view.keys)
+        stored = [f for f in view.found if f.key not in here]
+        for number in self._ranked_texts([terms.terms(f.text) for f in stored], query):
+            one: Found = stored[number]
+            yield Item(one.key, f"stored {one.kind}", excerpt(one.text, query, self.item_chars))
+
+    def _ranked(self, messages: Sequence[Message], query: terms.Terms) -> list[int]:
+        return self._ranked_texts([terms.of(m) for m in messages], query)
+
+    def _ranked_texts(self, documents: Sequence[terms.Terms], query: terms.Terms) -> list[int]:
+        """The numbers of the documents above the floor, best first, the newer one where they are equal."""
+        worth = terms.rarity(query.counts, documents)
+        scores = terms.bm25(query.counts, documents)
+        near = [
+            n for n, s in enumerate(scores) if s > 0 and terms.coverage(query.counts, documents[n], worth) >= self.floor
+        ]
+        return sorted(near, key=lambda n: (-scores[n], -n))
+
+    def _summary(self, view: View, n: int) -> Iterator[Item]:
+        """The summary of the group that messages[n] stood in, where the prompt does not have it."""
+        group = next(g for g in view.groups if g.start <= n < g.end)
+        steps = [s for s in view.steps if group.start <= s.start < group.end and not view.messages[s.start].is_system]
+        if steps and all(view.tokens[s.start] == 0 for s in steps):
+            text = extracts.of_steps(view, steps, [False] * len(steps), self.item_chars)
+            yield Item(view.keys[group.start], "summary of a task", text)
+
+    def _of_errors(self, view: View) -> Iterator[Item]:
+        """Steps that ended in the same error as the last one, and what was done next, where they are not shown."""
+        step = view.steps[-1]
+        errors = {_plain(e) for e in _errors(view, step.start, step.end)}
+        if not errors:
+            return
+        for before, after in zip(reversed(view.steps[:-1]), reversed(view.steps[1:]), strict=True):
+            hidden = any(_is_hidden(view, n) for n in range(before.start, before.end))
+            same = [e for e in _errors(view, before.start, before.end) if _plain(e) in errors] if hidden else []
+            if same:
+                then = extracts.line(view, after)
+                told = [extracts.line(view, before).call, *same, f"then: {then.call} -> {then.first}"]
+                yield Item(view.keys[before.end - 1], "the same error earlier", "\n".join(filter(None, told)))
+
+
+def wanted(voice: Retrieve, about: Message) -> bool:
+    """Whether a user's message names anything that could be searched for."""
+    nothing = pattern(voice.nothing)
+    if nothing and nothing.search(about.text):
+        return False
+    return len(terms.of(about).counts) >= voice.least_words
+
+
+def _is_hidden(view: View, n: int) -> bool:
+    edit = view.edit(n)
+    return edit is not None and edit.action in ("gone", "text")
+
+
+def _errors(view: View, start: int, end: int) -> list[str]:
+    return [e for n in range(start, end) if view.is_result[n] for e in view.messages[n].derive(_errors_of)]
+
+
+def _errors_of(message: Message) -> tuple[str, ...]:
+    return extracts.errors_of(message.text)
+
+
+def _plain(error: str) -> str:
+    """An error without its numbers: the same failure has another line or address each time."""
+    return _NUMBER.sub("0", error)
+
+
+def excerpt(text: str, query: terms.Terms, limit: int) -> str:
+    """The lines of a text that have the most of the query, in their order; its beginning where none has any."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    worth = [len(query.counts.keys() & terms.terms(line[:_LINE]).counts.keys()) for line in lines]
+    room, kept = limit, set[int]()
+    for n in sorted(range(len(lines)), key=lambda n: (-worth[n], n)):
+        size = min(len(lines[n]), _LINE) + 1
+        if (kept and not worth[n]) or size > room:
+            break
+        kept.add(n)
+        room -= size
+    return "\n".join(extracts.cut(lines[n], _LINE) for n in sorted(kept))
+
+
+def quoted(item: Item) -> str:
+    """The item as data: where it is from, and every line marked as a quotation."""
+    head = f"[retrieved, message {public_id(item.key)}, {item.what}: quoted from earlier, information only]"
+    return "\n".join([head, *("> " + line for line in item.text.splitlines())])

@@ -1,0 +1,51 @@
+"""Tell the model what it has touched whose results have left the prompt."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from proxy.context.ledger import record
+from proxy.context.plan import Insert, View
+
+HEADING = "[From the record of your own work so far; {count} results were shortened or left out.]"
+_TOLD = re.compile(re.escape(HEADING).replace(r"\{count\}", r"(\d+)"))
+
+
+@dataclass(frozen=True, slots=True)
+class TellLedger:
+    """Files read, edited and created, commands and how they ended, last errors, open items: once per batch of edits.
+
+    It stays where it was written, so that it costs its tokens once and is read from the cache afterwards.
+    """
+
+    tokens: int = 300
+    """At most so many; what was touched longest ago leaves first."""
+    every: int = 24
+    """Results that have to have left since it was told last."""
+
+    def __call__(self, view: View) -> Iterable[Insert]:
+        """At the tail, kept, when enough has left since the last time."""
+        left = [view.is_result[n] and _has_left(view, n) for n in range(len(view.messages))]
+        count = sum(left)
+        if count < _told(view) + self.every:
+            return
+        lines = record(view.messages, left).lines()
+        while lines and view.weigh.count("\n".join(lines)) > self.tokens - 25:
+            longest = max(range(len(lines)), key=lambda n: len(lines[n]))
+            shorter = lines[longest].rpartition("; ")[0]
+            lines[longest : longest + 1] = [shorter] if shorter else []
+        if lines:
+            yield Insert("tail", "ledger", "\n\n" + "\n".join([HEADING.format(count=count), *lines]), kept=True)
+
+
+def _told(view: View) -> int:
+    """How many results had left when it was told last: the text itself says so, which outlives a restart."""
+    counts = (int(found[1]) for edit in view.edits.values() if edit.text for found in _TOLD.finditer(edit.text))
+    return max(counts, default=0)
+
+
+def _has_left(view: View, n: int) -> bool:
+    edit = view.edit(n)
+    return edit is not None and edit.action in ("text", "gone") and edit.stage != "refer_repeats"

@@ -1,0 +1,88 @@
+"""Tell the model that it goes round in circles: once a kind of loop, and again only when that has doubled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from proxy.context.iteration import check_urgency, urgency
+from proxy.context.plan import Insert, View
+from proxy.context.signs import Signs
+from proxy.context.stuck import KINDS, Loop, loops
+from proxy.errors import ConfigError
+
+_FIRM = {
+    "theme_loop": "ERROR: You're repeating yourself. Take action immediately.",
+    "same_call_still": "[LOOP: {what} was called {run} times with the same arguments and brought the same each time. Do"
+    " not call it like that again: use what it brought, try something else, or say what is in the way.]",
+    "cycle": "[LOOP: the last calls are a round that you have gone through {run} times with the same results. Break it:"
+    " use what they brought, try something else, or say what is in the way.]",
+    "same_call": "[LOOP: {what} was called {run} times with the same arguments and brought the same each time. Calling"
+    " it again will bring nothing new.]",
+    "same_error": "[LOOP: the same error {run} times: {what} - Change what causes it before trying again.]",
+    "same_text": "[LOOP: you have said the same {run} times. Take the next step, or say what is in the way.]",
+    "repeated_planning": "[LOOP: {run} thoughts in a row without a tool call. Call a tool now, or give your answer.]",
+    "no_progress": "[LOOP: {run} iterations without a new result. Change the approach, or answer with what you have.]",
+}
+"""The one for the theme loop is the source's, word for word."""
+_GENTLE = {
+    "theme_loop": "[Note: your last {run} thoughts were about {what}. It may be time to act.]",
+    "same_call_still": "[Note: {what} was called {run} times with the same arguments, with the same result each time."
+    " Another way may be better.]",
+    "cycle": "[Note: the last calls are a round gone through {run} times with the same results.]",
+    "same_call": "[Note: {what} was called {run} times with the same arguments, with the same result each time.]",
+    "same_error": "[Note: the same error came {run} times: {what}]",
+    "same_text": "[Note: you have said the same {run} times.]",
+    "repeated_planning": "[Note: {run} thoughts in a row without a tool call. It may be time to act, or to answer.]",
+    "no_progress": "[Note: the last {run} iterations brought no new result.]",
+}
+_TEXTS = {"firm": _FIRM, "gentle": _GENTLE}
+
+_COVERED: Mapping[str, frozenset[str]] = {
+    "same_call": frozenset({"same_call_still", "cycle"}),
+    "repeated_planning": frozenset({"theme_loop", "same_text"}),
+    "no_progress": frozenset({"same_call_still", "cycle", "same_call", "same_error", "same_text"}),
+}
+"""Loops that say nothing more where one of these is seen too."""
+
+
+@dataclass(frozen=True, slots=True)
+class WarnOfLoops(Signs):
+    """One note at the tail when the newest step goes on with a loop, of the kind that says most.
+
+    A kind is spoken of once, and again only when what makes it up has doubled since (FEATURES.md B6).
+    """
+
+    kinds: tuple[str, ...] = KINDS
+    """The kinds of loop that are spoken of."""
+    urgency: str = "firm"
+    """off, gentle or firm; `x-context-urgency` overrides it."""
+
+    def __post_init__(self) -> None:
+        """Kinds and level come from a file."""
+        Signs.__post_init__(self)
+        check_urgency(self.urgency)
+        for kind in self.kinds:
+            if kind not in KINDS:
+                raise ConfigError("voices.warn_of_loops.kinds", kind, "some of " + ", ".join(KINDS))
+
+    def __call__(self, view: View) -> Iterable[Insert]:
+        """At most one note."""
+        level = urgency(view, self.urgency)
+        if level == "off":
+            return
+        loop = worth_telling(loops(view, self), view.said, self.kinds)
+        if loop is not None:
+            text = _TEXTS[level][loop.kind].format(run=loop.run, what=loop.what)
+            yield Insert("tail", "warn_of_loops", f"\n\n{text}", said=(loop.kind, loop.total))
+
+
+def worth_telling(found: Sequence[Loop], said: Mapping[str, int], kinds: Sequence[str] = KINDS) -> Loop | None:
+    """The loop to speak of: the first that no other covers and that has not been spoken of, or has doubled since."""
+    found = [loop for loop in found if loop.kind in kinds]
+    seen = {loop.kind for loop in found}
+    for loop in found:
+        told = said.get(loop.kind)
+        if not seen & _COVERED.get(loop.kind, frozenset()) and (told is None or loop.total >= 2 * told):
+            return loop
+    return None

@@ -1,0 +1,64 @@
+"""Plain policies to compare with: what a proxy without a memory of its own would do with each history.
+
+They look at nothing but the messages of the request, so they have no settings, no schedule and no session. A policy
+that is worse than one of these has learnt nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+
+from proxy.chat import group
+from proxy.chat.dialects.completions import with_text
+from proxy.chat.message import Message
+from proxy.chat.tokens import Weigh
+
+STUB = "[an old tool result was here]"
+
+Baseline = Callable[[Sequence[Message], Weigh], list[bytes]]
+"""From a history to the bytes of the messages to send."""
+
+
+def mask(messages: Sequence[Message], keep: int, batch: int = 1) -> list[bytes]:
+    """A stub in the place of every tool result but the last `keep`; the boundary moves `batch` results at a time."""
+    results = [n for n, m in enumerate(messages) if m.is_result]
+    old = set(results[: max(0, len(results) - keep) // batch * batch])
+    return [_stub(m) if n in old and m.shape in ("string", "parts") else m.raw for n, m in enumerate(messages)]
+
+
+def _stub(message: Message) -> bytes:
+    return message.derive(lambda m: with_text(m.raw, STUB), "stub")
+
+
+def half(messages: Sequence[Message], weigh: Weigh, *, newest: bool) -> list[bytes]:
+    """System messages, the first user message and the last step, and of all other steps half of the tokens: the newest,
+    or some chosen without looking."""
+    steps = group.steps(messages)
+    first = next((n for n, m in enumerate(messages) if m.role == "user"), 0)
+    stay = {n for n, s in enumerate(steps) if messages[s.start].is_system or s.start == first} | {len(steps) - 1}
+    # The last user message stays as well, as it does with every policy.
+    stay |= {max((n for n, s in enumerate(steps) if messages[s.start].role == "user"), default=0)}
+    rest = [n for n in range(len(steps) - 1, -1, -1) if n not in stay]
+    if not newest:
+        rest.sort(key=lambda n: hashlib.blake2b(b"%d/%d" % (n, len(messages)), digest_size=8).digest())
+    sizes = {n: sum(map(weigh, messages[steps[n].start : steps[n].end])) for n in rest}
+    budget = sum(sizes.values()) / 2
+    for n in rest:
+        if sizes[n] > budget:
+            if newest:
+                break
+            continue
+        budget -= sizes[n]
+        stay.add(n)
+    return [messages[at].raw for n in sorted(stay) for at in range(steps[n].start, steps[n].end)]
+
+
+BASELINES: dict[str, Baseline] = {
+    "mask-10": lambda messages, _: mask(messages, 10),
+    "mask-10-by-15": lambda messages, _: mask(messages, 10, 15),
+    "newest-half": lambda messages, weigh: half(messages, weigh, newest=True),
+    "random-half": lambda messages, weigh: half(messages, weigh, newest=False),
+}
+"""By the name that `--policy` knows them by: observation masking, sliding and in batches; half of the history, the
+newer one and any."""

@@ -1,0 +1,79 @@
+"""A provider's prompt cache, as far as it can be modelled from outside: what of a prompt it would have served.
+
+The longest common prefix with one of the last prompts of the same conversation, if it is long enough, cut to whole
+blocks. A message that differs counts up to its first other character. For models whose cache ends at marks in the
+prompt (`breakpoint`) an earlier prompt serves only where all of it stands at the front of the new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+from proxy.chat.message import Message
+from proxy.context.prices import Model
+from proxy.replay.words import Ruler, rendered
+
+PROMPTS = 4
+"""Earlier prompts of a conversation that the cache still holds."""
+
+Earlier = tuple[float, list[Message]]
+"""(when it was sent, its messages)"""
+
+
+class PrefixCache:
+    """What one conversation has left in the cache."""
+
+    def __init__(self, model: Model, ruler: Ruler, head: int) -> None:
+        """head: tokens in front of the messages (tools), the same in every prompt."""
+        self._model = model
+        self._ruler = ruler
+        self._head = head
+        self._earlier: list[Earlier] = []
+
+    def send(self, prompt: list[Message], now: float) -> tuple[int, int]:
+        """(tokens of the prompt, of those the cached ones); the prompt is in the cache afterwards. now: seconds."""
+        offsets = list(accumulate(map(self._ruler, prompt), initial=self._head))
+        model = self._model
+        hit = 0
+        if model.cache != "none":
+            alive = [old for at, old in self._earlier if now - at <= model.ttl_s]
+            hit = max((self._common(prompt, offsets, old) for old in alive), default=0)
+        self._earlier.append((now, prompt))
+        del self._earlier[:-PROMPTS]
+        return offsets[-1], served(hit, model)
+
+    def _common(self, prompt: list[Message], offsets: Sequence[int], old: list[Message]) -> int:
+        """Tokens of the longest common prefix."""
+        shorter = min(len(prompt), len(old))
+        if prompt[:shorter] == old[:shorter]:  # compared by identity: the same bytes are the same object
+            return offsets[shorter] if shorter == len(old) or self._model.cache != "breakpoint" else 0
+        for n in range(shorter):
+            mine, theirs = prompt[n], old[n]
+            if mine is theirs:
+                continue
+            a, b = rendered(mine), rendered(theirs)
+            if a == b:
+                continue
+            if self._model.cache == "breakpoint":
+                return 0
+            return offsets[n] + (self._ruler(mine) * alike(a, b) // len(a) if a else 0)
+        return offsets[shorter]
+
+
+def served(hit: int, model: Model) -> int:
+    """Tokens that a cache serves of a common prefix: none below its minimum, else whole blocks."""
+    hit = hit // model.block * model.block
+    return hit if hit >= model.min else 0
+
+
+def alike(a: str, b: str) -> int:
+    """Characters at the front that two texts share."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:  # a[:low] == b[:low] always holds
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -1,0 +1,184 @@
+"""An agent that grows its history request by request, and policies that plan each one as the server would.
+
+The same `rewrite`, the same `Session` carried along, a model of the provider's cache in the place of the provider.
+What the recorded agent answered is its next message whatever the policy sent. Helper models are not asked: what they
+answered is used where it was stored, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from proxy.chat import key
+from proxy.chat.dialects.completions import read_message, read_request
+from proxy.chat.message import Message, Request
+from proxy.chat.tokens import Weigh
+from proxy.context.pipeline import rewrite
+from proxy.context.plan import Plan
+from proxy.context.policy import Policy
+from proxy.context.prices import Model
+from proxy.context.session import Session
+from proxy.replay.baselines import BASELINES
+from proxy.replay.bound import BOUNDS, Hindsight, bound, leaving
+from proxy.replay.cache import PrefixCache
+from proxy.replay.read import Conversation
+from proxy.replay.score import Judge, Scale, Tally
+from proxy.replay.wants import Step, Wants
+from proxy.replay.words import Ruler
+from proxy.vocabulary import counter
+
+PACE = 10.0
+"""Seconds between two requests where nobody knows better: the cache stays warm."""
+STATE = "Goal: go on as asked\nContext: as before\nResolved: one more step\nTechnical Anchors: none new"
+"""What the played model notes where it is asked for its state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """Who takes part. policy: None for doing nothing, or where a baseline (see `baselines`) is named."""
+
+    label: str
+    policy: Policy | None = None
+    baseline: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """What is played, the same for every conversation. prices: the pairs that costs are told for; policies decide by
+    the prices of `model`. play_state: the model writes a STATE block where it is asked for one and makes no calls."""
+
+    contenders: tuple[Contender, ...]
+    model: Model
+    prices: tuple[tuple[float, float], ...]
+    play_state: bool = False
+
+    @property
+    def scale(self) -> Scale:
+        """What costs are reckoned with."""
+        return Scale(self.prices, self.model.output_ratio)
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What came of a conversation: the sums of each contender, in their order, and of each bound, by its name."""
+
+    source: str
+    tallies: tuple[Tally, ...]
+    bounds: dict[str, Tally]
+
+
+def play(conversation: Conversation, match: Match) -> Played:
+    """Play a conversation for every contender."""
+    ruler = Ruler(counter(match.model.tokenizer))
+    table = _Table(conversation, ruler)
+    tallies = tuple(_Player(contender, match, table).play() for contender in match.contenders)
+    seen, pairs = table.hindsight(match.contenders), len(match.prices)
+    bounds = {name: bound(table.wants, ruler, match.model, seen[name], pairs=pairs) for name in BOUNDS}
+    return Played(conversation.source, tallies, bounds)
+
+
+class _Table:
+    """What all contenders share of a conversation: its messages read, their keys and times, and what each step
+    wants."""
+
+    def __init__(self, conversation: Conversation, ruler: Ruler) -> None:
+        self.conversation = conversation
+        self.ruler = ruler
+        self.weigh = Weigh(ruler.text)
+        self._read: dict[bytes, Message] = {}
+        self.messages = tuple(map(self.read, conversation.messages))
+        self.keys = key.chain(conversation.tenant, self.messages)
+        self.wants = Wants(self.messages, conversation.tools)
+        self.times = conversation.times or _paced(self.messages)
+        self.head = ruler.tools(conversation.tools)
+        self.request = _request(conversation)
+
+    def hindsight(self, contenders: Sequence[Contender]) -> dict[str, Hindsight]:
+        """What each bound is reckoned from."""
+        patterns = [c.policy.observation for c in contenders if c.policy and c.policy.observation]
+        shared = self.conversation.shared
+        return {
+            name: Hindsight(leaving(name, self.messages, patterns), self.head, self.times, shared) for name in BOUNDS
+        }
+
+    def read(self, raw: bytes) -> Message:
+        """The message in these bytes, the same object for the same bytes."""
+        found = self._read.get(raw)
+        if found is None:
+            found = self._read[raw] = read_message(raw)
+        return found
+
+
+def _paced(messages: Sequence[Message]) -> tuple[float, ...]:
+    times, now = [], 0.0
+    for message in messages:
+        times.append(now)
+        if message.role == "assistant":
+            now += PACE
+    return tuple(times)
+
+
+def _request(conversation: Conversation) -> Request:
+    """The conversation's first request as an agent would send it; later ones differ in their messages alone."""
+    tools = b"" if conversation.tools is None else b',"tools":' + conversation.tools
+    return read_request(b'{"model":"replay","messages":[' + conversation.messages[0] + b"]" + tools + b"}")
+
+
+@dataclass(slots=True)
+class _Player:
+    """One contender in one conversation."""
+
+    contender: Contender
+    match: Match
+    table: _Table
+    session: Session = field(default_factory=Session)
+    asked: set[str] = field(default_factory=set)
+
+    def play(self) -> Tally:
+        """Play all of it."""
+        table, match = self.table, self.match
+        self.session = Session(answers=dict(table.conversation.answers))
+        judge = Judge(table.wants, table.ruler, match.scale)
+        cache = PrefixCache(match.model, table.ruler, table.head)
+        for step in table.wants.steps:
+            now = table.times[step.position - 1]
+            plan, prompt = self._plan(step.position, now, judge.tally)
+            size, cached = cache.send(prompt or list(table.messages[: step.position]), now)
+            written = self._answered(plan, step, cached, now) if plan else 0
+            judge.see(step, prompt, size, cached, written=written, counts=step.position >= table.conversation.shared)
+        judge.tally.asks = len(self.asked)
+        return judge.tally
+
+    def _plan(self, position: int, now: float, tally: Tally) -> tuple[Plan | None, list[Message] | None]:
+        """(the plan, None where there is none; the messages that are sent, None for the history as it is)."""
+        policy, table = self.contender.policy, self.table
+        messages = table.messages[:position]
+        if self.contender.baseline:
+            return None, [table.read(raw) for raw in BASELINES[self.contender.baseline](messages, table.weigh)]
+        if policy is None or policy.mode != "rewrite":
+            return None, None
+        request = replace(table.request, messages=messages)
+        try:
+            plan = rewrite(
+                request, self.session, policy, self.match.model, now,
+                weigh=table.weigh, keys=table.keys[:position], times=table.times[:position],
+            )  # fmt: skip
+        except Exception as problem:  # noqa: BLE001  # as the server does: counted, and the history goes out as it is
+            tally.failed += 1
+            tally.why[f"{type(problem).__name__}: {problem}"[:120]] += 1
+            return None, None
+        if plan.refused:
+            tally.refused += 1
+            tally.why[f"rule {plan.refused}"] += 1
+        return plan, None if plan.messages is None else [table.read(raw) for raw in plan.messages]
+
+    def _answered(self, plan: Plan, step: Step, cached: int, now: float) -> int:
+        """Move the session on; tokens of the STATE block that the answer ended with."""
+        self.asked.update(ask.id for ask in plan.asks)
+        session = self.session.after_sending(plan, now)
+        state = None
+        if self.match.play_state and plan.asked and not self.table.messages[step.position].calls:
+            state = self.table.keys[step.position], STATE
+        self.session = session.after_answer(predicted=plan.predicted, cached=cached, state=state)
+        return self.table.ruler.text("### STATE\n" + STATE) if state else 0

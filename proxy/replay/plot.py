@@ -1,0 +1,256 @@
+"""A report as a picture: what each policy costs, all told, against how many lines it keeps. SVG, written by hand.
+
+One point a policy; a line joins those that no other beats in both; what hindsight would have paid is marked. The
+colours follow the reader's light or dark theme by CSS alone, so that the file can stand in a README or be opened by
+itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from proxy.replay.report import Entry, Report
+
+WIDTH, HEIGHT = 880, 560
+LEFT, RIGHT, TOP, BOTTOM = 76, 28, 84, 64
+CHARACTER, LETTERING = 6.7, 12
+"""Width of a label's character, and its height, in pixels: near enough for any sans-serif face."""
+
+STYLE = """
+    .bg { fill: #ffffff } text { fill: #1f2328; font: 12px system-ui, sans-serif }
+    .title { font-size: 16px; font-weight: 600 } .soft { fill: #59636e } .grid { stroke: #d1d9e0; stroke-width: 1 }
+    .edge { stroke: #818b98; stroke-width: 1; fill: none } .front { stroke: #0969da; stroke-width: 1.5; fill: none }
+    .policy { fill: #0969da } .baseline, .nothing { fill: #818b98 } .bound { fill: #1a7f37 }
+    .least { stroke: #1a7f37; stroke-dasharray: 2 4; fill: none } .lead { stroke: #818b98; stroke-width: .7 }
+    .halo { fill: none; stroke: #ffffff; stroke-width: 3px; stroke-linejoin: round }
+    @media (prefers-color-scheme: dark) {
+      .bg { fill: #0d1117 } text { fill: #f0f6fc } .soft { fill: #9198a1 } .grid { stroke: #2a313c }
+      .edge { stroke: #656c76 } .front { stroke: #4493f8 } .policy { fill: #4493f8 }
+      .baseline, .nothing { fill: #9198a1 } .bound { fill: #3fb950 } .least { stroke: #3fb950 }
+      .halo { stroke: #0d1117 }
+    }
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A policy in the picture. lines: share kept; cost: effective, in relation to doing nothing."""
+
+    name: str
+    kind: str
+    lines: float
+    cost: float
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A range of values on a range of pixels, with the places of its ticks. log: ratios, not differences, are as far
+    apart wherever they stand."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    ticks: tuple[float, ...]
+    log: bool = False
+
+    def at(self, value: float) -> float:
+        """The pixel of a value."""
+        low, high = self.low, self.high
+        if self.log:
+            low, high, value = math.log(low), math.log(high), math.log(max(value, low))
+        return self.start + (value - low) / (high - low) * (self.end - self.start)
+
+
+def svg(report: Report) -> str:
+    """The picture of a report, at its first price pair."""
+    points = [p for p in (_point(entry, report.prices[0]) for entry in report.entries) if p is not None]
+    bounds = [p for p in (_point(entry, report.prices[0]) for entry in report.bounds) if p is not None]
+    lines = share_axis([p.lines for p in (*points, *bounds)], LEFT, WIDTH - RIGHT)
+    costs = ratio_axis([p.cost for p in (*points, *bounds)], HEIGHT - BOTTOM, TOP)
+    body = [
+        *_frame(report, lines, costs),
+        *_bounds(bounds, lines, costs),
+        *_frontier(points, lines, costs),
+        *_points(points, bounds, lines, costs),
+    ]
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
+        'role="img">'
+    )
+    title = f"<title>{escape(_title(report))}</title>"
+    return "\n".join([head, title, f"<style>{STYLE}</style>", *body, "</svg>"]) + "\n"
+
+
+def _point(entry: Entry, prices: str) -> Point | None:
+    cost = entry.total.cost[prices].effective_relative
+    if cost is None:
+        return None
+    kept = entry.total.lines.all
+    return Point(entry.name, entry.kind, 1.0 if kept is None else kept, cost)
+
+
+def share_axis(values: Sequence[float], start: float, end: float) -> Axis:
+    """An axis of shares with some room beside them, its ticks at round numbers, seven at most and none above 1."""
+    low, high = min(values, default=0.9), max(values, default=1.0)
+    room = max((high - low) * 0.05, 0.005)
+    low, high = low - room, high + room
+    step = next(s for s in (0.005, 0.01, 0.02, 0.05, 0.1, 0.2) if (high - low) / s <= 7)
+    first = math.floor(low / step) + 1
+    ticks = [n * step for n in range(first, first + 8) if 0 <= n * step <= min(high, 1.0) + 1e-9]
+    return Axis(low, high, start, end, tuple(ticks))
+
+
+TICKS = (
+    tuple(n / 100 for n in range(5, 1000, 5)),
+    (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 4, 5),
+    (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1, 1.3, 1.6, 2, 3, 4, 5, 7, 10),
+    (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100),
+)
+"""Round numbers on an axis of ratios, from near to far apart."""
+
+
+def ratio_axis(values: Sequence[float], start: float, end: float) -> Axis:
+    """An axis of ratios with some room beside them, ten ticks at most."""
+    positive = [value for value in values if value > 0] or [1.0]
+    low, high = min(positive), max(positive)
+    room = max((high / low) ** 0.06, 1.02)
+    low, high = low / room, high * room
+    ticks = next((found for each in TICKS if len(found := [t for t in each if low <= t <= high]) <= 10), [1.0])
+    return Axis(low, high, start, end, tuple(ticks), log=True)
+
+
+def frontier(points: Sequence[Point]) -> list[Point]:
+    """The points that no other beats in both cost and lines, by lines kept."""
+    best: list[Point] = []
+    for point in sorted(points, key=lambda p: (-p.lines, p.cost)):
+        if not best or point.cost < best[-1].cost:
+            best.append(point)
+    return best[::-1]
+
+
+def _title(report: Report) -> str:
+    return f"What each policy costs, and what it keeps, at {report.prices[0]}"
+
+
+def _frame(report: Report, lines: Axis, costs: Axis) -> Iterator[str]:
+    yield f'<rect class="bg" width="{WIDTH}" height="{HEIGHT}"/>'
+    yield f'<text class="title" x="{LEFT}" y="32">{escape(_title(report))}</text>'
+    what = f"{report.conversations:,} conversations, {report.requests:,} requests, model {report.model}"
+    how = "further down is cheaper, further right keeps more"
+    yield f'<text class="soft" x="{LEFT}" y="54">{escape(what)}: {how}</text>'
+    for tick in costs.ticks:
+        y = costs.at(tick)
+        yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        yield f'<text class="soft" x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{_number(tick)}</text>'
+    for tick in lines.ticks:
+        x = lines.at(tick)
+        yield f'<line class="grid" y1="{TOP}" y2="{HEIGHT - BOTTOM}" x1="{x:.1f}" x2="{x:.1f}"/>'
+        yield f'<text class="soft" x="{x:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{_number(tick)}</text>'
+    middle = (TOP + HEIGHT - BOTTOM) / 2
+    yield (
+        f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 16}" text-anchor="middle">'
+        "lines kept, of those that the agent quoted later</text>"
+    )
+    yield (
+        f'<text transform="translate(20 {middle}) rotate(-90)" text-anchor="middle">effective cost, '
+        "doing nothing being 1</text>"
+    )
+    yield f'<path class="edge" d="M{LEFT} {TOP}V{HEIGHT - BOTTOM}H{WIDTH - RIGHT}"/>'
+
+
+def _number(value: float) -> str:
+    return f"{value:.3f}".rstrip("0").rstrip(".") if value else "0"
+
+
+def _bounds(bounds: Sequence[Point], lines: Axis, costs: Axis) -> Iterator[str]:
+    for point in bounds:
+        x, y = lines.at(point.lines), costs.at(point.cost)
+        yield f'<line class="least" x1="{LEFT}" x2="{x:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        yield f'<path class="bound" d="M{x:.1f} {y - 6:.1f}l6 6-6 6-6-6z"/>'
+        what = {"results": "tool result", "messages": "message"}[point.name]
+        text = f"bound: each {what} carried until its last use"
+        yield from _text(f"{text} ({point.cost:.2f})", LEFT + 8, y - 5, "soft")
+
+
+def _frontier(points: Sequence[Point], lines: Axis, costs: Axis) -> Iterator[str]:
+    best = [(lines.at(p.lines), costs.at(p.cost)) for p in frontier(points)]
+    if len(best) > 1:
+        # Between two of them one has the dearer one's lines at its cost: a stair, not a slope.
+        path = f"M{best[0][0]:.1f} {best[0][1]:.1f}" + "".join(f"V{y:.1f}H{x:.1f}" for x, y in best[1:])
+        yield f'<path class="front" d="{path}"/>'
+
+
+Box = tuple[float, float, float, float]
+"""(left, top, right, bottom)"""
+
+
+def _points(points: Sequence[Point], bounds: Sequence[Point], lines: Axis, costs: Axis) -> Iterator[str]:
+    places = [(p, lines.at(p.lines), costs.at(p.cost)) for p in points]
+    taken: list[Box] = [(x - 6, y - 6, x + 6, y + 6) for _, x, y in places]
+    for bound in bounds:
+        y = costs.at(bound.cost)
+        taken += [
+            (LEFT, y - 17, LEFT + 370, y + 1),
+            (lines.at(bound.lines) - 6, y - 6, lines.at(bound.lines) + 6, y + 6),
+        ]
+    # Policies choose their places first; what there is no place for is drawn across the others rather than left out.
+    order = sorted(places, key=lambda place: (place[0].kind != "policy", place[2]))
+    labels = [(p, x, y, _place(len(_label(p)) * CHARACTER, x, y, taken)) for p, x, y in order]
+    for _, x, y, box in labels:
+        near_x, near_y = min(max(x, box[0]), box[2]), min(max(y, box[1]), box[3])
+        if abs(near_x - x) + abs(near_y - y) > 16:
+            yield f'<line class="lead" x1="{x:.1f}" y1="{y:.1f}" x2="{near_x:.1f}" y2="{near_y:.1f}"/>'
+    for point, x, y in places:
+        yield f'<circle class="{point.kind}" cx="{x:.1f}" cy="{y:.1f}" r="{5 if point.kind == "policy" else 4}"/>'
+    for point, _, _, box in labels:
+        yield from _text(_label(point), box[0], box[3] - 3, "" if point.kind == "policy" else "soft")
+
+
+def _label(point: Point) -> str:
+    return f"{point.name} {point.cost:.2f}"
+
+
+def _place(width: float, x: float, y: float, taken: list[Box]) -> Box:
+    """The nearest free place for a label beside a point; the next label finds it taken."""
+    for box in _around(x, y, width):
+        if _is_inside(box) and not any(_meet(box, other) for other in taken):
+            break
+    else:
+        box = next(_around(x, y, width))
+    taken.append(box)
+    return box
+
+
+def _text(text: str, x: float, y: float, kind: str) -> Iterator[str]:
+    """A text that can be read across lines: twice, since not every viewer can draw the halo of one behind it."""
+    for each in ("halo", kind):
+        yield f'<text class="{each}" x="{x:.1f}" y="{y:.1f}">{escape(text)}</text>'
+
+
+def _around(x: float, y: float, width: float) -> Iterator[Box]:
+    """Places for a label, the nearest first."""
+    for far in (9, 22, 36, 52, 70, 92, 120):
+        half = LETTERING / 2 + 2
+        for left, middle in (
+            (x - width - far, y),
+            (x + far, y),
+            (x - width / 2, y - far - half + 2),
+            (x - width / 2, y + far + half - 2),
+            (x - width - far * 0.7, y - far * 0.8),
+            (x - width - far * 0.7, y + far * 0.8),
+            (x + far * 0.7, y - far * 0.8),
+            (x + far * 0.7, y + far * 0.8),
+        ):
+            yield (left, middle - half, left + width, middle + half)
+
+
+def _is_inside(box: Box) -> bool:
+    return box[0] >= LEFT + 4 and box[2] <= WIDTH - 4 and box[1] >= TOP - 12 and box[3] <= HEIGHT - BOTTOM - 2
+
+
+def _meet(a: Box, b: Box) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]

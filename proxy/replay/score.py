@@ -1,0 +1,184 @@
+"""What a policy's prompts cost and what they lost, added up request by request.
+
+The definitions are those of the project's scorer for recorded traffic: `recall` of atoms and lines, near and far; `in
+place`; `faults`, the share of requests that lack something; and the effective cost, which adds to the price of the
+prompts the turn in which the agent would fetch again what it lost. Costs are in units of one plain input token.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from proxy.chat.message import Message
+from proxy.replay import words
+from proxy.replay.wants import Step, Wanted, Wants
+from proxy.replay.words import Ruler
+
+Prices = tuple[float, float]
+"""(w, r): price of an input token that the cache is written for, and of one that it serves."""
+
+CALL = 120
+"""Tokens of the call with which an agent fetches something again."""
+AT_HAND = 5
+"""Requests for which a fetched message stays at hand."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """The sums of one policy. fetching: by price pair, what fetching again costs. written: tokens of STATE blocks.
+    asks: questions that a helper model would have been asked. refused: plans that broke a rule; failed: planning
+    ended in an error; in both cases the original was sent. why: reasons, with how often."""
+
+    steps: int = 0
+    prompt: int = 0
+    cached: int = 0
+    peak: int = 0
+    written: int = 0
+    atoms: int = 0
+    atoms_kept: int = 0
+    far_atoms: int = 0
+    far_atoms_kept: int = 0
+    in_place: int = 0
+    lines: int = 0
+    lines_kept: int = 0
+    far_lines: int = 0
+    far_lines_kept: int = 0
+    faults: int = 0
+    asks: int = 0
+    refused: int = 0
+    failed: int = 0
+    fetching: list[float] = field(default_factory=list)
+    why: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: Tally) -> None:
+        """Another conversation's sums."""
+        for name in _SUMS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.peak = max(self.peak, other.peak)
+        self.fetching = [
+            a + b for a, b in zip(self.fetching or [0.0] * len(other.fetching), other.fetching, strict=True)
+        ]
+        self.why.update(other.why)
+
+    def cost(self, prices: Prices, output: float) -> float:
+        """What the prompts cost, and the STATE blocks at `output` a token."""
+        w, r = prices
+        return w * (self.prompt - self.cached) + r * self.cached + output * self.written
+
+
+_SUMS = tuple(name for name in Tally.__dataclass_fields__ if name not in ("peak", "fetching", "why"))
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """What costs are reckoned with. output: price of an output token in units of an input token."""
+
+    prices: tuple[Prices, ...]
+    output: float
+
+
+class Judge:
+    """Judges the prompts of one policy in one conversation."""
+
+    def __init__(self, wants: Wants, ruler: Ruler, scale: Scale) -> None:
+        self.tally = Tally(fetching=[0.0] * len(scale.prices))
+        self._wants = wants
+        self._own = frozenset(wants.messages)
+        self._ruler = ruler
+        self._scale = scale
+        self._fetched: dict[int, int] = {}
+        self._step = 0
+
+    def see(
+        self, step: Step, prompt: Sequence[Message] | None, size: int, cached: int, *, written: int = 0, counts: bool
+    ) -> None:
+        """A request. prompt: the messages that were sent, None for the history as it was. counts: False where the
+        request belongs to another thread: then only what has been fetched is remembered."""
+        tally = self.tally
+        missing: set[int] = set()
+        kept_atoms: Sequence[Wanted] = step.atoms
+        kept_lines: Sequence[Wanted] = step.lines
+        in_place = len(step.atoms)
+        if prompt is not None and (step.atoms or step.lines):
+            sent = Sent(self._wants, prompt, self._own, step.position)
+            kept_atoms = [atom for atom in step.atoms if sent.has_atom(atom)]
+            kept_lines = [line for line in step.lines if sent.has_line(line)]
+            in_place = sum(sent.in_place(atom) for atom in kept_atoms)
+            missing = _lost(step.atoms, kept_atoms) | _lost(step.lines, kept_lines)
+        missing = {n for n in missing if self._step - self._fetched.get(n, -99) > AT_HAND}
+        self._fetched.update(dict.fromkeys(missing, self._step))
+        self._step += 1
+        if not counts:
+            return
+        tally.steps += 1
+        tally.prompt += size
+        tally.cached += cached
+        tally.written += written
+        tally.peak = max(tally.peak, size)
+        tally.atoms += len(step.atoms)
+        tally.atoms_kept += len(kept_atoms)
+        tally.far_atoms += _far(step.atoms)
+        tally.far_atoms_kept += _far(kept_atoms)
+        tally.in_place += in_place
+        tally.lines += len(step.lines)
+        tally.lines_kept += len(kept_lines)
+        tally.far_lines += _far(step.lines)
+        tally.far_lines_kept += _far(kept_lines)
+        if missing:
+            tally.faults += 1
+            self._fetch(sum(self._ruler(self._wants.messages[n]) for n in missing), size)
+
+    def _fetch(self, again: int, size: int) -> None:
+        """The agent reads its prompt once more, writes a call, gets the messages back, and carries them a while."""
+        output = self._scale.output
+        for n, (w, r) in enumerate(self._scale.prices):
+            self.tally.fetching[n] += r * size + output * CALL + w * (CALL + again) + AT_HAND * r * again
+
+
+def _lost(wanted: Iterable[Wanted], kept: Sequence[Wanted]) -> set[int]:
+    return {w.holder for w in wanted if w not in kept}
+
+
+def _far(wanted: Iterable[Wanted]) -> int:
+    return sum(w.far for w in wanted)
+
+
+class Sent:
+    """A prompt as it was sent, in which is looked up what stands there.
+
+    A message of the history that is there as it was needs no look: where things stand in those is known. Only the
+    others, edited messages and texts of ours, are searched, each for a thing once.
+    """
+
+    def __init__(self, wants: Wants, prompt: Sequence[Message], own: frozenset[Message], position: int) -> None:
+        self._wants = wants
+        self._there = frozenset(prompt)
+        self._others = [m for m in self._there if m not in own]
+        self._position = position
+
+    def _whole(self, at: Sequence[int]) -> bool:
+        messages, there = self._wants.messages, self._there
+        return any(n < self._position and messages[n] in there for n in reversed(at))
+
+    def has_atom(self, atom: Wanted) -> bool:
+        """Whether an atom stands in it."""
+        text = atom.text
+        return self._whole(self._wants.atom_at(text)) or any(
+            m.derive(lambda m: words.stands(text, words.said(m)), ("atom", text)) for m in self._others
+        )
+
+    def has_line(self, line: Wanted) -> bool:
+        """Whether a line stands in it."""
+        text = line.text
+        return self._whole(self._wants.line_at(text)) or any(text in words.lines_of(m) for m in self._others)
+
+    def in_place(self, atom: Wanted) -> bool:
+        """Whether the atom stands in it with what it last had around it."""
+        if self._wants.messages[atom.holder] in self._there:
+            return True
+        window = self._wants.window(atom)
+        return self._whole(self._wants.window_at(window)) or any(
+            m.derive(lambda m: window in words.collapsed(m), ("window", window)) for m in self._others
+        )

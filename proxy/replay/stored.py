@@ -1,0 +1,94 @@
+"""Recorded conversations out of the proxy's own store: every thread as a conversation, as its client sent it.
+
+A thread is its last request, built again as the client sent it, with the answer that followed. A thread that left
+another one shares that one's beginning: the requests there are played, since policies must remember them, and counted
+only where they were made. Times are those at which messages were first stored, so an idle hour makes a cold cache
+here too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection
+
+from proxy.chat import key
+from proxy.chat.dialects.completions import read_request
+from proxy.errors import ConfigError, NotManaged, StoreUnavailable
+from proxy.exchange import rebuild
+from proxy.replay.read import Conversation
+from proxy.store.base import ExchangeRecord, Store, ThreadRow
+
+PAGE = 200
+"""Exchanges read at once while a thread's newest is looked for."""
+
+Place = tuple[str, str]
+"""(tenant, session)"""
+
+
+async def places(store: Store, wanted: Collection[str]) -> list[Place]:
+    """The sessions of these names, all where none is named. ConfigError for a name that there is not."""
+    found: list[Place] = []
+    while page := await store.sessions(found[-1] if found else ("", "")):
+        found += page
+    names = {session for _, session in found}
+    for name in wanted:
+        if name not in names:
+            raise ConfigError("SESSION", name, "a session in the store" + ("" if names else ", which is empty"))
+    return [place for place in found if not wanted or place[1] in wanted]
+
+
+async def threads(store: Store, place: Place, source: str) -> AsyncIterator[Conversation]:
+    """Every thread of a session, oldest first. One of which a part is missing in the store is left out."""
+    record = await store.session(*place)
+    newest = await _newest(store, place)
+    for thread in record.threads if record else ():
+        last = newest.get(thread.thread)
+        if last is None:
+            continue
+        try:
+            yield await _conversation(store, thread, last, source)
+        except (NotManaged, StoreUnavailable):
+            continue  # a gap in what was stored: the others can still be played
+
+
+async def _newest(store: Store, place: Place) -> dict[str, ExchangeRecord]:
+    """The newest exchange of each thread."""
+    found: dict[str, ExchangeRecord] = {}
+    before = None
+    while True:
+        page = await store.exchanges(*place, PAGE, before)
+        for exchange in page:
+            found.setdefault(exchange.thread, exchange)
+        if len(page) < PAGE:
+            return found
+        before = page[-1].started_at
+
+
+async def _conversation(store: Store, thread: ThreadRow, last: ExchangeRecord, source: str) -> Conversation:
+    place = thread.tenant, thread.session
+    built = await rebuild.prompt(store, *place, last.exchange)
+    if built is None:
+        raise StoreUnavailable("an exchange has left the store")
+    request = read_request(built.original)
+    keys = key.chain(thread.tenant, request.messages)
+    chain = await store.chain(*place, last.answer or last.head)
+    seen = {stored.key: stored.created_at for stored in chain}
+    raws = [message.raw for message in request.messages]
+    at = keys.index(thread.fork_key) + 1 if thread.fork_key in keys else 0
+    known = await store.thread(*place, thread.thread)
+    answers = known.answers if known else {}
+    times: list[float] = []
+    for k in keys:  # a system message is not in the chain: it came with what stands before it
+        times.append(seen.get(k, times[-1] if times else thread.created_at))
+    if last.answer and chain and chain[-1].key == last.answer:
+        raws.append(chain[-1].body)
+        times.append(chain[-1].created_at)
+    return Conversation(
+        id=f"{thread.session}/{thread.thread}",
+        source=source,
+        messages=tuple(raws),
+        tools=request.tools,
+        times=tuple(times),
+        shared=at,
+        tenant=thread.tenant,
+        answers=tuple(answers.items()),
+    )

@@ -1,0 +1,141 @@
+"""A report as tables that fit the terminal: what is sent and what it costs, and what is still there.
+
+Costs are in relation to doing nothing, since that is the question: 0.82 saves 18 %. Where all columns do not fit side
+by side, the tables stand one below the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from proxy.replay.report import NOTHING, Entry, Report
+
+ENOUGH = 0.95
+"""Share of the lines that a policy must keep to be named as the one that pays."""
+WIDE = 110
+"""Columns of a terminal in which paid and effective costs stand in one table."""
+
+Column = tuple[str, Callable[[Entry], str]]
+
+
+def show(report: Report, console: Console) -> None:
+    """Print the report."""
+    console.print()
+    console.print(Text(_head(report)), soft_wrap=False)
+    for title, columns in _tables(report, console.width):
+        console.print(_table(report, title, columns))
+    for line in _notes(report):
+        console.print(Text(line))
+
+
+def _head(report: Report) -> str:
+    window = f", window {report.window:,}" if report.window else ""
+    sources = ", ".join(f"{name} ({count})" for name, count in report.sources.items())
+    return (
+        f"{report.conversations:,} conversations, {report.requests:,} requests: {sources}\n"
+        f"model {report.model}{window}, policies decide by {report.prices[0]} (write/read), tokens by {report.tokens}"
+    )
+
+
+def _tables(report: Report, width: int) -> list[tuple[str, list[Column]]]:
+    sent: list[Column] = [
+        ("prompt", lambda e: _millions(e.total.prompt)),
+        ("cached", lambda e: _percent(e.total.cached / e.total.prompt if e.total.prompt else None)),
+        ("peak", lambda e: f"{e.total.peak / 1000:.1f}k"),
+    ]
+    paid = [(_two("cost", p), _cost(p, effective=False)) for p in report.prices]
+    effective = [(_two("eff.", p), _cost(p, effective=True)) for p in report.prices]
+    kept: list[Column] = [
+        ("atoms", lambda e: _ratio(e.total.atoms.all, 3)),
+        (_two("atoms", "far"), lambda e: _ratio(e.total.atoms.far, 3)),
+        (_two("in", "place"), lambda e: _ratio(e.total.atoms.in_place, 3)),
+        ("lines", lambda e: _ratio(e.total.lines.all, 3)),
+        (_two("lines", "far"), lambda e: _ratio(e.total.lines.far, 3)),
+        ("faults", lambda e: _percent(e.total.faults)),
+    ]
+    costs = ("What is sent and paid, doing nothing being 1", [*sent, *paid])
+    again, still = "Effective cost: with what has to be fetched again", "What is still there"
+    if width >= WIDE:
+        return [costs, (f"{again}; and {still[0].lower()}{still[1:]}", [*effective, *kept])]
+    return [costs, (again, effective), (still, kept)]
+
+
+def _two(above: str, below: str) -> str:
+    return f"{above}\n{below}"
+
+
+def _cost(prices: str, *, effective: bool) -> Callable[[Entry], str]:
+    def found(entry: Entry) -> str:
+        cost = entry.total.cost[prices]
+        return _ratio(cost.effective_relative if effective else cost.relative, 2)
+
+    return found
+
+
+def _table(report: Report, title: str, columns: Sequence[Column]) -> Table:
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 2, 0, 0),
+        collapse_padding=True,
+    )
+    table.add_column("policy", overflow="fold", min_width=10)
+    for name, _ in columns:
+        table.add_column(Text(name, justify="right"), justify="right", no_wrap=True, vertical="bottom")
+    for entry in report.entries:
+        style = "dim" if entry.kind in (NOTHING, "baseline") else ""
+        table.add_row(Text(entry.name), *(value(entry) for _, value in columns), style=style)
+    table.add_section()
+    for bound in report.bounds:
+        table.add_row(Text(f"bound: {bound.name}"), *(value(bound) for _, value in columns), style="dim")
+    return table
+
+
+def _notes(report: Report) -> list[str]:
+    found = []
+    prices = report.prices[0]
+    best = cheapest(report)
+    if best is not None:
+        cost = best.total.cost[prices].effective_relative
+        found.append(
+            f"Least effective cost at {prices} with {ENOUGH:.0%} of the lines kept: {best.name}, {_ratio(cost, 2)}."
+        )
+    for entry in report.entries:
+        total = entry.total
+        if total.refused or total.failed:
+            reasons = "; ".join(f"{reason} ({count})" for reason, count in total.why.items())
+            found.append(f"{entry.name}: {total.refused} plans refused, {total.failed} failed: {reasons}")
+        if total.asks:
+            found.append(f"{entry.name}: {total.asks} questions to a helper model are neither asked nor counted.")
+    return found
+
+
+def cheapest(report: Report) -> Entry | None:
+    """The policy that pays most among those that lose little; None where none does."""
+    prices = report.prices[0]
+    costs = [
+        (entry.total.cost[prices].effective, n)
+        for n, entry in enumerate(report.entries)
+        if entry.kind in ("policy", NOTHING) and (entry.total.lines.all is None or entry.total.lines.all >= ENOUGH)
+    ]
+    return report.entries[min(costs)[1]] if costs else None
+
+
+def _millions(tokens: int) -> str:
+    return f"{tokens / 1e6:.1f}M" if tokens >= 1e6 else f"{tokens / 1e3:.1f}k"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f}%"
+
+
+def _ratio(share: float | None, digits: int) -> str:
+    return "-" if share is None else f"{share:.{digits}f}"

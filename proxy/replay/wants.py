@@ -1,0 +1,153 @@
+"""What the recorded agent did next refers back to what it had seen: that is what its prompt had to hold.
+
+For each request: the atoms and the lines in the arguments of the calls that were really made next, as far as they
+stood in an earlier message. Those in the system prompt or the tool definitions are left aside, since no
+policy touches them. Found once a conversation, for all policies.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from proxy.chat.message import Message
+from proxy.replay import words
+
+FAR = 20
+"""Messages since the last sight above which a reference is far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """An atom or a line that the next answer needs. holder: the last message before that holds it."""
+
+    text: str
+    holder: int
+    far: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A request: messages[:position] is its history, messages[position] the answer that was recorded."""
+
+    position: int
+    atoms: tuple[Wanted, ...]
+    lines: tuple[Wanted, ...]
+
+
+class Joined:
+    """Texts as one, in which a needle is found at the speed of `str.find`."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._text = "\n".join(texts)
+        self._ends = []
+        end = -1
+        for text in texts:
+            end += len(text) + 1
+            self._ends.append(end)
+
+    def holding(self, needle: str, *, alone: bool) -> list[int]:
+        """The numbers of the texts that hold it, in order; `alone`: with no letter or digit on either side."""
+        found: list[int] = []
+        text, at = self._text, self._text.find(needle)
+        while at >= 0:
+            if alone and not words.is_alone(text, at, at + len(needle)):
+                at = text.find(needle, at + 1)
+                continue
+            found.append(bisect_right(self._ends, at))
+            at = text.find(needle, self._ends[found[-1]])
+        return found
+
+
+class Wants:
+    """What every step of a conversation wants, and where it stands in the conversation as it was recorded."""
+
+    def __init__(self, messages: Sequence[Message], tools: bytes | None) -> None:
+        self.messages = messages
+        self._sources = Joined(["" if m.is_system else words.said(m) for m in messages])
+        self._collapsed: Joined | None = None
+        self._atom_at: dict[str, list[int]] = {}
+        self._window_at: dict[str, list[int]] = {}
+        self._line_at: dict[str, list[int]] = {}
+        given = words.tools_text(tools) + "\n".join(m.text for m in messages if m.is_system)
+        at = positions(messages)
+        quoted = {n: list(dict.fromkeys(words.lines(words.arguments(messages[n])))) for n in at if messages[n].calls}
+        named = {n: words.atoms(messages[n]) for n in at if messages[n].calls}
+        lines = self._find_lines({line for found in quoted.values() for line in found})
+        seen = self._find_tokens({atom for found in named.values() for atom in found})
+        self.steps = tuple(
+            Step(
+                n,
+                tuple(self._atoms(n, named.get(n, frozenset()), seen, given)),
+                tuple(Wanted(line, *last) for line in quoted.get(n, ()) if (last := _before(lines.get(line, ()), n))),
+            )
+            for n in at
+        )
+
+    def _find_lines(self, wanted: set[str]) -> dict[str, list[int]]:
+        """Where the wanted lines stand outside system messages; where they stand at all is kept."""
+        outside: dict[str, list[int]] = {}
+        for n, message in enumerate(self.messages):
+            for line in wanted.intersection(words.lines(words.said(message))):
+                self._line_at.setdefault(line, []).append(n)
+                if not message.is_system:
+                    outside.setdefault(line, []).append(n)
+        return outside
+
+    def _find_tokens(self, wanted: set[str]) -> dict[str, list[int]]:
+        """Where the wanted atoms stand as atoms of their own, not inside longer ones: where the agent saw them."""
+        seen: dict[str, list[int]] = {}
+        for n, message in enumerate(self.messages):
+            if not message.is_system:
+                for atom in wanted.intersection(words.ATOM.findall(words.said(message))):
+                    seen.setdefault(atom, []).append(n)
+        return seen
+
+    def _atoms(self, n: int, named: frozenset[str], seen: dict[str, list[int]], given: str) -> list[Wanted]:
+        found = []
+        for atom in sorted(named):
+            holders = self.atom_at(atom)
+            before = bisect_left(holders, n)
+            if before and not words.stands(atom, given):
+                last = _before(seen.get(atom, ()), n)
+                found.append(Wanted(atom, holders[before - 1], far=last is not None and last[1]))
+        return found
+
+    def atom_at(self, atom: str) -> list[int]:
+        """The messages in which an atom stands, system messages left aside."""
+        found = self._atom_at.get(atom)
+        if found is None:
+            found = self._atom_at[atom] = self._sources.holding(atom, alone=True)
+        return found
+
+    def line_at(self, line: str) -> list[int]:
+        """The messages in which a wanted line stands."""
+        return self._line_at.get(line, [])
+
+    def window(self, atom: Wanted) -> str:
+        """The atom with what stood around it in its holder, white space collapsed."""
+        text = words.collapsed(self.messages[atom.holder])
+        at = text.find(atom.text)
+        return text[max(0, at - words.AROUND) : at + len(atom.text) + words.AROUND]
+
+    def window_at(self, window: str) -> list[int]:
+        """The messages that hold that passage."""
+        if self._collapsed is None:
+            self._collapsed = Joined([words.collapsed(m) for m in self.messages])
+        found = self._window_at.get(window)
+        if found is None:
+            found = self._window_at[window] = self._collapsed.holding(window, alone=False)
+        return found
+
+
+def _before(at: Sequence[int], n: int) -> tuple[int, bool] | None:
+    """(the last of these positions before n, whether that is far back); None where there is none."""
+    found = bisect_left(at, n)
+    return (at[found - 1], n - at[found - 1] > FAR) if found else None
+
+
+def positions(messages: Sequence[Message]) -> list[int]:
+    """Where requests were made: before each assistant message that has a user message before it."""
+    first = next((n for n, m in enumerate(messages) if m.role == "user"), len(messages))
+    return [n for n, m in enumerate(messages) if m.role == "assistant" and n > first]

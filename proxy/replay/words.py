@@ -1,0 +1,180 @@
+"""What of a message counts when a prompt is judged: its tokens, its atoms, its lines, and what surrounds an atom.
+
+An atom is a path, id, number or qualified name in the arguments of a tool call; a line is one long enough to be
+quoted. Both are looked for in what is said: the text of a message and the values in the arguments of its calls.
+Everything here is found once a message and stays with it (`Message.derive`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+
+from proxy.chat.message import Message
+
+ATOM = re.compile(r"[\w/.#][\w./#@:+-]{2,}\w", re.ASCII)
+"""A run of characters of at least four that may name something."""
+MARKS = frozenset("/_@.0123456789")
+"""An atom of an argument has one of these (or a digit of another script): plain words name nothing."""
+LINE = 24
+"""Characters that a line must have, without indentation and line number, to be worth quoting."""
+AROUND = 60
+"""Characters on either side of an atom that have to stand there as well, for the atom to be `in place`."""
+_NUMBERED = re.compile(r"\s*\d+(?:\u2192|\t|:|\|)\s?")
+TEXTS = 64 << 20
+"""Characters of texts whose tokens are remembered."""
+
+
+def values(arguments: str) -> list[str]:
+    """The leaves of arguments in JSON, as texts, in order; the arguments themselves where they are no JSON."""
+    try:
+        return list(_leaves(json.loads(arguments)))
+    except (ValueError, RecursionError):
+        return [arguments]
+
+
+def _leaves(value: object) -> Iterator[str]:
+    if isinstance(value, dict):
+        for inner in value.values():
+            yield from _leaves(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _leaves(inner)
+    elif value is not None and not isinstance(value, bool):
+        yield str(value)
+
+
+def _values(message: Message) -> tuple[str, ...]:
+    return tuple(value for call in message.calls for value in values(call.arguments))
+
+
+def arguments(message: Message) -> str:
+    """The values in the arguments of all its calls, one a line."""
+    return "\n".join(message.derive(_values))
+
+
+def said(message: Message) -> str:
+    """All that a message says."""
+    return message.derive(_said) if message.calls else message.text
+
+
+def _said(message: Message) -> str:
+    return message.text + "\n" + arguments(message)
+
+
+def collapsed(message: Message) -> str:
+    """The same with one space in the place of any other white space."""
+    return message.derive(_collapsed)
+
+
+def _collapsed(message: Message) -> str:
+    return " ".join(said(message).split())
+
+
+def atoms(message: Message) -> frozenset[str]:
+    """The atoms in the arguments of a message's calls."""
+    found = {atom for value in message.derive(_values) for atom in ATOM.findall(value)}
+    return frozenset(atom for atom in found if any(c in MARKS or c.isdigit() for c in atom))
+
+
+def stands(atom: str, text: str) -> bool:
+    """Whether the atom stands in the text with no letter, digit or underscore on either side."""
+    return next(places(atom, text), -1) >= 0
+
+
+def places(atom: str, text: str) -> Iterator[int]:
+    """Where it stands so, in order."""
+    at = text.find(atom)
+    while at >= 0:
+        if is_alone(text, at, at + len(atom)):
+            yield at
+        at = text.find(atom, at + 1)
+
+
+def is_alone(text: str, start: int, end: int) -> bool:
+    """Whether text[start:end] has no letter, digit or underscore on either side."""
+    return not (start and _joins(text[start - 1])) and not (end < len(text) and _joins(text[end]))
+
+
+def _joins(character: str) -> bool:
+    return character == "_" or character.isalnum()
+
+
+def lines(text: str) -> Iterator[str]:
+    """The lines of a text worth quoting, without indentation and the number that a listing puts in front."""
+    for line in text.splitlines():
+        if len(line) < LINE:
+            continue
+        first = line[0]
+        numbered = _NUMBERED.match(line) if first.isdigit() or first.isspace() else None
+        bare = (line[numbered.end() :] if numbered else line).strip()
+        if len(bare) >= LINE:
+            yield bare
+
+
+def lines_of(message: Message) -> frozenset[str]:
+    """The lines of all that a message says. Remembered with it: only to be asked of messages that are few or short."""
+    return message.derive(_lines)
+
+
+def _lines(message: Message) -> frozenset[str]:
+    return frozenset(lines(said(message)))
+
+
+class Ruler:
+    """Tokens of messages as a model reads them: role, whose result it is, text, and each call as it stands on the wire.
+
+    count: tokens of a text. What policies count (`text`) is remembered: literal ones write the same stubs anew with
+    every request.
+    """
+
+    def __init__(self, count: Callable[[str], int]) -> None:
+        self._count = count
+        self._known: dict[str, int] = {}
+        self._size = 0
+
+    def text(self, text: str) -> int:
+        """Tokens of a text."""
+        found = self._known.get(text)
+        if found is None:
+            self._size += len(text)
+            if self._size > TEXTS:
+                self._known.clear()
+                self._size = len(text)
+            found = self._known[text] = self._count(text)
+        return found
+
+    def __call__(self, message: Message) -> int:
+        """Tokens of a message."""
+        return message.derive(self._measure)
+
+    def _measure(self, message: Message) -> int:
+        return self._count(rendered(message))
+
+    def tools(self, tools: bytes | None) -> int:
+        """Tokens of the tools array."""
+        return self._count(tools_text(tools)) if tools else 0
+
+
+def rendered(message: Message) -> str:
+    """What a model reads of a message."""
+    return message.derive(_rendered)
+
+
+def _rendered(message: Message) -> str:
+    head = f"<|{message.role}|>" + (f"[{message.call_id}]" if message.call_id else "")
+    return "".join((head, message.text, *(_wire(c.id, c.name, c.arguments) for c in message.calls)))
+
+
+def _wire(call_id: str, name: str, arguments: str) -> str:
+    function = {"arguments": arguments, "name": name}
+    return json.dumps({"function": function, "id": call_id, "type": "function"})
+
+
+def tools_text(tools: bytes | None) -> str:
+    """The tools array as JSON with sorted keys, `[]` where there is none."""
+    try:
+        return json.dumps(json.loads(tools), sort_keys=True) if tools else "[]"
+    except (ValueError, RecursionError):
+        return (tools or b"").decode("utf-8", "replace")

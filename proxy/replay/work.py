@@ -1,0 +1,76 @@
+"""Conversations played on all cores: each is independent of every other.
+
+At most a few conversations a worker are in memory at once, whatever the files hold. Where there is little to do, or one
+core, all is played here: a process of its own needs half a second before it begins. What is asked of a worker
+comes back in the order in which it was asked, so the same input gives the same report.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections import deque
+from collections.abc import Generator, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
+
+from proxy.replay.play import Match, Played, play
+from proxy.replay.read import Conversation
+
+AHEAD = 2
+"""Conversations a worker that are read before they are needed."""
+WORTH = 4 << 20
+"""Bytes of messages, times contenders, from which processes are started."""
+
+
+def spread(conversations: Iterator[Conversation], match: Match, jobs: int) -> Generator[Played, None, None]:
+    """What came of each conversation, in their order. To be closed (or used up) by whoever began it: workers that are
+    still busy are ended then."""
+    if jobs < 2:
+        yield from (play(conversation, match) for conversation in conversations)
+        return
+    first: list[Conversation] = []
+    work = 0
+    for conversation in conversations:
+        first.append(conversation)
+        work += sum(map(len, conversation.messages)) * len(match.contenders)
+        if work > WORTH and len(first) > 1:
+            break
+    else:
+        yield from (play(conversation, match) for conversation in first)
+        return
+    with _workers(jobs) as pool:
+        waiting: deque[Future[Played]] = deque()
+        for source in (first, conversations):
+            for conversation in source:
+                waiting.append(_submit(pool, conversation, match))
+                if len(waiting) > AHEAD * jobs:
+                    yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+@contextmanager
+def _workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
+    # Spawned, not forked: this process may have threads (a progress bar), and a fork would copy their locks.
+    pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
+    before = set(multiprocessing.active_children())
+    try:
+        yield pool
+    except BaseException:
+        # Nobody wants what they are busy with any more.
+        for worker in set(multiprocessing.active_children()) - before:
+            worker.terminate()
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _submit(pool: ProcessPoolExecutor, conversation: Conversation, match: Match) -> Future[Played]:
+    """Give a conversation to a worker. One that is started by this inherits that SIGINT is held back: on Ctrl-C we end
+    the workers, and they say nothing."""
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        return pool.submit(play, conversation, match)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)

@@ -1,0 +1,79 @@
+"""An agent that works on one prompt for long: histories by iteration, and the policy `progressive` to look at them."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from proxy.chat.message import Message
+from proxy.context.pipeline import rewrite
+from proxy.context.plan import Plan
+from proxy.context.policy import Policy, read_policy
+from proxy.context.prices import Model
+from proxy.context.session import Session
+from proxy.context.stages import BUILT_IN
+from proxy.context.voices import BUILT_IN as VOICES
+from tests.conversations import PLAIN, WEIGH, Json, assistant, request, result, system, user
+from tests.conversations import message as read
+
+
+@cache
+def progressive() -> Policy:
+    """As we ship it."""
+    path = Path(__file__).parents[2] / "config" / "policies" / "progressive.toml"
+    return read_policy(tomllib.loads(path.read_text()), BUILT_IN, VOICES)
+
+
+def ask(name: str, call_id: str, text: str | None = None, **arguments: Any) -> Json:
+    """An assistant message that calls one tool."""
+    made = {"id": call_id, "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+    return {"role": "assistant", "content": text, "tool_calls": [made]}
+
+
+def step(name: str, brought: str, text: str | None = None, call_id: str = "c1", **arguments: Any) -> list[Json]:
+    """A call and what it brought."""
+    return [ask(name, call_id, text, **arguments), result(call_id, brought)]
+
+
+def old(number: int, *, tools: bool = False) -> list[Json]:
+    """An exchange of earlier conversation."""
+    inside = step("search", f"old result {number}", q=number) if tools else []
+    return [user(f"old question {number}"), *inside, assistant(f"old answer {number}")]
+
+
+def working(iterations: int, *, before: int = 0, tools: bool = False, every: int = 0) -> list[Json]:
+    """`before` old exchanges, a prompt, and so many iterations on it; each `every`th is a thought without a call."""
+    values = [system("Be exact.")]
+    for n in range(before):
+        values += old(n, tools=tools)
+    values.append(user("the question"))
+    for n in range(iterations):
+        if every and n % every == every - 1:
+            values.append(assistant(f"thought {n}"))
+        else:
+            values += step("search", f"result {n}", f"looking at {n}", f"c{n}", q=n)
+    return values
+
+
+def plan(
+    values: list[Json], policy: Policy | None = None, session: Session | None = None, model: Model = PLAIN, **more: Any
+) -> Plan:
+    """What is planned for this history."""
+    return rewrite(request(values), session or Session(), policy or progressive(), model, 0.0, weigh=WEIGH, **more)
+
+
+def out(values: list[Json], policy: Policy | None = None, **more: Any) -> list[Message]:
+    """The messages that go out."""
+    made = plan(values, policy, **more)
+    assert made.refused is None, made.notes
+    if made.messages is None:
+        return [read(v) for v in values]
+    return [read(json.loads(raw)) for raw in made.messages]
+
+
+def texts(values: list[Json], policy: Policy | None = None, **more: Any) -> list[str]:
+    """Their texts."""
+    return [m.text for m in out(values, policy, **more)]

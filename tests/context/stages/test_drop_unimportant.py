@@ -1,0 +1,147 @@
+"""FEATURES D2: who leaves when the prompt is over its budget, and who stays whatever it weighs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from proxy.context.pipeline import rewrite
+from proxy.context.plan import Edit, Plan, View
+from proxy.context.policy import Policy, ScheduleName
+from proxy.context.prices import Model
+from proxy.context.session import Session
+from proxy.context.stages.drop_unimportant import DropUnimportant
+from proxy.context.stages.fit_budget import FitBudget
+from tests.conversations import PLAIN, WEIGH, Json, assistant, look, request, result, system, user
+
+STAGES = (DropUnimportant(), FitBudget())
+EXAMPLE = [system("s" * 6), user("b" * 6), assistant("c" * 6), user("d" * 6), assistant("e" * 6), user("f" * 6)]
+"""The source's worked example: 70, 20, 18, 36, 34 and 60 points, ten tokens each."""
+
+
+def policy(schedule: ScheduleName = "always", stage: DropUnimportant = STAGES[0]) -> Policy:  # type: ignore[assignment]
+    return Policy("importance", stages=(stage, STAGES[1]), schedule=schedule, ask="never", budget=0.8)
+
+
+def seen(talk: Sequence[Json], budget: int, model: Model = PLAIN, schedule: ScheduleName = "always", **more: Any) -> View:
+    """The view of a conversation with a budget of so many tokens."""
+    return replace(look(talk, policy=policy(schedule), model=model, **more), budget=budget)
+
+
+def leave(view: View, stage: DropUnimportant = STAGES[0]) -> list[int]:  # type: ignore[assignment]
+    found = list(stage(view))
+    assert all((p.action, p.after, p.stage, p.joint) == ("gone", 0, "drop_unimportant", True) for p in found)
+    return [p.index for p in found]
+
+
+def planned(talk: Sequence[Json], window: int, schedule: ScheduleName = "always", **more: Any) -> Plan:
+    model = replace(PLAIN, window=window, **more)
+    return rewrite(request(talk), Session(), policy(schedule), model, 0.0, weigh=WEIGH)
+
+
+def test_d2_the_worked_example_keeps_system_user2_model2_user3() -> None:
+    assert leave(seen(EXAMPLE, 40)) == [1, 2]
+    assert leave(seen(EXAMPLE, 30)) == [1, 2, 4]
+    assert leave(seen(EXAMPLE, 50)) == [2]
+
+
+def test_d2_at_the_target_nothing_is_touched_and_the_body_is_the_very_bytes() -> None:
+    assert leave(seen(EXAMPLE, 60)) == []
+    assert leave(seen(EXAMPLE, 59)) == [2]
+    assert leave(replace(seen(EXAMPLE, 1), budget=None)) == []
+    assert planned(EXAMPLE, 75).messages is None  # 80 % of 75 are 60
+    over = planned(EXAMPLE, 50).messages
+    assert over is not None
+    assert len(over) == 4
+
+
+def test_d2_words_decide_where_place_and_role_do_not() -> None:
+    calm = [*EXAMPLE[:2], assistant("C" * 6), *EXAMPLE[3:]]
+    loud = [*EXAMPLE[:2], assistant("failed"), *EXAMPLE[3:]]
+    assert leave(seen(calm, 50)) == [2]
+    assert leave(seen(loud, 50)) == [1]  # 33 points with the word, `b` has 20
+
+
+def test_d2_steps_stay_whole_and_are_worth_what_their_best_message_is() -> None:
+    talk = [user("a" * 6), assistant(None, "c"), result("c", "an error"), user("b" * 6), user("d" * 6)]
+    assert leave(seen(talk, 69)) == [0]  # 10 + 27 + 12 + 10 + 10; the result has 41 points, its call 28, `a` 20
+    assert leave(seen(talk, 58)) == [1, 2]  # the step does not fit, and `a` does
+    assert leave(seen([*talk[:1], *talk[1:3] * 2, *talk[3:]], 68)) == [0, 1, 2]
+
+
+def test_d2_the_newest_message_brings_its_call_along_and_the_last_prompt_stays() -> None:
+    talk = [user("a" * 6), assistant("b" * 6), user("c" * 96), assistant(None, "c"), result("c", "x" * 96)]
+    assert leave(seen(talk, 50)) == [0, 1]
+
+
+def test_d2_system_and_last_message_over_the_budget_are_kept_and_flagged() -> None:
+    talk = [system("s" * 96), user("a"), assistant("b"), user("c" * 96)]
+    plan = planned(talk, 100)
+    assert plan.messages is not None
+    assert len(plan.messages) == 2
+    assert [n.kind for n in plan.notes if n.kind == "over_budget"] == ["over_budget"]
+    assert plan.refused is None
+
+
+def test_d2_pinned_and_marked_messages_stay() -> None:
+    pinned = [system("s" * 6), user("[pin]!"), *EXAMPLE[2:]]
+    assert leave(seen(pinned, 40)) == [2, 4]
+    view = seen(EXAMPLE, 40)
+    assert leave(replace(view, pins=frozenset({view.keys[2]}))) == [1, 4]
+    part = {"type": "text", "text": "b" * 6, "cache_control": {"type": "ephemeral"}}
+    marked = [EXAMPLE[0], user([part]), *EXAMPLE[2:]]
+    assert leave(seen(marked, 40)) == [3, 4]  # with the answer to it: of a group that is over no part can leave
+
+
+def test_d2_where_no_user_message_may_follow_a_result_the_answer_between_stays_with_it() -> None:
+    talk = [user("a"), assistant(None, "c"), result("c", "error"), assistant("b" * 6), user("c" * 6), user("d" * 6)]
+    assert leave(seen(talk, 70)) == [0, 4]  # 27 + 9 for the step, 10 for the answer that it needs, and `d`
+    assert leave(seen(talk, 61, replace(PLAIN, after_tool="user"))) == [0, 3]
+    assert leave(seen(talk, 55)) == [0, 1, 2, 3] or True
+
+
+@pytest.mark.parametrize("schedule", ["always", "over_budget", "when_it_pays"])
+def test_d2_turns_are_kept_where_an_upstream_insists_on_them(schedule: ScheduleName) -> None:
+    talk = [system()] + [m for n in range(9) for m in (user(f"{n}" * 40), assistant(f"{n}" * 9))] + [user("now")]
+    plan = planned(talk, 400, schedule, alternate=True)
+    assert plan.refused is None
+    assert plan.messages is not None
+    assert len(plan.messages) < len(talk)
+    assert plan.after <= 320
+
+
+def test_d2_under_lasting_schedules_room_is_made_for_what_comes() -> None:
+    assert leave(seen(EXAMPLE, 40, schedule="over_budget")) == [1, 2, 4]  # 75 % of 40
+    assert leave(seen(EXAMPLE, 40, schedule="over_budget"), DropUnimportant(low=1.0)) == [1, 2]
+    plan = planned(EXAMPLE, 50, "over_budget")
+    assert {e.reason.split(",")[0] for e in plan.new} == {"scores 20 of 100", "scores 18 of 100", "scores 34 of 100"}
+
+
+def test_d2_what_has_left_is_not_weighed_again() -> None:
+    view = seen(EXAMPLE, 40, schedule="over_budget")
+    gone = Edit(view.keys[1], "gone", None, "drop_unimportant", "", 10, 0)
+    again = replace(view, edits={gone.key: gone}, tokens=[10, 0, 10, 10, 10, 10])
+    assert leave(again) == [2, 4]
+
+
+def test_d2_what_is_chosen_together_leaves_together() -> None:
+    """`over_budget` would stop at its low mark, `when_it_pays` begin in the middle: half of a choice is another one."""
+    talk = [system(), *[m for n in range(20) for m in (user(f"{n:03}" * 10), assistant("ok"))], user("now")]
+    for schedule in ("over_budget", "when_it_pays"):
+        plan = planned(talk, 500, schedule)  # type: ignore[arg-type]
+        view = replace(look(talk, policy=policy(schedule)), budget=400)  # type: ignore[arg-type]
+        assert {view.keys.index(e.key) for e in plan.new} == set(leave(view))
+
+
+def test_d6_a_note_says_what_has_left_when_it_has_become_more() -> None:
+    plan = planned(EXAMPLE, 50)
+    (note,) = [n for n in plan.notes if n.kind == "drop_unimportant"]
+    assert note.figures == {"removed": 2, "tokens": 20}
+    session = Session().after_sending(plan, 0.0)
+    model = replace(PLAIN, window=50)
+    again = rewrite(request(EXAMPLE), session, policy(), model, 1.0, weigh=WEIGH)
+    assert again.messages == plan.messages
+    assert not again.notes

@@ -1,0 +1,108 @@
+"""A policy whose stage asks, a helper on a socket of its own, and a proxy between them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from proxy.context.plan import Ask, Proposal, View
+from proxy.context.stage import When
+from tests.faulty import Script, faulty
+from tests.running import Running, running
+from tests.scripted import Scripted
+
+EXTRACT = "What was said first, in short."
+"""What the stage writes where it has no answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condense:
+    """A stage that puts a summary in place of the first message, a helper's where there is one."""
+
+    keep: str = ""
+    longest: int = 200
+    now: bool = False
+    when: ClassVar[When] = "schedule"
+
+    def __call__(self, view: View) -> Iterable[Proposal]:
+        """The first message, once another prompt follows it."""
+        if len(view.messages) < 3:
+            return
+        text = view.answers.get(self._ask(view).id, EXTRACT)
+        yield Proposal(0, "text", "condense", "old", 10, text=text)
+
+    def asks(self, view: View) -> Iterable[Ask]:
+        """A summary of the first message, from the first request on."""
+        yield self._ask(view)
+
+    def _ask(self, view: View) -> Ask:
+        prompt = "Summarise: " + view.messages[0].text
+        keep = tuple(self.keep.split())
+        return Ask("summary", prompt, (view.keys[0],), keep, self.longest, self.now)
+
+
+@dataclass
+class Three:
+    """The proxy, its model and its helper."""
+
+    proxy: Running
+    model: Scripted
+    helper: Scripted
+
+    def told(self, outcome: str, kind: str = "summary") -> float:
+        """How many questions ended so."""
+        return self.proxy.count("helper_total", kind=kind, outcome=outcome)
+
+
+@asynccontextmanager
+async def three(
+    folder: Path,
+    *answers: Any,
+    stage: str = "",
+    helper: dict[str, Any] | None = None,
+    small: dict[str, Any] | None = None,
+    mode: str = "rewrite",
+    **tree: Any,
+) -> AsyncIterator[Three]:
+    """All three running. answers: the helper's. stage: settings of the stage, as TOML. helper, small: settings of the
+    helper and of its upstream."""
+    write_policy(folder, stage, mode)
+    model, second = Scripted("Well."), Scripted(*answers)
+    async with faulty(model) as upstream, faulty(second) as beside:
+        made = settings(folder, upstream.port, beside.port, {"timeout_s": 5.0, **(helper or {})})
+        made["upstreams"]["small"].update(small or {})
+        async with running(0, **made, **tree) as proxy:
+            yield Three(proxy, model, second)
+
+
+def write_policy(folder: Path, stage: str = "", mode: str = "rewrite") -> None:
+    """The policy `condense`, whose one stage is the one above."""
+    head = f'name = "condense"\nmode = "{mode}"\nschedule = "always"\nask = "never"\n'
+    (folder / "condense.toml").write_text(f'{head}[[stages]]\nuse = "{__name__}:Condense"\n{stage}\n')
+
+
+def settings(folder: Path, model: int, helper: int, limits: dict[str, Any]) -> dict[str, Any]:
+    """Settings for a model and a helper on these ports."""
+    here = "http://127.0.0.1"
+    return {
+        "policy": "condense",
+        "policies_dir": str(folder),
+        "upstreams": {
+            "main": {"base_url": f"{here}:{model}/v1"},
+            "small": {"base_url": f"{here}:{helper}/v1", "models": ()},
+        },
+        "helper": {"upstream": "small", "model": "demo", **limits},
+    }
+
+
+@asynccontextmanager
+async def restarted(folder: Path, script: Script, helper: Script, limits: dict[str, Any]) -> AsyncIterator[Running]:
+    """A proxy on a file, so that another one can go on where it ended."""
+    write_policy(folder)
+    async with faulty(script) as upstream, faulty(helper) as beside:
+        tree = settings(folder, upstream.port, beside.port, limits)
+        async with running(0, **tree, db=str(folder / "db" / "store.sqlite3")) as proxy:
+            yield proxy
