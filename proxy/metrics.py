@@ -86,6 +86,17 @@ class Metrics:
             "upstream_truncated_total", (), "Streams that ended without an end."
         )
         self.client_gone_total = self._counter("client_gone_total", (), "Clients that left before their answer ended.")
+        self._of_helpers()
+        self.live_threads = self._gauge("live_threads", "Threads whose state is in memory.")
+        self.message_cache_bytes = self._gauge("message_cache_bytes", "Memory taken by messages already read.")
+        self.store_queue = self._gauge("store_queue", "Transactions waiting to be written.")
+        self.swallowed_total = self._counter(
+            "swallowed_total", ("where",), "Faults of the proxy's own that a request was kept from noticing."
+        )
+        # Memory, file descriptors and processor time of this process, read when asked for.
+        ProcessCollector(namespace=NAMESPACE, registry=self.registry)
+
+    def _of_helpers(self) -> None:
         self.helper_total = self._counter(
             "helper_total",
             ("kind", "outcome"),
@@ -97,14 +108,6 @@ class Metrics:
         self.helper_tokens_total = self._counter(
             "helper_tokens_total", ("kind",), "Tokens of prompts and answers of helper models."
         )
-        self.live_threads = self._gauge("live_threads", "Threads whose state is in memory.")
-        self.message_cache_bytes = self._gauge("message_cache_bytes", "Memory taken by messages already read.")
-        self.store_queue = self._gauge("store_queue", "Transactions waiting to be written.")
-        self.swallowed_total = self._counter(
-            "swallowed_total", ("where",), "Faults of the proxy's own that a request was kept from noticing."
-        )
-        # Memory, file descriptors and processor time of this process, read when asked for.
-        ProcessCollector(namespace=NAMESPACE, registry=self.registry)
 
     def label(self, kind: str, value: object) -> str:
         """The value itself while it is known or among the first 50 of its kind, `other` after that."""
