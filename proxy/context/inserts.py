@@ -8,6 +8,7 @@ written there once and kept where it is, since an insert that moves along is pai
 from __future__ import annotations
 
 from proxy.chat.message import Message
+from proxy.context import front
 from proxy.context.plan import Insert, View
 from proxy.context.policy import Policy
 from proxy.context.session import Session
@@ -16,34 +17,15 @@ from proxy.memory import state
 
 def inserts(view: View, session: Session, policy: Policy, edits: int) -> tuple[list[Insert], bool]:
     """(the inserts of this request, whether the model is asked for a STATE block). edits: how many are in force."""
-    found: list[Insert] = []
-    asked = may_ask(view) and _wants(policy, session, edits)
     if policy.state_place == "system":
-        if asked or policy.ask == "always":
-            found.append(Insert("system", "guidelines", "\n\n" + (policy.guidelines or state.guidelines())))
-        if session.state:
-            found.append(Insert("system", "state", "\n\n" + state.anchor(session.state)))
-        if asked:
-            found.append(Insert("system", "ask", "\n\n" + state.ask()))
-        return found, asked
+        return front.system_inserts(view.request, session, policy, edits)
+    found: list[Insert] = []
+    asked = front.may_ask(view.request) and front.wants(policy, session, edits)
     if edits and session.state and not _stands(view, session.state):
         found.append(Insert("tail", "state", "\n\n" + state.recap(session.state), kept=True))
     if asked:
         found.append(Insert("tail", "ask", "\n\n" + state.ask()))
     return found, asked
-
-
-def may_ask(view: View) -> bool:
-    """Whether a STATE block can be asked for: one free text is expected, and the turn is the model's."""
-    last = view.messages[-1]
-    return view.request.plain and (last.role == "user" or last.is_result)
-
-
-def _wants(policy: Policy, session: Session, edits: int) -> bool:
-    """`when_needed`: something has left the prompt since the model was last asked, once per batch of edits."""
-    if policy.ask == "when_needed":
-        return edits > session.asked_at
-    return policy.ask == "always"
 
 
 def _stands(view: View, text: str) -> bool:
@@ -76,5 +58,4 @@ def _takes_text(message: Message) -> bool:
 def system_target(view: View) -> int | None:
     """The leading system message, None where the client sent none: then everything goes to the tail (FEATURES.md
     A9)."""
-    first = view.messages[0]
-    return 0 if first.is_system and first.shape in ("string", "parts") else None
+    return 0 if front.takes_texts(view.request) else None

@@ -52,28 +52,18 @@ def rewrite(
     """
     keys = key.chain("", request.messages) if keys is None else keys
     policy = for_model(policy, model)
-
-    def looked_at(session: Session) -> View:
-        return view.build(
-            request,
-            keys,
-            session,
-            policy,
-            model,
-            now,
-            weigh,
-            strategy,
-            strategies or [strategy] * len(keys),
-            times or [now] * len(keys),
-            found,
-            relevance,
-            options,
-        )
-
-    seen = looked_at(session)
+    strategies, times = strategies or [strategy] * len(keys), times or [now] * len(keys)
+    more = (policy, model, now, weigh, strategy, strategies, times, found, relevance, options)
+    seen = view.build(request, keys, session, *more)
     if over := _over(seen, policy):
         session = replace(session, edits={k: e for k, e in session.edits.items() if k not in over})
-        seen = looked_at(session)
+        seen = view.build(request, keys, session, *more)
+    return _rewritten(seen, session, policy, model, now, frozen=frozen)
+
+
+def _rewritten(seen: View, session: Session, policy: Policy, model: Model, now: float, *, frozen: bool) -> Plan:
+    """The plan for what is seen."""
+    keys = seen.keys
     edits = dict(seen.edits)
     notes: list[Note] = []
     if policy.literal or (session.may_edit and not frozen):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from proxy.chat import key
 from proxy.chat.dialects import completions
 from proxy.chat.message import Message
 from proxy.context.plan import Edit, Insert
 from proxy.context.rules import Out
-from proxy.context.view import mark
+from proxy.context.view import mark, with_texts
 
 
 def edited(message: Message, edit: Edit | None) -> bytes | None:
@@ -88,7 +87,7 @@ def render(
             raw = completions.with_appended(raw, insert.text)
             text += insert.text
             if insert.place == "system":
-                mark_bytes = key.form(mark_bytes + insert.text.encode("utf-8", "surrogatepass"))
+                mark_bytes = with_texts(mark_bytes, [insert.text])
         calls = bool(message.calls) and not (edit and edit.action == "text_only")
         made.add(raw, mark_bytes, whole[n] if edit is None else edit.after, Out(message, text, calls))
     if after:

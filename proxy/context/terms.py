@@ -21,7 +21,7 @@ K1 = 1.2
 B = 0.75
 READ = 20_000
 """Characters of a message that are read for terms: what a long listing is about stands at its beginning."""
-NAMES = 16
+NAMES = 10
 """Names of a message by which mentions of it are counted: its first ones, since a call's arguments come first."""
 
 _WORD = re.compile(r"[^\W_]{2,40}")

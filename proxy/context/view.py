@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from proxy.chat import group, key
 from proxy.chat.message import Message, Request
 from proxy.chat.tokens import Weigh
+from proxy.context.front import system_texts
 from proxy.context.plan import Edit, Found, View
 from proxy.context.policy import Policy
 from proxy.context.prices import Model
@@ -33,25 +34,9 @@ def build(
 ) -> View:
     """The View of a request. Literal policies begin from the client's own history, all others from their old edits."""
     messages = request.messages
-    edits: dict[bytes, Edit] = {}
-    old = {} if policy.literal else session.edits
-    whole: list[int] = []
-    tokens: list[int] = []
-    requests: list[int] = []
-    count = 0
-    # One pass: this runs over the whole history with every request.
-    for message, k in zip(messages, keys, strict=True):
-        size = weigh(message)
-        whole.append(size)
-        edit = old.get(k) if old and not message.is_system else None
-        if edit is not None:
-            edits[k] = edit
-            size = edit.after
-        tokens.append(size)
-        if message.role == "assistant":
-            count += 1
-        requests.append(count)
+    edits, whole, tokens, requests = _counted(messages, keys, {} if policy.literal else session.edits, weigh)
     groups = group.groups(messages, keys, policy.observation)
+    front = system_texts(request, session, policy)
     head = weigh.head(request.tools)
     window = session.limit or policy.window_of(model)
     return View(
@@ -65,7 +50,9 @@ def build(
         groups=groups,
         active=groups[-1].start if groups else 0,
         head=head,
-        cached=_cached(messages, keys, edits, tokens, head, session, model, now),
+        cached=_cached(
+            messages, keys, edits, tokens, head, session, model, now, system_texts(request, session, policy)
+        ),
         requests=requests,
         model=model,
         budget=int(window * policy.budget) if window else None,
@@ -88,6 +75,32 @@ def build(
     )
 
 
+def _counted(
+    messages: Sequence[Message], keys: Sequence[bytes], old: Mapping[bytes, Edit], weigh: Weigh
+) -> tuple[dict[bytes, Edit], list[int], list[int], list[int]]:
+    """(edits in force here; tokens of each message as it came, and as it goes out; answers up to each).
+
+    One pass: this runs over the whole history with every request.
+    """
+    edits: dict[bytes, Edit] = {}
+    whole: list[int] = []
+    tokens: list[int] = []
+    requests: list[int] = []
+    count = 0
+    for message, k in zip(messages, keys, strict=True):
+        size = weigh(message)
+        whole.append(size)
+        edit = old.get(k) if old and not message.is_system else None
+        if edit is not None:
+            edits[k] = edit
+            size = edit.after
+        tokens.append(size)
+        if message.role == "assistant":
+            count += 1
+        requests.append(count)
+    return edits, whole, tokens, requests
+
+
 def _observed(message: Message, policy: Policy) -> bool:
     return bool(policy.observation and message.role == "user" and policy.observation.search(message.text))
 
@@ -102,6 +115,13 @@ def mark(message: Message, edit: Edit | None) -> bytes:
     )
 
 
+def with_texts(mark: bytes, texts: Sequence[str]) -> bytes:
+    """The mark of a message that has these texts behind it, as the system prompt of literal policies has."""
+    for text in texts:
+        mark = key.form(mark + text.encode("utf-8", "surrogatepass"))
+    return mark
+
+
 def _cached(
     messages: Sequence[Message],
     keys: Sequence[bytes],
@@ -111,6 +131,7 @@ def _cached(
     session: Session,
     model: Model,
     now: float,
+    front: Sequence[str],
 ) -> int:
     """Tokens at the front that the provider's cache should hold, if the prompt went out as the View has it.
 
@@ -127,7 +148,10 @@ def _cached(
             edit = None if message.is_system else edits.get(k)
             if edit is not None and edit.action == "gone":
                 continue
-            if next(sent, None) != mark(message, edit):
+            mine = mark(message, edit)
+            if front and message is messages[0]:
+                mine = with_texts(mine, front)
+            if next(sent, None) != mine:
                 break
             same += size
     else:

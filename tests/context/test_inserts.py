@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from proxy.context.inserts import inserts, may_ask, system_target, tail_target
+from proxy.context.front import may_ask
+from proxy.context.inserts import inserts, system_target, tail_target
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Edit, Insert, Plan
 from proxy.context.policy import Policy
@@ -101,7 +102,7 @@ def test_always_and_never_are_settings() -> None:
     ],
 )
 def test_a_state_can_be_asked_for_where_one_free_text_is_expected(more: Json, values: list[Json], may: bool) -> None:
-    assert may_ask(look(values, **more)) is may
+    assert may_ask(look(values, **more).request) is may
 
 
 # Where it goes.

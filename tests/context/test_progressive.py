@@ -104,9 +104,7 @@ def test_b6_a_note_that_went_out_is_remembered() -> None:
     assert [i.source for _, i in first.placed] == ["warn_of_loops"]
     then = Session().after_sending(first, 0.0)
     assert then.said == {"theme_loop": 3}
-    assert [i.said for _, i in plan(values, session=then).placed] == [("repeated_planning", 3)] or not plan(
-        values, session=then
-    ).placed
+    assert plan(values, session=then).placed == ()
 
 
 def test_b3_other_schedules_make_the_same_window_when_it_is_time() -> None:

@@ -9,8 +9,7 @@ from proxy.errors import ConfigError
 
 CHANGES = (
     "echo a > b", "cat >> log <<'EOF'\nx\nEOF", "sed -i 's/a/b/' x.py", "rm -rf build", "git commit -m x", "mv a b",
-    "cd /x && git checkout -- y.py", "pip install numpy",
-    "python -c \"open('a','w').write('b')\"", "tee x", "npm ci",
+    "cd /x && git checkout -- y.py", "pip install numpy", "python -c \"open('a','w').write('b')\"", "tee x", "npm ci",
 )  # fmt: skip
 LOOKS = (
     "ls -la", "grep -rn 'a -> b' src 2>/dev/null", "cat x.py 2>&1 | head", "git log --oneline", "git diff HEAD",

@@ -108,10 +108,12 @@ class CompressLevels:
         """Tokens per level as they go out; of new edits, what they made of how much (FEATURES.md E9)."""
         ladder = self._decide(view)
         used = dict.fromkeys(LEVELS, 0.0)
-        for step, level in zip(ladder.layout.steps, ladder.levels, strict=True):
-            for n in range(step.start, step.end):
-                edit = None if view.messages[n].is_system else edits.get(view.keys[n])
-                used[LEVELS[level]] += view.whole[n] if edit is None else edit.after
+        for i, (step, level) in enumerate(zip(ladder.layout.steps, ladder.levels, strict=True)):
+            size = sum(view.whole[step.start : step.end])
+            for n in range(step.start, step.end) if ladder.layout.kinds[i] != "system" else ():
+                if view.keys[n] in edits:
+                    size += edits[view.keys[n]].after - view.whole[n]
+            used[LEVELS[level]] += size
         yield Note("levels", ", ".join(f"{name} {size:.0f}" for name, size in used.items()), used)
         if used["permanent"] > self._budget(view, self.permanent):
             yield Note("over_level", f"permanent: {used['permanent']:.0f} tokens, of which nothing may be compressed")

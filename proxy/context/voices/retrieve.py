@@ -78,7 +78,7 @@ class Retrieve:
             if len(seen) == self.items:
                 return
             text = quoted(item)
-            size = view.weigh.count(text)
+            size = last.derive(lambda _, text=text: view.weigh.count(text), ("count", view.weigh, text))  # type: ignore[misc]
             if item.key in seen or size > room:
                 continue
             seen.add(item.key)

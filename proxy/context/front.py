@@ -1,0 +1,52 @@
+"""What literal policies put behind the system prompt: guidelines, the Global Anchor, the asking for a new one.
+
+Known before anything else is, since it stands in front of all of it: whoever predicts what the provider's cache holds
+needs it as much as whoever writes it.
+"""
+
+from __future__ import annotations
+
+from proxy.chat.message import Request
+from proxy.context.plan import Insert
+from proxy.context.policy import Policy
+from proxy.context.session import Session, cuts
+from proxy.memory import state
+
+
+def system_inserts(request: Request, session: Session, policy: Policy, edits: int) -> tuple[list[Insert], bool]:
+    """(what goes behind the system prompt, whether the model is asked for its state). edits: how many are in force."""
+    found: list[Insert] = []
+    asked = may_ask(request) and wants(policy, session, edits)
+    if asked or policy.ask == "always":
+        found.append(Insert("system", "guidelines", "\n\n" + (policy.guidelines or state.guidelines())))
+    if session.state:
+        found.append(Insert("system", "state", "\n\n" + state.anchor(session.state)))
+    if asked:
+        found.append(Insert("system", "ask", "\n\n" + state.ask()))
+    return found, asked
+
+
+def system_texts(request: Request, session: Session, policy: Policy) -> list[str]:
+    """The texts that will stand behind the system prompt of this request; none where there is no system prompt."""
+    if policy.state_place != "system" or session.stopped is not None or not takes_texts(request):
+        return []
+    return [insert.text for insert in system_inserts(request, session, policy, cuts(session.edits))[0]]
+
+
+def takes_texts(request: Request) -> bool:
+    """Whether the client sent a leading system message that a text can be appended to (FEATURES.md A9)."""
+    first = request.messages[0]
+    return first.is_system and first.shape in ("string", "parts")
+
+
+def may_ask(request: Request) -> bool:
+    """Whether a STATE block can be asked for: one free text is expected, and the turn is the model's."""
+    last = request.messages[-1]
+    return request.plain and (last.role == "user" or last.is_result)
+
+
+def wants(policy: Policy, session: Session, edits: int) -> bool:
+    """`when_needed`: something has left the prompt since the model was last asked, once per batch of edits."""
+    if policy.ask == "when_needed":
+        return edits > session.asked_at
+    return policy.ask == "always"

@@ -1,0 +1,192 @@
+"""FEATURES D4: what is older than the last messages becomes one sentence, or what a helper model says of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from proxy.chat.dialects.completions import read_message
+from proxy.context.events import events
+from proxy.context.pipeline import rewrite
+from proxy.context.plan import Ask, Plan, View
+from proxy.context.policy import Policy, ScheduleName
+from proxy.context.prices import Model
+from proxy.context.session import Session
+from proxy.context.stages.fit_budget import FitBudget
+from proxy.context.stages.summarize_old import SummarizeOld
+from tests.conversations import PLAIN, WEIGH, Json, assistant, look, request, result, system, user
+
+STAGE = SummarizeOld(only_over=False)
+SENTENCE = "Previous 50 turns: 25 user messages, 25 model responses, 10 tool calls"
+OLD = [m for n in range(25) for m in (
+    [user(f"question {n}"), assistant(f"answer {n}", "c"), result("c", "found")] if n < 10
+    else [user(f"question {n}"), assistant(f"answer {n}")]
+)]  # fmt: skip
+NEW = [m for n in range(5) for m in (user(f"new {n}"), assistant(f"so {n}"))]
+TALK = [system(), *OLD, *NEW, user("now")]
+
+
+def policy(stage: SummarizeOld = STAGE, schedule: ScheduleName = "always") -> Policy:
+    return Policy("summarize", stages=(stage, FitBudget()), schedule=schedule, ask="never")
+
+
+def planned(
+    talk: Sequence[Json],
+    stage: SummarizeOld = STAGE,
+    schedule: ScheduleName = "always",
+    session: Session | None = None,
+    model: Model = PLAIN,
+) -> Plan:
+    return rewrite(request(talk), session or Session(), policy(stage, schedule), model, 0.0, weigh=WEIGH)
+
+
+def out(plan: Plan) -> list[tuple[str, str]]:
+    """Role and text of each message that goes out."""
+    assert plan.refused is None
+    assert plan.messages is not None
+    return [(m.role, m.text) for m in map(read_message, plan.messages)]
+
+
+def counted(text: str) -> int:
+    """How many messages the sentences in a text stand for: each call has one result."""
+    found = re.findall(r"Previous (\d+) turns: \d+ user messages, \d+ model responses, (\d+) tool calls", text)
+    return sum(int(turns) + int(calls) for turns, calls in found)
+
+
+def asked(talk: Sequence[Json], stage: SummarizeOld = STAGE, **more: Any) -> tuple[View, list[Ask]]:
+    view = look(talk, policy=policy(stage), **more)
+    return view, list(stage.asks(view))
+
+
+def test_d4_the_old_become_the_sources_sentence_behind_the_first_user_message_that_stays() -> None:
+    told = out(planned([system(), *OLD, *NEW[:-1]], SummarizeOld(keep=9, only_over=False)))
+    assert told == [
+        ("system", "Be brief."), ("user", "new 0\n\n" + SENTENCE), *((m["role"], m["content"]) for m in NEW[1:-1]),
+    ]  # fmt: skip
+
+
+def test_d4_the_prompt_that_the_last_messages_belong_to_stays_and_bears_it() -> None:
+    told = out(planned(TALK))
+    assert told[1] == ("user", "new 0\n\n" + SENTENCE)
+    assert [t for _, t in told[2:]] == [*(m["content"] for m in NEW[1:]), "now"]
+    steps = [m for n in range(12) for m in (assistant(None, "c"), result("c", f"result {n} of the call"))]
+    agent = out(planned([user("do it"), *steps]))
+    assert agent[0] == ("user", "do it\n\nPrevious 7 turns: 0 user messages, 7 model responses, 7 tool calls")
+    assert len(agent) == 11
+
+
+def test_d4_no_step_is_cut() -> None:
+    calls = [assistant(None, "a", "b"), result("a", "x" * 90), result("b", "x" * 90)]
+    told = out(planned([user("go"), *calls * 4], SummarizeOld(keep=4, only_over=False)))
+    assert [r for r, _ in told] == ["user", *["assistant", "tool", "tool"] * 2]
+
+
+@pytest.mark.parametrize("talk", [[], [assistant("Welcome!")], [assistant("a", "c"), result("c", "r")] * 9])
+def test_d4_where_there_is_nothing_old_or_nobody_to_say_so_all_stays(talk: list[Json]) -> None:
+    assert planned([*talk, user(None)]).messages is None
+    assert planned([*talk, user("now")], SummarizeOld(keep=100, only_over=False)).messages is None
+
+
+def test_d4_a_sentence_no_shorter_than_what_it_is_of_leaves_the_messages() -> None:
+    assert planned([user("hello"), assistant("hi"), *NEW, user("now")]).messages is None
+    assert planned([user("hello" * 20), assistant("hi"), *NEW, user("now")]).messages is not None
+
+
+def test_d4_pinned_messages_stay_and_so_does_what_they_need() -> None:
+    talk = [user("first " * 30), assistant(None, "c"), result("c", "r"), assistant("done"), *NEW, user("now")]
+    view = look(talk, policy=policy())
+    pinned = Session(pins=frozenset({view.keys[2]}))
+    told = out(planned(talk, session=pinned))
+    sentence = "Previous 1 turns: 1 user messages, 0 model responses, 0 tool calls"
+    assert [t for _, t in told[:4]] == ["", "r", "done", "new 0\n\n" + sentence]
+
+
+def test_d4_by_default_it_acts_only_over_the_budget() -> None:
+    size = look(TALK).total
+    at = replace(PLAIN, window=-(-size * 10 // 8))
+    assert planned(TALK, SummarizeOld(), model=at).messages is None
+    assert planned(TALK, SummarizeOld(), model=replace(PLAIN, window=size)).messages is not None
+    assert planned(TALK, SummarizeOld()).messages is None
+
+
+def test_d4_asks_come_in_batches_of_whole_steps_each_with_an_id_that_stays() -> None:
+    view, asks = asked(TALK)
+    assert [len(a.about) for a in asks] == [21, 20, 20]  # seven rounds of three; then pairs, the last prompt among them
+    assert {a.kind for a in asks} == {"summary"}
+    assert all(a.longest > 0 and "question" in a.prompt for a in asks)
+    _, more = asked([*TALK, assistant("more"), user("and"), assistant("more"), user("on")])
+    assert [a.id for a in more[: len(asks)]] == [a.id for a in asks]
+    assert all(k in view.keys for a in asks for k in a.about)
+
+
+def test_d4_a_helper_is_asked_ahead_of_the_budget_and_not_before() -> None:
+    size = look(TALK).total
+    stage = SummarizeOld(ahead=0.5)
+    for window, wanted in ((size, True), (2 * size, True), (4 * size, False)):
+        _, asks = asked(TALK, stage, model=replace(PLAIN, window=window))
+        assert bool(asks) is wanted
+
+
+def test_d4_answers_that_are_there_are_used_and_the_rest_is_counted() -> None:
+    _, asks = asked(TALK)
+    session = Session(answers={asks[0].id: " They talked of the first things. "})
+    plan = planned(TALK, session=session)
+    text = out(plan)[1][1]
+    assert text.startswith("new 0\n\nThey talked of the first things.\n\nPrevious ")
+    told = int(text.rpartition("Previous ")[2].split()[0])
+    assert told == 50 - 14  # twenty messages and one to end the step: seven questions, seven answers, seven results
+    assert [a.id for a in plan.asks] == [a.id for a in asks[1:]]
+
+
+@pytest.mark.parametrize("answer", ["", "  \n", "x" * 100_000])
+def test_d4_an_answer_that_is_empty_or_too_long_is_not_used(answer: str) -> None:
+    _, asks = asked(TALK)
+    plan = planned(TALK, session=Session(answers={a.id: answer for a in asks}))
+    assert out(plan)[1][1] == "new 0\n\n" + SENTENCE
+
+
+def test_d6_the_event_says_what_was_replaced_and_by_what() -> None:
+    (found,) = events(planned(TALK))
+    assert found.name == "context:summarized"
+    assert found.payload == {"summarized": 60, "kept": 12, "summary": SENTENCE}
+
+
+@pytest.mark.parametrize("schedule", ["over_budget", "when_it_pays"])
+def test_d4_where_edits_last_the_summary_is_written_on_and_moves_with_its_bearer(schedule: ScheduleName) -> None:
+    stage = SummarizeOld(keep=4)
+    model = replace(PLAIN, window=2_000)
+    talk, session, borne = [system()], Session(), set()
+    for n in range(40):
+        talk.append(user(f"question {n} " + "x" * 60))
+        plan = planned(talk, stage, schedule, session, model)
+        assert plan.refused is None
+        assert plan.after <= 1_600
+        sent = [read_message(raw).text for raw in plan.messages or ()]
+        summaries = [t for t in sent if "Previous " in t]
+        assert len(summaries) <= 1
+        if summaries:
+            borne.add(summaries[0][:12])
+            assert counted(summaries[0]) == len(talk) - len(sent)
+        session = session.after_sending(plan, float(n))
+        talk += [assistant(None, f"c{n}"), result(f"c{n}", "y" * 60), assistant(f"answer {n}")]
+    assert len(borne) > 1
+
+
+def test_d4_one_long_task_is_summed_up_again_and_again_behind_its_prompt() -> None:
+    stage, model = SummarizeOld(keep=4), replace(PLAIN, window=2_000)
+    talk, session, told = [user("do it all")], Session(), ""
+    for n in range(60):
+        talk += [assistant(None, f"c{n}"), result(f"c{n}", "y" * 60)]
+        plan = planned(talk, stage, "over_budget", session, model)
+        assert plan.refused is None
+        text = read_message(plan.messages[0]).text if plan.messages else "do it all"
+        assert text.startswith(told or "do it all")
+        told = text
+        session = session.after_sending(plan, float(n))
+        left = len(talk) - len(plan.messages or talk)
+        assert counted(told) == left
+    assert told.count("Previous ") > 1
