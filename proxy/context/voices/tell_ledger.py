@@ -32,12 +32,13 @@ class TellLedger:
         if count < _told(view) + self.every:
             return
         lines = record(view.messages, left).lines()
-        while lines and view.weigh.count("\n".join(lines)) > self.tokens - 25:
+        heading = "\n\n" + HEADING.format(count=count)
+        while lines and view.weigh.count("\n".join([heading, *lines])) > self.tokens:
             longest = max(range(len(lines)), key=lambda n: len(lines[n]))
             shorter = lines[longest].rpartition("; ")[0]
             lines[longest : longest + 1] = [shorter] if shorter else []
         if lines:
-            yield Insert("tail", "ledger", "\n\n" + "\n".join([HEADING.format(count=count), *lines]), kept=True)
+            yield Insert("tail", "ledger", "\n".join([heading, *lines]), kept=True)
 
 
 def _told(view: View) -> int:

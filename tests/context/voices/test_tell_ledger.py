@@ -50,6 +50,6 @@ def test_g8_it_is_not_told_again_before_as_much_has_left_once_more() -> None:
 
 
 def test_g8_it_has_at_most_its_tokens() -> None:
-    (insert,) = said(left(60, 48), tokens=120)
-    assert WEIGH.count(insert.text) <= 120 + 40, "the heading is counted apart"
+    (insert,) = said(left(60, 48), tokens=150)
+    assert 100 < WEIGH.count(insert.text) <= 150
     assert said(left(60, 48), tokens=1) == []
