@@ -23,7 +23,7 @@ FINISH = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 
 def steps(count: int) -> list[dict[str, Any]]:
     """Look at one file after the other, put right what is wrong in one of them, and say so."""
-    commands = [f"cat part{n}.txt" for n in range(count)]
+    commands = [f"grep -n . part{n}.txt" for n in range(count)]
     commands += ["sed -i s/wrong/right/ part3.txt", "cat part3.txt", FINISH]
     return [calls((f"call_{n:09}", "bash"), text=f"Step {n}.", command=command) for n, command in enumerate(commands)]
 
