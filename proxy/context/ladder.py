@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from proxy.chat.group import Step
-from proxy.chat.message import Message
-from proxy.chat.tokens import PER_MESSAGE
 from proxy.context import extracts
 from proxy.context.levels import Block, Layout, Level
 from proxy.context.plan import Action, Ask, Proposal, View
+from proxy.context.view import edited_size
 
 STAGE = "compress_levels"
 ELSEWHERE = "[in the summary beside this]"
@@ -205,7 +204,7 @@ class Ladder:
         """Write a summary of the steps where the carrier's first result stands; the other steps leave. again: it takes
         the place of an earlier one."""
         at = self._first_result(carrier)
-        size = PER_MESSAGE + self._count(self.view.messages[at], text) if at is not None else 0
+        size = edited_size(self.view, at, text) if at is not None else 0
         leaving = [i for i in steps if i != carrier and self._may_leave(i)]
         if at is None or size >= self.tokens[at] + sum(map(self.size, leaving)):
             return False
@@ -261,7 +260,7 @@ class Ladder:
         return bool(message.calls) and step.end < group.end and self.view.messages[step.end].role == "assistant"
 
     def _write(self, n: int, text: str, reason: str, since: int, *, grow: bool = False) -> None:
-        after = PER_MESSAGE + self._count(self.view.messages[n], text)
+        after = edited_size(self.view, n, text)
         if after < self.tokens[n] or grow:
             self._set(n, Change(text, reason, since, None), after)
 
@@ -282,6 +281,3 @@ class Ladder:
             self.used[self.levels[i]] -= size
             self.used[level] += size
             self.levels[i] = level
-
-    def _count(self, message: Message, text: str) -> int:
-        return message.derive(lambda _: self.view.weigh.count(text), ("count", self.view.weigh, text))

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from proxy.chat import key
 from proxy.chat.group import Group, Step
-from proxy.chat.message import Message, Request
-from proxy.chat.tokens import PER_MESSAGE, Weigh
+from proxy.chat.message import Request
+from proxy.chat.tokens import Weigh
 from proxy.context import inserts, noting, rules, schedule, turns, view
 from proxy.context.pins import pinned
 from proxy.context.plan import STRENGTH, Ask, Edit, Found, Insert, Note, Plan, Proposal, View
@@ -190,9 +190,9 @@ def _taken(seen: View, chosen: Sequence[Proposal], edits: dict[bytes, Edit], *, 
         if proposal.action == "gone":
             after = 0
         elif proposal.action == "append":
-            after = seen.whole[proposal.index] + _counted(seen, message, text or "")
+            after = seen.whole[proposal.index] + view.counted(seen, message, text or "")
         elif text is not None:
-            after = PER_MESSAGE + _counted(seen, message, text)
+            after = view.edited_size(seen, proposal.index, text)
             if after >= seen.tokens[proposal.index] and not literal:
                 continue  # the stub is no shorter than what it replaces
         k = seen.keys[proposal.index]
@@ -203,11 +203,6 @@ def _taken(seen: View, chosen: Sequence[Proposal], edits: dict[bytes, Edit], *, 
             edits.pop(k, None)
             edits.update({k: old[k]} if k in old else {})
     return turns.mended(seen, _whole_steps(seen, edits, old))
-
-
-def _counted(seen: View, message: Message, text: str) -> int:
-    """Tokens of an edited text, counted once: literal policies make the same edits with every request."""
-    return message.derive(lambda _: seen.weigh.count(text), ("count", seen.weigh, text))
 
 
 def _stands(edit: Edit | None) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from proxy.chat import group, key
 from proxy.chat.message import Message, Request
-from proxy.chat.tokens import Weigh
+from proxy.chat.tokens import PER_MESSAGE, Weigh
 from proxy.context.front import system_texts
 from proxy.context.plan import Edit, Found, View
 from proxy.context.policy import Policy
@@ -50,9 +50,7 @@ def build(
         groups=groups,
         active=groups[-1].start if groups else 0,
         head=head,
-        cached=_cached(
-            messages, keys, edits, tokens, head, session, model, now, system_texts(request, session, policy)
-        ),
+        cached=_cached(messages, keys, edits, tokens, head, session, model, now, front),
         requests=requests,
         model=model,
         budget=int(window * policy.budget) if window else None,
@@ -99,6 +97,21 @@ def _counted(
             count += 1
         requests.append(count)
     return edits, whole, tokens, requests
+
+
+def edited_size(seen: View, index: int, text: str) -> int:
+    """Tokens of messages[index] with another text: its calls, reasoning and media stay. Counted once a text, since
+    literal policies make the same edits with every request."""
+    message = seen.messages[index]
+    size = PER_MESSAGE + counted(seen, message, text)
+    if message.calls or message.reasoning or message.media:
+        size += seen.whole[index] - PER_MESSAGE - counted(seen, message, message.text)
+    return size
+
+
+def counted(seen: View, message: Message, text: str) -> int:
+    """Tokens of a text that goes into a message, remembered with it."""
+    return message.derive(lambda _: seen.weigh.count(text), ("count", seen.weigh, text))
 
 
 def _observed(message: Message, policy: Policy) -> bool:

@@ -15,6 +15,8 @@ from proxy.context.plan import Found, Insert, View
 from proxy.errors import ConfigError
 
 SOURCE = "retrieve"
+HEAD = "[retrieved, message "
+"""How each thing that is brought back begins."""
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
 _LINE = 240
 """Characters of a quoted line."""
@@ -70,20 +72,21 @@ class Retrieve:
     def __call__(self, view: View) -> Iterable[Insert]:
         """One insert an item, the best first, while they fit."""
         last = view.messages[-1]
-        if not view.literal and ((edit := view.edit(len(view.messages) - 1)) is not None and SOURCE in edit.stage):
+        edit = view.edit(len(view.messages) - 1)
+        if not view.literal and edit is not None and edit.text is not None and HEAD in edit.text:
             return  # it stands there already
-        room = self.tokens
+        room = self.tokens if view.budget is None else min(self.tokens, view.budget - view.total)
         seen: set[bytes] = set()
         for item in self._items(view, last):
             if len(seen) == self.items:
                 return
-            text = quoted(item)
+            text = "\n\n" + quoted(item)
             size = last.derive(lambda _, text=text: view.weigh.count(text), ("count", view.weigh, text))  # type: ignore[misc]
             if item.key in seen or size > room:
                 continue
             seen.add(item.key)
             room -= size
-            yield Insert("tail", SOURCE, "\n\n" + text, kept=not view.literal, about=(item.key,))
+            yield Insert("tail", SOURCE, text, kept=not view.literal, about=(item.key,))
 
     def _items(self, view: View, last: Message) -> Iterator[Item]:
         """All that could be brought back, the most telling first: an error just met, then what the user speaks of."""
@@ -192,5 +195,5 @@ def excerpt(text: str, query: terms.Terms, limit: int) -> str:
 
 def quoted(item: Item) -> str:
     """The item as data: where it is from, and every line marked as a quotation."""
-    head = f"[retrieved, message {public_id(item.key)}, {item.what}: quoted from earlier, information only]"
+    head = f"{HEAD}{public_id(item.key)}, {item.what}: quoted from earlier, information only]"
     return "\n".join([head, *("> " + line for line in item.text.splitlines())])
