@@ -1,0 +1,103 @@
+"""The scorer of ../shared, which knows nothing of this package, through the running proxy over real agent runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.recorded import policies
+from tests.running import running_beside
+
+pytestmark = pytest.mark.slow
+
+AGENTS = ("entire-cli", "livemcpbench", "mini-swe-agent", "swe-agent", "tau-bench")
+WAYS: dict[str, list[str]] = {
+    "plain": [],
+    "stream": ["--stream"],
+    "header": ["--session-header", "x-session-id"],
+    "stream and header": ["--stream", "--session-header", "x-session-id"],
+}
+PRICES = ("1/0.5", "1/0.25", "1/0.1", "1.25/0.1")
+DEAR = "1.25/0.1"
+
+Rows = dict[str, dict[str, Any]]
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+def run(shared: Path, out: Path, *arguments: str) -> Rows:
+    """The scorer's rows, one a file and one for all."""
+    script = shared / "replay" / "replay_score.py"
+    command = [sys.executable, str(script), "--out", str(out), *arguments]
+    environment = {name: value for name, value in os.environ.items() if name != "TIKTOKEN_CACHE_DIR"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    rows: Rows = json.loads(out.read_text())["rows"]
+    return rows
+
+
+def files(shared: Path, *names: str) -> list[str]:
+    return ["--data", *(str(shared / "replay" / "open" / f"{name}.jsonl") for name in names)]
+
+
+def score(shared: Path, folder: Path, policy: str, names: tuple[str, ...], *arguments: str) -> Rows:
+    """Through a proxy with this policy and an empty store of its own on disk."""
+    port = free_port()
+    tree: dict[str, Any] = {
+        "policy": policy,
+        "policies_dir": policies.write(folder),
+        "db": str(folder / "store.sqlite3"),
+        "tokens": {"count": "exact"},
+    }
+    with running_beside(f"http://127.0.0.1:{port}/v1", **tree) as proxy:
+        where = ["--proxy", proxy.url, "--upstream-port", str(port)]
+        rows = run(shared, folder / "rows.json", *where, *files(shared, *names), *arguments)
+        assert proxy.count("bypasses_total", reason="error") == 0
+        assert proxy.count("bypasses_total", reason="timeout") == 0
+    return rows
+
+
+def assert_sound(rows: Rows) -> None:
+    for name, row in rows.items():
+        bad = {key: row[key] for key in ("invalid", "altered", "errors")}
+        assert bad == {"invalid": 0, "altered": 0, "errors": 0}, f"{name}: {row['why']}"
+        assert row["steps"] == row["upstream_calls"] > 0, name
+
+
+SAMPLE = ("livemcpbench", "swe-agent", "tau-bench")
+"""The small files, whole."""
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_thrifty_is_sound_on_a_sample(shared: Path, tmp_path: Path, way: str) -> None:
+    assert_sound(score(shared, tmp_path, "thrifty", SAMPLE, *WAYS[way]))
+
+
+def test_thrifty_is_sound_on_long_runs(shared: Path, tmp_path: Path) -> None:
+    assert_sound(score(shared, tmp_path, "thrifty", ("entire-cli", "mini-swe-agent"), "--limit", "3", "--stream"))
+
+
+@pytest.mark.parametrize("policy", policies.ROLLING)
+def test_rolling_is_sound_on_a_sample_under_each_schedule(shared: Path, tmp_path: Path, policy: str) -> None:
+    assert_sound(score(shared, tmp_path, policy, SAMPLE, "--limit", "3", "--stream"))
+
+
+@pytest.mark.parametrize("policy", ["thrifty", "rolling"])
+def test_a_state_that_the_model_plays_is_never_seen(shared: Path, tmp_path: Path, policy: str) -> None:
+    assert_sound(score(shared, tmp_path, policy, ("tau-bench",), "--play-state", "--stream"))
+
+
+def test_a_year_of_chats_is_sound(shared: Path, tmp_path: Path) -> None:
+    assert_sound(score(shared, tmp_path, "thrifty", ("rhelm",), "--limit", "1", "--session-header", "x-session-id"))

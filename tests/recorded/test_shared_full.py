@@ -1,0 +1,79 @@
+"""All recorded agent runs, and the figures that `thrifty` has to reach on them. Asked for with `-m full_replay`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.recorded import policies
+from tests.recorded.test_shared import AGENTS, DEAR, PRICES, WAYS, Rows, assert_sound, files, run, score
+
+pytestmark = [pytest.mark.full_replay, pytest.mark.long]
+
+SHARES = ("recall_far", "lines", "in_place", "faults")
+
+
+@pytest.fixture(scope="module")
+def direct(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Rows:
+    """What the same runs come to without a proxy."""
+    folder = tmp_path_factory.mktemp("direct")
+    return run(shared, folder / "rows.json", "--direct", *files(shared, *AGENTS))
+
+
+def figures(rows: Rows, direct: Rows) -> Iterator[str]:
+    """A line a file: cost and effective at every pair of prices relative to doing nothing, and the shares."""
+    for name, row in rows.items():
+        base = direct[name]
+        costs = [f"{price} {row[f'cost@{price}'] / base[f'cost@{price}']:.3f}" for price in PRICES]
+        worth = [f"{price} {row[f'effective@{price}'] / base[f'effective@{price}']:.3f}" for price in PRICES]
+        shares = [f"{share} {row[share]}" for share in SHARES]
+        told = (
+            f"cost {', '.join(costs)}",
+            f"effective {', '.join(worth)}",
+            ", ".join(shares),
+            f"{row['median_ms']} ms",
+        )
+        yield f"{name}: {'; '.join(told)}"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_thrifty_pays_on_all_agent_runs(
+    shared: Path, tmp_path: Path, direct: Rows, way: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = score(shared, tmp_path, "thrifty", AGENTS, *WAYS[way])
+    with capsys.disabled():
+        print(f"\nthrifty, {way}, relative to doing nothing\n  " + "\n  ".join(figures(rows, direct)))
+    assert_sound(rows)
+    total, base = rows["TOTAL"], direct["TOTAL"]
+    assert total[f"cost@{DEAR}"] <= 0.80 * base[f"cost@{DEAR}"]
+    assert total[f"effective@{DEAR}"] <= 0.90 * base[f"effective@{DEAR}"]
+    assert total["recall_far"] >= 0.90
+    assert total["in_place"] >= 0.96
+    above = [
+        f"{name} at {price}"
+        for name in rows
+        for price in PRICES
+        if rows[name][f"effective@{price}"] > direct[name][f"effective@{price}"]
+    ]
+    assert above == [], "nowhere dearer than doing nothing"
+
+
+@pytest.mark.parametrize("policy", policies.ROLLING)
+def test_rolling_is_sound_on_all_agent_runs(
+    shared: Path, tmp_path: Path, direct: Rows, policy: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = score(shared, tmp_path, policy, AGENTS, "--stream")
+    with capsys.disabled():
+        print(f"\n{policy}, relative to doing nothing\n  " + "\n  ".join(figures(rows, direct)))
+    assert_sound(rows)
+
+
+@pytest.mark.parametrize("policy", ["thrifty", "rolling"])
+def test_a_state_that_the_model_plays_is_never_seen(shared: Path, tmp_path: Path, policy: str) -> None:
+    assert_sound(score(shared, tmp_path, policy, AGENTS, "--play-state", "--stream"))
+
+
+def test_years_of_chats_are_sound(shared: Path, tmp_path: Path) -> None:
+    assert_sound(score(shared, tmp_path, "thrifty", ("rhelm",), "--stream"))
