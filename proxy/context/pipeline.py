@@ -202,7 +202,7 @@ def _taken(seen: View, chosen: Sequence[Proposal], edits: dict[bytes, Edit], *, 
             k = seen.keys[proposal.index]  # what would say what it takes away was not written
             edits.pop(k, None)
             edits.update({k: old[k]} if k in old else {})
-    return turns.mended(seen, _whole_steps(seen, edits, old))
+    return turns.mended(seen, _whole_steps(seen, edits, old), old)
 
 
 def _stands(edit: Edit | None) -> bool:

@@ -17,18 +17,18 @@ USER_FIRST = ("anthropic", "gemini", "gemini_gca")
 """Strategies whose upstreams refuse a conversation that the assistant opens, and in it a call without a prompt."""
 
 
-def mended(view: View, edits: dict[bytes, Edit]) -> dict[bytes, Edit]:
-    """The edits without those that would put two messages next to each other that may not be. Only edits that are not
-    in force yet are withdrawn; `view.edits` are those in force."""
+def mended(view: View, edits: dict[bytes, Edit], force: Mapping[bytes, Edit]) -> dict[bytes, Edit]:
+    """The edits without those that would put two messages next to each other that may not be. force: those that are in
+    force already, of which none is withdrawn."""
     stay = [n for n in range(len(view.messages)) if not _gone(view, n, edits)]
     if len(stay) == len(view.messages):
         return edits
     steps = {n for step in view.steps if step.end - step.start > 1 for n in range(step.start, step.end)}
     for before, after in pairwise(stay):
         if after - before > 1 and _clash(view, before, after):
-            _bring_back(view, edits, _parting(view, before, after, steps))
+            _bring_back(view, edits, force, _parting(view, before, after, steps, force))
     if view.model.alternate or view.strategy in USER_FIRST:
-        _bring_back(view, edits, _opening(view, edits))
+        _bring_back(view, edits, force, _opening(view, edits, force))
     return edits
 
 
@@ -45,36 +45,37 @@ def _clash(view: View, before: int, after: int) -> bool:
     return view.model.alternate and one == other and one in ("user", "assistant")
 
 
-def _parting(view: View, before: int, after: int, steps: set[int]) -> Sequence[int]:
+def _parting(view: View, before: int, after: int, steps: set[int], force: Mapping[bytes, Edit]) -> Sequence[int]:
     """What has to come back between two messages: one that may stand there, else all that stood there."""
-    between = range(before + 1, after)
+    between = [n for n in range(before + 1, after) if _may_return(view, n, force)]
     for n in between:
-        alone = n not in steps and not view.messages[n].is_system and _says(view.messages[n])
+        alone = n not in steps and _says(view.messages[n])
         if alone and not _clash(view, before, n) and not _clash(view, n, after):
             return [n]
     return between
+
+
+def _may_return(view: View, n: int, force: Mapping[bytes, Edit]) -> bool:
+    return not view.messages[n].is_system and not _gone(view, n, force)
 
 
 def _says(message: Message) -> bool:
     return bool(message.text or message.media)
 
 
-def _opening(view: View, edits: Mapping[bytes, Edit]) -> Sequence[int]:
+def _opening(view: View, edits: Mapping[bytes, Edit], force: Mapping[bytes, Edit]) -> Sequence[int]:
     """The prompt that the first messages left over were made for, where they begin with no prompt."""
     first = next((n for n, m in enumerate(view.messages) if not m.is_system and not _gone(view, n, edits)), None)
     if first is None or view.messages[first].role == "user":
         return ()
-    prompts = [n for n in range(first) if view.messages[n].role == "user"]
+    prompts = [n for n in range(first) if view.messages[n].role == "user" and _may_return(view, n, force)]
     return prompts[-1:]
 
 
-def _bring_back(view: View, edits: dict[bytes, Edit], positions: Sequence[int]) -> None:
+def _bring_back(view: View, edits: dict[bytes, Edit], force: Mapping[bytes, Edit], positions: Sequence[int]) -> None:
     for n in positions:
         k = view.keys[n]
-        old = view.edits.get(k)
-        if view.messages[n].is_system or (old is not None and old.action == "gone"):
-            continue
-        if old is None:
-            edits.pop(k, None)
+        if k in force:
+            edits[k] = force[k]
         else:
-            edits[k] = old
+            edits.pop(k, None)

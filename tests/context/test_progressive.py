@@ -59,7 +59,7 @@ def test_b3_notes_stand_at_the_tail_and_never_in_the_system_prompt() -> None:
 
 @pytest.mark.parametrize(("after_tool", "roles"), [("append", "tool"), ("user", "user"), ("none", "tool")])
 def test_b3_notes_go_where_the_upstream_takes_them(after_tool: str, roles: str) -> None:
-    found = out(working(22), model=replace(PLAIN, after_tool=after_tool))
+    found = out(working(22), model=Model(after_tool=after_tool))  # type: ignore[arg-type]  # one of the three
     assert found[-1].role == roles
     assert ("EMERGENCY" in found[-1].text) == (after_tool != "none")
 
@@ -138,7 +138,7 @@ def test_b3_when_it_pays_repeats_its_edits_byte_for_byte() -> None:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(story=stories())
 def test_every_plan_is_valid_under_every_schedule(schedule: str, story: Story) -> None:
     for turn in story.play(early(schedule)):

@@ -13,7 +13,8 @@ CHANGES = (
 )  # fmt: skip
 LOOKS = (
     "ls -la", "grep -rn 'a -> b' src 2>/dev/null", "cat x.py 2>&1 | head", "git log --oneline", "git diff HEAD",
-    "pytest", "python x.py", "find . -name '*.py' | xargs grep -l error", "sed -n 1,20p x.py", "go test ./...", "echo warm",
+    "pytest", "python x.py", "find . -name '*.py' | xargs grep -l error", "sed -n 1,20p x.py", "go test ./...",
+    "echo warm",
 )  # fmt: skip
 
 

@@ -43,21 +43,22 @@ class WindowByIteration:
         at = iteration(view, 0)
         if at.number < min(self.moderate, self.aggressive, self.emergency):
             return
+        facts_only = at.number >= min(self.aggressive, self.emergency)
         kept = streams(view)
         facts = kept.results
         if at.number >= self.emergency:
             reason = f"iteration {at.number}: only the last {self.results} results stay"
             facts = facts[-self.results :] if self.results else ()
-        elif at.number >= self.aggressive:
+        elif facts_only:
             reason = f"iteration {at.number}: only results stay"
         else:
             reason = f"iteration {at.number}: results, {self.exchanges} exchanges and {self.thoughts} thoughts stay"
         stay = set(range(view.groups[-1].start, at.begins)) if view.groups else set()
-        if at.number >= self.aggressive:
+        if facts_only:
             stay = {n for n in stay if view.messages[n].role == "user"}
         for fact in facts:
             stay.update(kept.whole(fact))
-        if at.number < self.aggressive:
+        if not facts_only:
             stay.update(self._talk(view, kept, stay))
         since = _Since(self, view, kept, at)
         for n, message in enumerate(view.messages):

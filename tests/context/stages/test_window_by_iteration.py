@@ -107,6 +107,12 @@ def test_b3_the_boundaries_are_settings() -> None:
     assert left(working(4, before=2), stage) == ["Be exact.", "the question", *facts(3, 4)]
 
 
+def test_b7_a_boundary_that_is_moved_before_the_others_goes_first() -> None:
+    found = left(working(4, before=2), WindowByIteration(emergency=3, results=1))
+    assert found == ["Be exact.", "the question", *facts(3, 4)]
+    assert left(working(4, before=2), WindowByIteration(aggressive=3)) == ["Be exact.", "the question", *facts(0, 4)]
+
+
 def test_b8_max_tokens_limits_conversation_and_thoughts_and_never_results() -> None:
     values = [system(), *old(0), user("u" * 500), assistant("a" * 500), *working(10)[1:]]
     assert len(left(values)) == 1 + 4 + 1 + 20

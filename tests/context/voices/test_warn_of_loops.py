@@ -93,7 +93,7 @@ def test_b7_every_kind_has_words_of_every_urgency(kind: str, level: str) -> None
 def test_settings_of_another_kind_are_refused() -> None:
     for wrong in ({"kinds": ("theme",)}, {"urgency": "loud"}, {"themes": (1,)}):
         with pytest.raises(ConfigError):
-            WarnOfLoops(**wrong)  # type: ignore[arg-type]  # that is the point
+            WarnOfLoops(**wrong)
 
 
 def test_b8_its_settings_are_the_signs() -> None:

@@ -1,0 +1,159 @@
+"""FEATURES B through the running proxy: what reaches the upstream, at which iteration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.errors import ConfigError
+from tests.context.research import step, working
+from tests.conversations import Json, assistant, user
+from tests.faulty import faulty
+from tests.running import Agent, Running, running
+from tests.scripted import Scripted, calls
+
+SOURCE = "ERROR: You're repeating yourself. Take action immediately."
+SEARCH = {"type": "function", "function": {"name": "search", "parameters": {"type": "object", "properties": {}}}}
+
+
+async def forwarded(values: list[Json], *lines: bytes, policy: str = "progressive", **tree: Any) -> list[str]:
+    """The texts that reach the upstream."""
+    model = Scripted("Well.")
+    async with faulty(model) as upstream, running(upstream.port, policy=policy, **tree) as proxy:
+        found = await proxy.post({"model": "m", "messages": values, "tools": [SEARCH]}, *lines)
+        assert found.status == 200
+        assert found.header("x-context-fallback") is None
+    return model.texts()
+
+
+def facts(begin: int, end: int) -> list[str]:
+    return [text for n in range(begin, end) for text in (f"looking at {n}", f"result {n}")]
+
+
+async def test_b1_b3_the_four_windows_reach_the_upstream() -> None:
+    all_of_it = await forwarded(working(9, before=4))
+    assert all_of_it[:3] == ["Be exact.", "old question 0", "old answer 0"]
+    assert len(all_of_it) == 2 + 8 + 18
+    moderate = await forwarded(working(14, before=4))
+    talk = ["old question 2", "old answer 2", "old question 3", "old answer 3"]
+    assert moderate[:-1] == ["Be exact.", *talk, "the question", *facts(0, 14)][:-1]
+    aggressive = await forwarded(working(15, before=4))
+    assert aggressive[:-1] == ["Be exact.", "the question", *facts(0, 15)][:-1]
+    assert aggressive[-1].endswith("[15 iterations left. Complete your answer.]")
+    emergency = await forwarded(working(20, before=4))
+    assert emergency[:-1] == ["Be exact.", "the question", *facts(17, 20)][:-1]
+    assert emergency[-1].endswith("[EMERGENCY: 10 iterations remaining. Synthesize NOW.]")
+
+
+async def test_b4_progress_is_told_from_the_fifth_iteration_on() -> None:
+    thoughts = [assistant(f"thought {n}") for n in range(4)]
+    values = [user("a"), *thoughts, *step("search", "x"), *step("get_page", "y", None, "c2")]
+    assert (await forwarded(values))[-1] == "y\n\n[PROGRESS: Iteration 6/30 | 2 tools used | 1 page read]"
+    assert (await forwarded([user("a"), *thoughts[:2], *step("search", "x")]))[-1] == "x"
+
+
+async def test_b2_the_header_overrides_how_many_iterations_there_may_be() -> None:
+    found = await forwarded(working(16), b"x-context-max-iterations: 20")
+    assert "[PROGRESS: Iteration 16/20 |" in found[-1]
+    assert found[-1].endswith("[4 iterations left. Complete your answer.]")
+    assert "Iteration 16/30" in (await forwarded(working(16), b"x-context-max-iterations: many"))[-1]
+
+
+async def looping(proxy: Running, times: int, *lines: bytes) -> Agent:
+    """An agent whose model plans and plans."""
+    agent = Agent(proxy, (b"x-context-session: a", *lines))
+    for n in range(times):
+        await agent.say(f"Go on {n}")
+    return agent
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_b5_b6_a_theme_loop_is_told_once_and_again_when_it_has_doubled(stream: bool) -> None:
+    model = Scripted("I need to plan.", "Let me plan my approach.", "Planning to search.", "I plan.")
+    async with faulty(model) as upstream, running(upstream.port, policy="progressive") as proxy:
+        agent = Agent(proxy, (b"x-context-session: a",), stream=stream)
+        for n in range(13):
+            await agent.say(f"Go on {n}")
+        assert not [m for m in agent.messages if SOURCE in (m.get("content") or "")]
+    told = [n for n in range(13) if model.texts(n)[-1].endswith(SOURCE)]
+    assert told == [3, 6, 12]  # after three, six and twelve thoughts
+
+
+async def test_b5_loops_are_seen_in_what_has_left_the_prompt_long_ago() -> None:
+    read = step("search", "the same", None, "r", q="x")
+    values = [*working(0), *read, *working(22)[2:], *read, *read]
+    found = await forwarded(values)
+    assert found.count("the same") == 1  # and once with the note behind it
+    assert "search was called 3 times with the same arguments" in found[-1]
+
+
+async def test_b5_a_call_made_five_times_is_told_more_strongly() -> None:
+    model = Scripted(*[calls((f"call_{n:09}", "search"), q="same") for n in range(6)])
+    async with faulty(model) as upstream, running(upstream.port, policy="progressive") as proxy:
+        agent = Agent(proxy, (b"x-context-session: a",))
+        await agent.say("Find it")
+        for _ in range(5):
+            agent.brings("nothing")
+            await agent.say()
+    last = [model.texts(n)[-1] for n in range(6)]
+    assert ["LOOP" in text for text in last] == [False, False, False, True, False, True]
+    assert "will bring nothing new" in last[3]
+    assert "5 times" in last[5]
+
+
+async def test_b7_a_model_may_have_its_own_boundaries_and_urgency(tmp_path: Path) -> None:
+    models = tmp_path / "models.toml"
+    models.write_text('[models.m]\n[models.m.progressive]\nemergency = 3\nresults = 1\nurgency = "gentle"\n')
+    found = await forwarded(working(4, before=2), models_file=str(models))
+    assert found[:-1] == ["Be exact.", "the question", "looking at 3"]
+    assert found[-1].endswith("[26 iterations remaining. Please answer now with what you have found.]")
+
+
+async def test_b7_a_models_table_with_an_unknown_key_stops_the_start(tmp_path: Path) -> None:
+    models = tmp_path / "models.toml"
+    models.write_text("[models.m.progressive]\nemergancy = 3\n")
+    with pytest.raises(ConfigError, match="emergancy"):
+        await forwarded(working(4), models_file=str(models))
+
+
+async def test_b7_the_request_may_turn_urging_off() -> None:
+    plans = [assistant(t) for t in ("I need to plan", "I plan", "A plan")]
+    assert (await forwarded([user("a"), *plans, user("b")]))[-1].endswith(SOURCE)
+    assert (await forwarded([user("a"), *plans, user("b")], b"x-context-urgency: off"))[-1] == "b"
+
+
+async def test_b8_the_settings_of_the_policy_are_a_users_to_change(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(
+        'name = "mine"\nschedule = "always"\nask = "never"\n'
+        '[[stages]]\nuse = "window_by_iteration"\nmoderate = 2\nmax_tokens = 20\n'
+        '[[voices]]\nuse = "warn_of_loops"\ntheme_window = 2\nconsecutive_threshold = 2\n'
+        'looping = ["waiting"]\nthemes = [{ name = "waiting", words = ["wait"] }]\n'
+    )
+    talk = [user("u" * 400), assistant("a" * 400), user("b"), assistant("I wait"), assistant("Waiting"), user("c")]
+    found = await forwarded(talk, policy="mine", policies_dir=str(tmp_path))
+    assert found[-1].endswith(SOURCE)
+    long = [user("u" * 400), assistant("a" * 400), *working(2)[1:]]
+    found = await forwarded(long, policy="mine", policies_dir=str(tmp_path))
+    assert found == ["the question", *facts(0, 2)]
+
+
+@pytest.mark.parametrize("schedule", ["over_budget", "when_it_pays"])
+async def test_b3_it_can_be_used_with_the_other_schedules(tmp_path: Path, schedule: str) -> None:
+    shipped = (Path(__file__).parents[2] / "config/policies/progressive.toml").read_text()
+    text = shipped.replace('schedule = "always"', f'schedule = "{schedule}"').replace('"progressive"', '"mine"')
+    (tmp_path / "mine.toml").write_text(text)
+    steps = [calls((f"call_{n:09}", "search"), text=f"looking at {n}", q=n) for n in range(26)]
+    model = Scripted(*steps, "Done.")
+    async with faulty(model) as upstream, running(upstream.port, policy="mine", policies_dir=str(tmp_path)) as proxy:
+        agent = Agent(proxy, (b"x-context-session: a",))
+        await agent.say("Find it")
+        for n in range(26):
+            agent.brings(f"result {n} " + "x" * 2000)
+            await agent.say()
+        assert proxy.count("refusals_total", rule="W6") == 0
+        assert {row[2] for row in await proxy.outcomes()} == {None}
+    sent = [len(chat["messages"]) for chat in model.chats]
+    assert sent[-1] < len(agent.messages) - 1 if schedule == "when_it_pays" else sent[-1] == len(agent.messages) - 1
+    assert "EMERGENCY" in model.texts()[-1]
