@@ -10,9 +10,12 @@ from typing import Any, ClassVar
 
 from proxy.context.plan import Ask, Proposal, View
 from proxy.context.stage import When
-from tests.faulty import Script, faulty
-from tests.running import Running, running
+from tests.faulty import Script, faulty, until
+from tests.running import Agent, Running, running
 from tests.scripted import Scripted
+
+SESSION = b"x-context-session: a"
+LONG = "Please read all of it. " * 20
 
 EXTRACT = "What was said first, in short."
 """What the stage writes where it has no answer."""
@@ -106,3 +109,18 @@ async def restarted(folder: Path, script: Script, helper: Script, limits: dict[s
         tree = settings(folder, upstream.port, beside.port, limits)
         async with running(0, **tree, db=str(folder / "db" / "store.sqlite3")) as proxy:
             yield proxy
+
+
+async def say(there: Three, *texts: str, **more: Any) -> Agent:
+    """An agent that says these things one after the other, and lets the helper end each time."""
+    agent = Agent(there.proxy, (SESSION,), **more)
+    for text in texts:
+        await agent.say(text)
+        await idle(there.proxy)
+    return agent
+
+
+async def idle(proxy: Running) -> None:
+    asking = proxy.app.parts.asking
+    assert asking is not None
+    await until(lambda: not len(asking))

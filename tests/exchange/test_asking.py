@@ -13,28 +13,10 @@ import pytest
 from proxy.context.plan import Ask
 from proxy.exchange.asking import verdict
 from tests.awkward import Awkward, put_in
-from tests.exchange.asking import EXTRACT, Three, restarted, three
+from tests.exchange.asking import EXTRACT, LONG, SESSION, idle, restarted, say, three
 from tests.faulty import Connection, Request, until
-from tests.running import Agent, Running
+from tests.running import Agent
 from tests.scripted import Scripted, reply
-
-SESSION = b"x-context-session: a"
-LONG = "Please read all of it. " * 20
-
-
-async def say(there: Three, *texts: str, **more: Any) -> Agent:
-    """An agent that says these things one after the other, and lets the helper end each time."""
-    agent = Agent(there.proxy, (SESSION,), **more)
-    for text in texts:
-        await agent.say(text)
-        await idle(there.proxy)
-    return agent
-
-
-async def idle(proxy: Running) -> None:
-    asking = proxy.app.parts.asking
-    assert asking is not None
-    await until(lambda: not len(asking))
 
 
 async def test_a_good_answer_is_in_the_next_requests_prompt(tmp_path: Path) -> None:
@@ -235,33 +217,6 @@ async def test_no_more_are_asked_at_once_than_the_settings_allow(tmp_path: Path)
         await idle(there.proxy)
         assert under_way[1] == 2
         assert there.told("kept") == 5
-
-
-async def test_the_same_question_is_asked_once_at_a_time_and_every_branch_has_the_answer(tmp_path: Path) -> None:
-    release = asyncio.Event()
-
-    async def held(request: Request, connection: Connection) -> None:
-        await release.wait()
-        await Scripted("Read it.")(request, connection)
-
-    async with three(tmp_path, held) as there:
-        agent = Agent(there.proxy, (SESSION,))
-        await asyncio.gather(agent.send(), *(there.proxy.post(first(LONG), SESSION) for _ in range(3)))
-        await asyncio.gather(*(there.proxy.post(first(LONG), SESSION) for _ in range(3)))
-        release.set()
-        await idle(there.proxy)
-        assert len(there.helper.received) == 1
-        for thread in there.proxy.app.parts.threads.session(tenant_of(there), "a").threads.values():  # type: ignore[union-attr]
-            assert list(thread.state.answers.values()) == ["Read it."]
-
-
-def first(text: str) -> dict[str, Any]:
-    return {"model": "m", "messages": [{"role": "user", "content": text}]}
-
-
-def tenant_of(there: Three) -> str:
-    (tenant,) = {tenant for tenant, _ in there.proxy.app.parts.threads._sessions}
-    return tenant
 
 
 async def test_an_answer_belongs_to_its_tenant_and_is_asked_with_its_credential(tmp_path: Path) -> None:

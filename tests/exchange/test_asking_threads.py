@@ -1,0 +1,104 @@
+"""Which threads have an answer: all of the session that asked, however they came into memory, and asked once."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tests.awkward import Awkward, put_in
+from tests.exchange.asking import LONG, SESSION, Three, idle, say, three
+from tests.faulty import Connection, Request, until
+from tests.running import Agent
+from tests.scripted import Scripted
+
+
+async def test_the_same_question_is_asked_once_at_a_time_and_every_branch_has_the_answer(tmp_path: Path) -> None:
+    release = asyncio.Event()
+
+    async def held(request: Request, connection: Connection) -> None:
+        await release.wait()
+        await Scripted("Read it.")(request, connection)
+
+    async with three(tmp_path, held) as there:
+        agent = Agent(there.proxy, (SESSION,))
+        await asyncio.gather(agent.send(), *(there.proxy.post(first(LONG), SESSION) for _ in range(3)))
+        await asyncio.gather(*(there.proxy.post(first(LONG), SESSION) for _ in range(3)))
+        release.set()
+        await idle(there.proxy)
+        assert len(there.helper.received) == 1
+        for thread in there.proxy.app.parts.threads.session(tenant_of(there), "a").threads.values():  # type: ignore[union-attr]
+            assert list(thread.state.answers.values()) == ["Read it."]
+
+
+def first(text: str) -> dict[str, Any]:
+    return {"model": "m", "messages": [{"role": "user", "content": text}]}
+
+
+def tenant_of(there: Three) -> str:
+    (tenant,) = {tenant for tenant, _ in there.proxy.app.parts.threads._sessions}
+    return tenant
+
+
+def forget_answers(there: Three) -> None:
+    """As if the session's threads had been loaded before the answer was stored."""
+    memory = there.proxy.app.parts.threads.session(tenant_of(there), "a")
+    assert memory is not None
+    for thread in memory.threads.values():
+        assert list(thread.state.answers.values()) == ["Read it."]
+        thread.state = replace(thread.state, answers={})
+
+
+async def test_a_thread_that_was_read_back_meanwhile_has_the_answer_too(tmp_path: Path) -> None:
+    release = asyncio.Event()
+
+    async def held(request: Request, connection: Connection) -> None:
+        await release.wait()
+        await Scripted("Read it.")(request, connection)
+
+    async with three(tmp_path, held) as there:
+        agent = Agent(there.proxy, (SESSION,))
+        await agent.say(LONG)
+        threads = there.proxy.app.parts.threads
+        memory = threads.session(tenant_of(there), "a")
+        assert memory is not None
+        await there.proxy.rows("SELECT 1")
+        threads.forget(memory)
+        await agent.say("And now?", b"x-context-policy: passthrough")
+        release.set()
+        await idle(there.proxy)
+        await agent.say("And then?")
+        assert there.model.texts()[0] == "Read it."
+    assert len(there.helper.received) == 1
+
+
+async def test_what_is_stored_is_not_asked_again(tmp_path: Path) -> None:
+    async with three(tmp_path, "Read it.") as there:
+        agent = await say(there, LONG)
+        forget_answers(there)
+        await agent.say("And now?")
+        await idle(there.proxy)
+        await agent.say("And then?")
+        assert there.told("stored") == 1
+        assert there.model.texts()[0] == "Read it."
+    assert len(there.helper.received) == 1
+
+
+async def test_an_answer_on_its_way_to_the_disk_is_given_at_once(tmp_path: Path) -> None:
+    store = Awkward()
+    async with three(tmp_path, "Read it.", before=put_in(store)) as there:
+        agent = Agent(there.proxy, (SESSION,))
+        store.hold = True
+        await agent.say(LONG)
+        memory = there.proxy.app.parts.threads.session(tenant_of(there), "a")
+        assert memory is not None
+        await until(lambda: all(thread.state.answers for thread in memory.threads.values()))
+        forget_answers(there)
+        await agent.say("And now?")
+        await agent.say("And then?")
+        assert there.model.texts()[0] == "Read it."
+        store.release()
+        await idle(there.proxy)
+        assert there.told("kept") == 1
+    assert len(there.helper.received) == 1
