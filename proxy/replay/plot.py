@@ -96,7 +96,7 @@ def _point(entry: Entry, prices: str) -> Point | None:
 def share_axis(values: Sequence[float], start: float, end: float) -> Axis:
     """An axis of shares with some room beside them, its ticks at round numbers, seven at most and none above 1."""
     low, high = min(values, default=0.9), max(values, default=1.0)
-    room = max((high - low) * 0.05, 0.005)
+    room = max((high - low) * 0.05, 0.01)
     low, high = low - room, high + room
     step = next(s for s in (0.005, 0.01, 0.02, 0.05, 0.1, 0.2) if (high - low) / s <= 7)
     first = math.floor(low / step) + 1

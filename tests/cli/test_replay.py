@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from typer.testing import CliRunner
+
+from proxy.cli.main import app
+from proxy.cli.replay import contenders, price_pairs
+from proxy.context.policy import Policy
+from proxy.context.prices import Model
+from proxy.errors import ConfigError, StoreRefused
+from tests.faulty import faulty
+from tests.replay.recorded import line, says, user, work, write
+from tests.running import Agent, running
+from tests.scripted import Scripted
+
+COMMAND = [sys.executable, "-m", "proxy.cli.main", "replay"]
+POLICIES = {
+    "thrifty": Policy("thrifty"),
+    "rolling": Policy("rolling", schedule="always"),
+    "observe": Policy("observe", mode="observe"),
+}
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    return write(tmp_path / "runs.jsonl", work(25), work(12, name="b"))
+
+
+def invoke(*arguments: object) -> str:
+    result = CliRunner().invoke(app, ["replay", *map(str, arguments)], env={"COLUMNS": "120"})
+    if isinstance(result.exception, Exception):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_a_file_is_played_under_every_policy_and_under_none(runs: Path) -> None:
+    output = invoke(runs, "--jobs", 1)
+    assert "2 conversations, 41 requests: runs.jsonl (2)" in output
+    for name in ("nothing", "thrifty", "rolling", "bound: results", "Least effective cost at 1.25/0.1"):
+        assert name in output
+    assert "observe" not in output  # it sends what doing nothing sends
+
+
+def test_policies_schedules_prices_and_window_are_chosen(runs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    invoke(
+        runs, "--policy", "rolling:all", "--policy", "thrifty", "--policy", "mask-10", "--prices", "1/0.25",
+        "--prices", "2/1", "--window", 9000, "--model", "gpt-5", "--json", out, "--jobs", 1,
+    )  # fmt: skip
+    report = json.loads(out.read_text())
+    assert [entry["name"] for entry in report["entries"]] == [
+        "nothing", "rolling", "rolling:over_budget", "rolling:when_it_pays", "thrifty", "mask-10"
+    ]  # fmt: skip
+    assert (report["prices"], report["window"]) == (["1/0.25", "2/1"], 9000)
+    assert report["model"].startswith("gpt-5")
+    assert set(report["entries"][0]["total"]["cost"]) == {"1/0.25", "2/1"}
+    peaks = {entry["name"]: entry["total"]["peak"] for entry in report["entries"]}
+    assert peaks["rolling:over_budget"] < peaks["nothing"]
+
+
+def test_the_picture_is_drawn_and_json_can_go_to_stdout_alone(runs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.svg"
+    output = invoke(runs, "--policy", "thrifty", "--json", "-", "--plot", out, "--jobs", 1)
+    assert json.loads(output)["requests"] == 41
+    assert ET.fromstring(out.read_text()).tag.endswith("svg")
+
+
+def test_the_same_input_gives_the_same_report_with_any_number_of_processes(runs: Path) -> None:
+    one, two = (invoke(runs, "--policy", "all", "--json", "-", "--jobs", jobs) for jobs in (1, 2))
+    assert one == two
+
+
+def test_state_blocks_are_played_where_that_is_wanted(tmp_path: Path) -> None:
+    file = write(tmp_path / "chat.jsonl", [m for n in range(8) for m in (user(f"{n}?"), says("so"))])
+    written = []
+    for more in ([], ["--play-state"]):
+        report = json.loads(invoke(file, "--policy", "rolling", "--json", "-", *more))
+        assert report["played_state"] is bool(more)
+        written.append(report["entries"][1]["total"]["written"])
+    assert written[0] == 0 < written[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (line(user("a"), says("b")) + "\nnot JSON\n", "runs.jsonl:2: line = 'not JSON'"),
+        ('{"id": 1, "messages": []}\n', "runs.jsonl:1: messages = '[]'"),
+        (line(user("a")) + "\n", "nothing could be played"),
+    ],
+)
+def test_what_cannot_be_played_ends_with_code_2_file_and_line(tmp_path: Path, text: str, told: str) -> None:
+    file = tmp_path / "runs.jsonl"
+    file.write_text(text)
+    done = subprocess.run([*COMMAND, str(file)], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert told in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "JSONL files, or --from-store"),
+        (["none.jsonl"], "a file that is there"),
+        (["FILE", "--policy", "nonesuch"], "one of all, baselines, nothing"),
+        (["FILE", "--policy", "thrifty:soon"], "a schedule of always, over_budget, when_it_pays, all"),
+        (["FILE", "--prices", "cheap"], "WRITE/READ such as 1.25/0.1"),
+        (["FILE", "--prices", "0.1/1.25"], "READ at most WRITE"),
+        (["FILE", "--prices", "nan/nan"], "WRITE/READ"),
+        (["FILE", "--json", "/nowhere/out.json"], "a file in a folder that is there"),
+        (["--from-store", "--db", ":memory:"], "a SQLite file"),
+        (["--from-store", "--db", "postgresql://me:secret@host/db"], "a SQLite file"),
+    ],
+)
+def test_a_wrong_option_is_told_before_anything_is_played(runs: Path, arguments: list[str], told: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        invoke(*[str(runs) if each == "FILE" else each for each in arguments])
+    assert told in str(raised.value)
+    assert "secret" not in str(raised.value)
+
+
+def test_a_store_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(StoreRefused, match="there is no database"):
+        invoke("--from-store", "--db", tmp_path / "none.sqlite3")
+
+
+async def test_what_the_proxy_has_stored_is_played_beside_it(tmp_path: Path, runs: Path) -> None:
+    file = tmp_path / "store.sqlite3"
+    async with faulty(Scripted()) as upstream, running(upstream.port, db=str(file)) as proxy:
+        for name in (b"a", b"b"):
+            agent = Agent(proxy, (b"x-context-session: " + name,))
+            await agent.say("hello")
+            await agent.say("again")
+        command = [*COMMAND, "--db", str(file), "--json", "-", "--policy", "thrifty", "--from-store"]
+        everything = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+        one = json.loads(subprocess.run([*command, "b"], capture_output=True, check=True).stdout)
+        both = json.loads(subprocess.run([*command, "b", str(runs)], capture_output=True, check=True).stdout)
+    assert (everything["sources"], everything["requests"]) == ({"store.sqlite3": 2}, 4)
+    assert (one["sources"], one["requests"]) == ({"store.sqlite3": 1}, 2)
+    assert both["sources"] == {"runs.jsonl": 2, "store.sqlite3": 1}
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_ctrl_c_ends_it_with_one_line_and_writes_nothing(tmp_path: Path, jobs: str) -> None:
+    runs = write(tmp_path / "runs.jsonl", *[work(120, name=f"n{n}_") for n in range(12)])
+    out = tmp_path / "out.json"
+    process = subprocess.Popen(
+        [*COMMAND, str(runs), "--policy", "all:all", "--jobs", jobs, "--json", str(out)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0,
+    )  # fmt: skip
+    time.sleep(2.5)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: everybody in the foreground hears it
+    stdout, stderr = process.communicate(timeout=20)
+    assert (process.returncode, stdout) == (130, "")
+    assert stderr == "context-proxy: stopped; nothing was written\n"
+    assert not out.exists()
+
+
+def test_without_a_choice_every_policy_that_rewrites_takes_part() -> None:
+    assert [c.label for c in contenders([], POLICIES)] == ["nothing", "thrifty", "rolling"]
+
+
+def test_a_schedule_is_named_where_it_is_not_the_policys_own() -> None:
+    found = contenders(["rolling:when_it_pays", "rolling", "rolling:always", "baselines", "nothing"], POLICIES)
+    assert [c.label for c in found] == [
+        "nothing", "rolling:when_it_pays", "rolling", "mask-10", "mask-10-by-15", "newest-half", "random-half"
+    ]  # fmt: skip
+    assert found[1].policy is not None
+    assert found[1].policy.schedule == "when_it_pays"
+    assert [c.label for c in contenders(["observe"], POLICIES)] == ["nothing", "observe"]
+
+
+def test_policies_decide_by_the_first_pair() -> None:
+    own = Model(w=1.25, r=0.05)
+    pairs, model = price_pairs([], own)
+    assert pairs == ((1.25, 0.05), (1.0, 0.5), (1.0, 0.25), (1.0, 0.1))
+    assert model == own
+    pairs, model = price_pairs(["1/0.5", "1.25/0.1", "1/0.5"], own)
+    assert pairs == ((1.0, 0.5), (1.25, 0.1))
+    assert (model.w, model.r) == (1.0, 0.5)

@@ -1,0 +1,151 @@
+"""The project's scorer for recorded traffic and the replay command find the same, on a sample of that traffic."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession, web
+
+from proxy.chat.dialects.completions import read_message
+from proxy.chat.tokens import Weigh, estimate
+from proxy.context.prices import Model
+from proxy.replay.baselines import BASELINES
+from proxy.replay.play import Contender, Match, play
+from proxy.replay.read import Conversation, conversations
+from proxy.replay.report import Row, row
+from proxy.replay.score import Tally
+from proxy.settings import Settings
+from proxy.web.app import make_policies
+from tests.running import running
+
+SAMPLE = {"entire-cli": 1, "mini-swe-agent": 1, "livemcpbench": 4, "swe-agent": 2, "tau-bench": 3}
+"""How many conversations of each file."""
+TOLERANCE = 0.01
+
+
+@pytest.fixture(scope="module")
+def scorer(shared: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("replay_score", shared / "replay" / "replay_score.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def sample(shared: Path) -> list[Conversation]:
+    def taken() -> Iterator[Conversation]:
+        for name, count in SAMPLE.items():
+            yield from islice(conversations(shared / "replay" / "open" / f"{name}.jsonl"), count)
+
+    return list(taken())
+
+
+def as_recorded(one: Conversation) -> dict[str, Any]:
+    made: dict[str, Any] = {"id": one.id, "messages": [json.loads(raw) for raw in one.messages]}
+    return made | ({"tools": json.loads(one.tools)} if one.tools else {})
+
+
+def arguments(**more: Any) -> argparse.Namespace:
+    defaults = {
+        "proxy": "", "session_header": "", "run": "r", "stream": False, "play_state": False, "far": 20, "limit": 0,
+        "summary_model": "summarizer", "cache_min": 1024, "cache_block": 128, "cache_prompts": 4,
+    }  # fmt: skip
+    return argparse.Namespace(**(defaults | more))
+
+
+async def scored(
+    scorer: ModuleType, sample: list[Conversation], transform: Callable[..., Any] | None, policy: str = "", **more: Any
+) -> dict[str, Any]:
+    """What the scorer says, of a transform or of a running proxy under a policy."""
+    upstream, tokens, score = scorer.Upstream("summarizer"), scorer.Tokens(), scorer.Score()
+    if not policy:
+        for one in sample:
+            await scorer.replay(as_recorded(one), arguments(), upstream, None, transform, tokens, score)
+        return dict(score.row())
+    runner = web.AppRunner(upstream.app())
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    try:
+        async with running(port, policy=policy, tokens={"count": "exact"}) as proxy, ClientSession() as client:
+            args = arguments(proxy=proxy.url, session_header="x-context-session", **more)
+            for one in sample:
+                await scorer.replay(as_recorded(one), args, upstream, client, None, tokens, score)
+    finally:
+        await runner.cleanup()
+    return dict(score.row())
+
+
+def found(scorer: ModuleType, sample: list[Conversation], contender: Contender, *, state: bool = False) -> Row:
+    match = Match((Contender("nothing"), contender), Model(), scorer.PRICES, play_state=state)
+    nothing, total = Tally(), Tally()
+    for one in sample:
+        tallies = play(one, match).tallies
+        nothing.add(tallies[0])
+        total.add(tallies[1])
+    return row(total, nothing, match.scale)
+
+
+def agree(theirs: dict[str, Any], ours: Row) -> None:
+    assert theirs["errors"] == 0, theirs["why"]
+    named: dict[str, float | None] = {
+        "steps": ours.requests, "prompt": ours.prompt, "cached": ours.cached, "peak": ours.peak,
+        "recall": ours.atoms.all, "recall_far": ours.atoms.far, "in_place": ours.atoms.in_place,
+        "lines": ours.lines.all, "lines_far": ours.lines.far, "faults": ours.faults,
+        "refs": ours.atoms.wanted, "refs_far": ours.atoms.wanted_far,
+    }  # fmt: skip
+    for pair, cost in ours.cost.items():
+        named |= {f"cost@{pair}": round(cost.paid), f"effective@{pair}": round(cost.effective)}
+    apart = {name: (theirs[name], mine) for name, mine in named.items() if not near(theirs[name], mine)}
+    assert apart == {}
+
+
+def near(theirs: float | None, mine: float | None) -> bool:
+    if theirs is None or mine is None:
+        return theirs is mine
+    return abs(theirs - mine) <= TOLERANCE * max(abs(theirs), abs(mine))
+
+
+async def test_doing_nothing_is_found_to_be_the_same(scorer: ModuleType, sample: list[Conversation]) -> None:
+    agree(await scored(scorer, sample, None), found(scorer, sample, Contender("nothing")))
+
+
+@pytest.mark.parametrize("name", ["mask-10-by-15", "random-half"])
+async def test_a_baseline_is_found_to_be_the_same(
+    scorer: ModuleType, sample: list[Conversation], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weigh = Weigh(estimate)
+    baseline = BASELINES[name]
+    # Half of a history is chosen by its tokens: both have to count them alike.
+    monkeypatch.setitem(BASELINES, name, lambda messages, _: baseline(messages, weigh))
+
+    def transform(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        history = [read_message(json.dumps(message).encode()) for message in messages]
+        return [json.loads(raw) for raw in baseline(history, weigh)]
+
+    theirs = await scored(scorer, sample, transform)
+    agree(theirs, found(scorer, sample, Contender(name, None, name)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "state"), [("thrifty", False), ("rolling", False), ("rolling", True)])
+async def test_a_policy_is_found_to_be_the_same_as_through_the_running_proxy(
+    scorer: ModuleType, sample: list[Conversation], name: str, state: bool
+) -> None:
+    policy = make_policies(Settings())[name]
+    theirs = await scored(scorer, sample, None, name, play_state=state)
+    assert theirs["invalid"] == 0
+    # Where it plays a STATE block the scorer takes the blanks off an answer's front, and counts that as ours.
+    assert theirs["altered"] == 0 or state
+    agree(theirs, found(scorer, sample, Contender(name, policy), state=state))

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import pytest
+
+from proxy.context.plan import Proposal, View
+from proxy.context.policy import Policy, with_schedule
+from proxy.context.prices import Model
+from proxy.context.stage import When
+from proxy.replay.play import STATE, Contender, Match, Played, play
+from proxy.replay.read import Conversation
+from proxy.settings import Settings
+from proxy.vocabulary import counter
+from proxy.web.app import make_policies
+from tests.replay.recorded import conversation, says, user, work
+
+MODEL = Model(tokenizer="estimate")
+PRICES = ((1.25, 0.1), (1.0, 0.5))
+NOTHING = Contender("nothing")
+
+
+@pytest.fixture(scope="module")
+def policies() -> dict[str, Policy]:
+    return make_policies(Settings())
+
+
+def played(one: Conversation, *contenders: Contender, model: Model = MODEL, state: bool = False) -> Played:
+    return play(one, Match((NOTHING, *contenders), model, PRICES, state))
+
+
+def test_doing_nothing_sends_every_history_as_it_is() -> None:
+    one = conversation(*work(20))
+    found = played(one, Contender("still nothing"))
+    nothing = found.tallies[0]
+    assert nothing == found.tallies[1]
+    assert (found.source, nothing.steps) == ("runs.jsonl", 22)
+    assert nothing.atoms == nothing.atoms_kept > 0
+    assert nothing.lines == nothing.lines_kept == 1
+    assert nothing.cached > 0.8 * nothing.prompt
+    assert found.bounds["messages"].prompt < found.bounds["results"].prompt < nothing.prompt
+
+
+def test_a_policy_is_played_with_its_session_carried_along(policies: dict[str, Policy]) -> None:
+    nothing, thrifty, rolling = played(
+        conversation(*work(40)), Contender("t", policies["thrifty"]), Contender("r", policies["rolling"])
+    ).tallies
+    assert thrifty.prompt < nothing.prompt
+    assert thrifty.refused == thrifty.failed == rolling.refused == rolling.failed == 0
+    assert thrifty.cost(PRICES[0], 5) <= nothing.cost(PRICES[0], 5)
+    # Edits stay: far more is served by the cache than where they are made anew with every request.
+    assert thrifty.cached / thrifty.prompt > rolling.cached / rolling.prompt
+
+
+def test_policies_that_only_look_send_the_original(policies: dict[str, Policy]) -> None:
+    nothing, *others = played(
+        conversation(*work(30)), Contender("o", policies["observe"]), Contender("p", policies["passthrough"])
+    ).tallies
+    assert others == [nothing, nothing]
+
+
+def test_every_schedule_can_be_played(policies: dict[str, Policy]) -> None:
+    rolling = policies["rolling"]
+    windowed = replace(MODEL, window=20_000)
+    always, over, pays = (
+        Contender(name, with_schedule(rolling, name)) for name in ("always", "over_budget", "when_it_pays")
+    )
+    tallies = played(conversation(*work(40)), always, over, pays, model=windowed).tallies
+    assert all(t.prompt < tallies[0].prompt for t in tallies[1:])
+    assert all(t.failed == t.refused == 0 for t in tallies)
+
+
+def test_a_baseline_is_played_by_its_name() -> None:
+    nothing, masked = played(conversation(*work(30)), Contender("mask-10", None, "mask-10")).tallies
+    assert masked.prompt < nothing.prompt
+
+
+def test_the_same_conversation_gives_the_same_sums(policies: dict[str, Policy]) -> None:
+    one, thrifty = conversation(*work(30)), Contender("t", policies["thrifty"])
+    assert played(one, thrifty) == played(one, thrifty)
+
+
+@dataclass(frozen=True, slots=True)
+class Trip:
+    """A stage of somebody's own that fails."""
+
+    when: ClassVar[When] = "schedule"
+
+    def __call__(self, view: View) -> Iterable[Proposal]:
+        raise ValueError(f"I cannot read {len(view.messages)} messages")
+
+
+def test_a_stage_that_fails_is_counted_and_the_original_is_sent() -> None:
+    nothing, failing = played(conversation(*work(5)), Contender("trip", Policy("trip", (Trip(),)))).tallies
+    assert (failing.failed, failing.prompt) == (nothing.steps, nothing.prompt)
+    assert failing.why["ValueError: I cannot read 2 messages"] == 1
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """Leaves nothing of what the model said: an empty message, which no upstream accepts."""
+
+    when: ClassVar[When] = "always"
+
+    def __call__(self, view: View) -> Iterable[Proposal]:
+        answers = (n for n, m in enumerate(view.messages) if m.role == "assistant" and m.text)
+        yield from (Proposal(n, "text", "silence", "why not", 0, text="") for n in answers)
+
+
+def test_a_plan_that_breaks_a_rule_is_counted_and_the_original_is_sent() -> None:
+    said = [user("a question"), says("an answer " * 20), user("another"), says("yes")]
+    nothing, silent = played(conversation(*said), Contender("silence", Policy("silence", (Silence(),)))).tallies
+    assert (silent.steps, silent.refused, sum(silent.why.values())) == (2, 1, 1)
+    assert next(iter(silent.why)).startswith("rule W")
+    assert silent.prompt == nothing.prompt
+
+
+def test_the_played_model_writes_its_state_only_where_it_is_asked_to(policies: dict[str, Policy]) -> None:
+    said = [m for n in range(12) for m in (user(f"question {n}"), says("an answer"))]
+    rolling = Contender("r", policies["rolling"])
+    silent, noting = (played(conversation(*said), rolling, state=state).tallies[1] for state in (False, True))
+    assert silent.written == 0
+    assert noting.written == 12 * counter("estimate")("### STATE\n" + STATE)
+    assert noting.prompt > silent.prompt  # the note stands in the prompts from then on
+    assert played(conversation(*work(5)), Contender("t", policies["thrifty"]), state=True).tallies[0].written == 0
+
+
+def test_requests_at_the_front_that_another_thread_made_are_played_and_not_counted(policies: dict[str, Policy]) -> None:
+    whole, thrifty = conversation(*work(30)), Contender("t", policies["thrifty"])
+    found = played(replace(whole, shared=40), thrifty)
+    assert [t.steps for t in (*found.tallies, *found.bounds.values())] == [13] * 4
+    assert found.tallies[1].peak == played(whole, thrifty).tallies[1].peak
+
+
+def test_where_times_are_known_an_idle_hour_makes_the_cache_cold() -> None:
+    said = work(20)
+    steady = tuple(float(n) for n in range(len(said)))
+    late = tuple(n + (3600.0 if n > 20 else 0.0) for n in range(len(said)))
+    warm, cold = (played(replace(conversation(*said), times=t)).tallies[0] for t in (steady, late))
+    assert warm.prompt == cold.prompt
+    assert 0 < warm.cached - cold.cached < warm.peak
+
+
+def test_a_conversation_without_requests_adds_nothing() -> None:
+    assert played(conversation(user("hello?"))).tallies[0].steps == 0

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from proxy.chat.message import Message
+from proxy.replay.score import AT_HAND, Judge, Scale, Tally
+from proxy.replay.wants import Wants
+from proxy.replay.words import Ruler
+from tests.replay.recorded import brings, calls, messages, says, system, user
+
+LINE = "def thefunctioninquestion(argument):"
+SCALE = Scale(((1.25, 0.1), (1.0, 0.5)), 5.0)
+
+
+def judged(said: list[dict[str, Any]], *prompts: list[dict[str, Any]] | None, **more: Any) -> Tally:
+    """What is found of these prompts, one a request; None: the history as it is. 1,000 tokens each, 600 cached."""
+    wants = Wants(messages(*said), None)
+    judge = Judge(wants, Ruler(len), SCALE)
+    own = dict(zip(map(str, said), wants.messages, strict=True))
+
+    def message(one: dict[str, Any]) -> Message:
+        return own.get(str(one)) or messages(one)[0]
+
+    for step, prompt in zip(wants.steps, prompts, strict=True):
+        judge.see(step, None if prompt is None else [message(m) for m in prompt], 1000, 600, counts=True, **more)
+    return judge.tally
+
+
+READ = calls(1, path="src/long/name.py")
+RESULT = brings(1, f"src/long/name.py has 31337 lines\n7:  {LINE}\n" + "and more of it " * 20)
+EDIT = calls(2, path="src/long/name.py", line=31337, old=LINE)
+SAID = [system("s"), user("go on"), READ, RESULT, EDIT]
+
+
+def test_doing_nothing_keeps_everything() -> None:
+    tally = judged(SAID, None, None)
+    assert (tally.steps, tally.prompt, tally.cached, tally.peak) == (2, 2000, 1200, 1000)
+    assert (tally.atoms, tally.atoms_kept, tally.in_place) == (2, 2, 2)
+    assert (tally.lines, tally.lines_kept, tally.faults, tally.fetching) == (1, 1, 0, [0.0, 0.0])
+    assert tally.cost((1.25, 0.1), 5.0) == 1.25 * 800 + 0.1 * 1200
+    assert judged(SAID, SAID[:2], SAID[:4]) == replace(tally, peak=1000)
+
+
+def test_what_left_the_prompt_is_lost_and_has_to_be_fetched_again() -> None:
+    tally = judged(SAID, None, [*SAID[:3], brings(1, "[gone]")])
+    assert (tally.atoms_kept, tally.in_place, tally.lines_kept, tally.faults) == (1, 0, 0, 1)
+    again = len("<|tool|>[c1]") + len(RESULT["content"])
+    assert tally.fetching == [
+        pytest.approx(r * 1000 + 5 * 120 + w * (120 + again) + 5 * r * again) for w, r in SCALE.prices
+    ]
+
+
+def test_an_edited_message_keeps_what_it_still_says() -> None:
+    kept = f"src/long/name.py has 31337 lines\n{LINE}\n[more is gone]"
+    tally = judged(SAID, None, [*SAID[:3], brings(1, kept)])
+    assert (tally.atoms_kept, tally.lines_kept, tally.faults) == (2, 1, 0)
+    assert tally.in_place == 0  # what stood around both of them is not there any more
+    kept = RESULT["content"][:130]
+    assert judged(SAID, None, [*SAID[:3], brings(1, kept)]).in_place == 2
+
+
+def test_a_text_of_ours_counts_like_any_other() -> None:
+    tally = judged(SAID, None, [system("s\n\nnumber 31337"), *SAID[1:3], brings(1, "[gone]")])
+    assert (tally.atoms_kept, tally.in_place) == (2, 0)
+
+
+def test_a_passage_that_stands_elsewhere_is_in_place_there() -> None:
+    twin = brings(1, RESULT["content"])
+    said = [user("go on"), READ, twin, calls(3), {**RESULT, "tool_call_id": "c3"}, EDIT]
+    without = [*said[:4], brings(3, "[gone]")]
+    tally = judged(said, None, None, without)
+    assert (tally.atoms_kept, tally.in_place, tally.lines_kept, tally.faults) == (2, 2, 1, 0)
+
+
+def test_each_message_that_is_missed_is_fetched() -> None:
+    # Each answer repeats the number, so it is the newest one that holds it; that one is not in the prompts either.
+    said = [user("go on"), READ, RESULT, *[calls(9, n=31337) for _ in range(3)]]
+    tally = judged(said, None, *[[user("go on"), says("nothing is here")]] * 3)
+    assert (tally.atoms, tally.atoms_kept, tally.faults) == (3, 0, 3)
+
+
+def test_the_same_message_is_not_fetched_twice_in_five_requests() -> None:
+    said: list[dict[str, Any]] = [user("go on"), READ, brings(1, "\n".join(f"id-{n:05}" for n in range(20)))]
+    said += [calls(n, id=f"id-{n:05}") for n in range(10, 10 + AT_HAND + 2)]
+    tally = judged(said, None, *[[user("go on")]] * (AT_HAND + 2))
+    assert tally.atoms_kept == 0
+    assert tally.faults == 2  # the first, and the one after five more
+
+
+def test_requests_that_do_not_count_are_remembered_and_not_added() -> None:
+    wants = Wants(messages(*SAID), None)
+    judge = Judge(wants, Ruler(len), SCALE)
+    for step in wants.steps:
+        judge.see(step, [wants.messages[1]], 1000, 600, counts=False)
+    assert judge.tally == Tally(fetching=[0.0, 0.0])
+
+
+def test_a_state_block_costs_what_output_costs() -> None:
+    tally = judged(SAID, None, None, written=10)
+    assert tally.cost((1.0, 0.5), 5.0) == 800 + 600 + 5 * 20
+
+
+def test_tallies_add_up() -> None:
+    one = Tally(steps=1, prompt=10, peak=10, fetching=[1.0], why=Tally().why)
+    one.why["rule W1"] += 1
+    two = Tally()
+    two.add(one)
+    two.add(replace(one, peak=7))
+    assert (two.steps, two.prompt, two.peak, two.fetching, two.why["rule W1"]) == (2, 20, 10, [2.0], 2)

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from proxy.replay import words
+from proxy.replay.words import Ruler
+from tests.replay.recorded import brings, calls, messages, says
+
+
+def test_values_are_the_leaves_of_arguments_without_null_and_truth() -> None:
+    arguments = json.dumps({"a": ["x", {"b": 1.5}], "c": None, "d": True, "e": 7})
+    assert words.values(arguments) == ["x", "1.5", "7"]
+    assert words.values("no JSON") == ["no JSON"]
+    assert words.values("[" * 100_000) == ["[" * 100_000]
+
+
+def test_atoms_name_something_and_plain_words_do_not() -> None:
+    (message,) = messages(
+        calls(1, path="src/a.py", note="change nothing else", n=12345, tag="fix-it", to="a@b.c", x="v1")
+    )
+    assert words.atoms(message) == {"src/a.py", "12345", "a@b.c"}
+    (message,) = messages(calls(1, q="id=AB-12 and ٣٤٥٦x7"))
+    assert words.atoms(message) == {"AB-12"}
+
+
+@pytest.mark.parametrize(
+    ("text", "there"),
+    [
+        ("a.py", True),
+        ("see src/a.py now", True),
+        ("xa.py", False),
+        ("a.pyc", False),
+        ("_a.py", False),
+        ("éa.py", False),
+        ("xa.py and (a.py)", True),
+        ("", False),
+    ],
+)
+def test_an_atom_stands_only_alone(text: str, there: bool) -> None:
+    assert words.stands("a.py", text) is there
+
+
+def test_every_place_of_an_atom_is_found_even_where_it_overlaps_itself() -> None:
+    assert list(words.places("./.", "./././.")) == [0, 2, 4]
+
+
+def test_lines_lose_indentation_and_a_listings_number_and_short_ones_are_none() -> None:
+    long = "a line that is long enough to be quoted"
+    text = f"  12→    {long}\n 7\t{long} b\n3: {long} c\n4|{long} d\r\n99 {long}\nshort\n" + " " * 40
+    assert list(words.lines(text)) == [long, f"{long} b", f"{long} c", f"{long} d", f"99 {long}"]
+    assert list(words.lines("x" * 24)) == ["x" * 24]
+    assert list(words.lines("12:" + "x" * 23)) == []
+
+
+def test_what_a_message_says_is_its_text_and_its_arguments() -> None:
+    told, called, brought = messages(says("a  b\n c"), calls(1, path="p/q", n=1), brings(1, "r"))
+    assert words.said(told) == "a  b\n c"
+    assert words.collapsed(told) == "a b c"
+    assert words.said(called) == "\np/q\n1"
+    assert words.said(brought) == "r"
+
+
+def test_a_message_is_measured_as_the_model_reads_it() -> None:
+    told, called, brought = messages(says("hello"), calls(7, path="p"), brings(7, "text"))
+    assert words.rendered(told) == "<|assistant|>hello"
+    assert words.rendered(brought) == "<|tool|>[c7]text"
+    call = {"function": {"arguments": '{"path": "p"}', "name": "read"}, "id": "c7", "type": "function"}
+    assert words.rendered(called) == "<|assistant|>" + json.dumps(call)
+    ruler = Ruler(len)
+    assert ruler(told) == len("<|assistant|>hello")
+    assert ruler.tools(None) == 0
+    assert ruler.tools(b'[{"b":1,"a":2}]') == len('[{"a": 2, "b": 1}]')
+    assert words.tools_text(b"[1") == "[1"
+
+
+def test_texts_are_counted_once_and_forgotten_when_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[str] = []
+
+    def count(text: str) -> int:
+        counted.append(text)
+        return len(text)
+
+    ruler = Ruler(count)
+    assert ruler.text("abc") == ruler.text("abc") == 3
+    assert counted == ["abc"]
+    monkeypatch.setattr(words, "TEXTS", 5)
+    ruler.text("defg")
+    ruler.text("abc")
+    assert counted == ["abc", "defg", "abc"]

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+
+from proxy.context.plan import Proposal, View
+from proxy.context.policy import Policy
+from proxy.context.prices import Model
+from proxy.context.stage import When
+from proxy.replay import work as module
+from proxy.replay.play import Contender, Match
+from proxy.replay.read import Conversation
+from proxy.replay.work import spread
+from tests.replay.recorded import conversation, says, user, work
+
+MATCH = Match((Contender("nothing"), Contender("mask-10", None, "mask-10")), Model(tokenizer="estimate"), ((1.0, 0.1),))
+
+
+def runs(count: int = 12) -> Iterator[Conversation]:
+    return (conversation(*work(12, name=f"n{n}_"), source=f"{n}") for n in range(count))
+
+
+def test_little_work_is_done_here_and_starts_nothing() -> None:
+    before = multiprocessing.active_children()
+    with closing(spread(runs(2), MATCH, 8)) as played:
+        assert [one.source for one in played] == ["0", "1"]
+        assert multiprocessing.active_children() == before
+
+
+def test_many_processes_find_what_one_finds_in_the_same_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = list(spread(runs(), MATCH, 1))
+    monkeypatch.setattr(module, "WORTH", 0)
+    assert list(spread(runs(), MATCH, 2)) == alone
+    assert [one.source for one in alone] == [str(n) for n in range(12)]
+
+
+def test_conversations_are_read_as_they_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WORTH", 0)
+    read = 0
+
+    def counted() -> Iterator[Conversation]:
+        nonlocal read
+        for one in runs(40):
+            read += 1
+            yield one
+
+    with closing(spread(counted(), MATCH, 2)) as played:
+        next(played)
+        assert read <= 2 + module.AHEAD * 2 + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Dawdle:
+    """A stage that never ends."""
+
+    when: ClassVar[When] = "schedule"
+
+    def __call__(self, view: View) -> list[Proposal]:
+        while True:
+            pass
+
+
+def test_whoever_stops_reading_ends_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WORTH", 0)
+    before = set(multiprocessing.active_children())
+    slow = Match((Contender("nothing"), Contender("slow", Policy("slow", (Dawdle(),)))), MATCH.model, MATCH.prices)
+
+    def two_then_ctrl_c() -> Iterator[Conversation]:
+        yield from (conversation(user("a"), says("b")) for _ in range(4))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), closing(spread(two_then_ctrl_c(), slow, 2)) as played:
+        list(played)
+    assert set(multiprocessing.active_children()) <= before
