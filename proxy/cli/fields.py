@@ -52,6 +52,12 @@ def _defaults(kind: type) -> dict[str, object]:
 
 
 def _docstrings(kind: type) -> dict[str, str]:
+    """Those of a dataclass's bases among them: they are its fields as well."""
+    bases = [base for base in reversed(kind.__mro__[1:]) if is_dataclass(base)]
+    return {name: text for each in (*bases, kind) for name, text in _own_docstrings(each).items()}
+
+
+def _own_docstrings(kind: type) -> dict[str, str]:
     body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
     if not isinstance(body, ast.ClassDef):
         return {}

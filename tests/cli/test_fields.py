@@ -37,6 +37,18 @@ def test_fields_of_a_dataclass_have_their_docstrings() -> None:
     ]
 
 
+@dataclass(frozen=True)
+class More(Sample):
+    """A sample with a field of its own."""
+
+    fourth: int = 4
+    """The fourth."""
+
+
+def test_fields_of_a_dataclass_that_are_its_bases_have_their_docstrings_too() -> None:
+    assert fields(More) == [*fields(Sample), Told("fourth", 4, False, "The fourth.")]
+
+
 def test_summary_is_the_first_paragraph_on_one_line() -> None:
     assert summary(Sample) == "What it is, in two lines."
 

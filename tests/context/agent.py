@@ -20,7 +20,11 @@ from proxy.context.stages import BUILT_IN
 from proxy.context.voices import BUILT_IN as VOICES
 from tests.conversations import PLAIN, WEIGH, Json, assistant, request, result, system, user
 
-POLICIES = ("thrifty", "rolling", "rolling/over_budget", "rolling/when_it_pays", "thrifty/over_budget")
+POLICIES = (
+    "thrifty", "thrifty/over_budget", "rolling", "rolling/over_budget", "rolling/when_it_pays",
+    "importance", "importance/over_budget", "importance/when_it_pays",
+    "summarize", "summarize/over_budget", "summarize/when_it_pays",
+)  # fmt: skip
 LONG = "\n".join(f"{n:03} def name_{n}(argument): return '/path/to/{n}.py', error {n * 7919}" for n in range(120))
 
 

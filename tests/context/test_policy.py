@@ -1,18 +1,23 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from proxy.context.importance import Weights
 from proxy.context.policy import Policy, compile_patterns, read_policy, with_schedule
+from proxy.context.prices import Model, find_model, read_models
 from proxy.context.stages import BUILT_IN
-from proxy.context.voices import BUILT_IN as VOICES
 from proxy.context.stages.close_window import CloseWindow
+from proxy.context.stages.drop_unimportant import DropUnimportant
 from proxy.context.stages.fit_budget import FitBudget
 from proxy.context.stages.isolate_tools import IsolateTools
+from proxy.context.stages.summarize_old import SummarizeOld
 from proxy.context.stages.truncate_results import TruncateResults
+from proxy.context.voices import BUILT_IN as VOICES
 from proxy.errors import ConfigError
 
 FOLDER = Path(__file__).parents[2] / "config" / "policies"
@@ -53,6 +58,51 @@ def test_observe_plans_as_thrifty_and_passthrough_does_nothing() -> None:
     assert (load("passthrough").mode, load("passthrough").stages) == ("passthrough", ())
 
 
+def test_d1_importance_is_the_source_design_with_its_words_and_weights_as_settings() -> None:
+    importance = load("importance")
+    assert importance.stages == (IsolateTools(), DropUnimportant(), FitBudget())
+    assert (importance.schedule, importance.ask, importance.budget, importance.window) == (
+        "always",
+        "never",
+        0.8,
+        100_000,
+    )
+    table = tomllib.loads((FOLDER / "importance.toml").read_text())
+    (row,) = (stage for stage in table["stages"] if stage["use"] == "drop_unimportant")
+    assert set(row) == {"use", *(f.name for f in fields(Weights))}
+
+
+def test_d4_summarize_is_the_other_half_of_it() -> None:
+    summarize = load("summarize")
+    assert summarize.stages == (IsolateTools(), SummarizeOld(keep=10), FitBudget())
+    assert (summarize.schedule, summarize.window) == ("always", 100_000)
+
+
+def test_d3_a_models_window_is_the_policys_own_figure_then_the_models_then_the_policys() -> None:
+    policy = Policy("importance", window=100_000)
+    assert policy.window_of(Model(window=5, own={"importance": {"window": 3}})) == 3
+    assert policy.window_of(Model(window=5, own={"other": {"window": 3}})) == 5
+    assert policy.window_of(Model()) == 100_000
+    assert Policy("thrifty").window_of(Model()) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "window"),
+    [
+        ("gemini-2.5-flash", 1_000_000),
+        ("claude-4-5-sonnet", 200_000),
+        ("claude-sonnet-4-5-20250929", 200_000),
+        ("openai/gpt-5", 128_000),
+        ("llama-4-scout", 100_000),
+        ("never heard of", 100_000),
+        ("gpt-4.1", 1_047_576),
+    ],
+)
+def test_d3_importance_has_the_sources_limits_and_100k_for_what_is_unknown(name: str, window: int) -> None:
+    models = read_models(tomllib.loads((FOLDER.parent / "models.toml").read_text())["models"])
+    assert load("importance").window_of(find_model(models, name)) == window
+
+
 def test_what_a_file_leaves_out_has_the_value_of_the_code() -> None:
     assert read_policy({"name": "mine"}, BUILT_IN) == Policy("mine")
 
@@ -79,6 +129,9 @@ def test_only_always_is_literal() -> None:
         ("budget", "0.8", "between 0 and 1"),
         ("budget", True, "between 0 and 1"),
         ("low", -0.5, "between 0 and 1"),
+        ("window", -1, "number of tokens"),
+        ("window", True, "number of tokens"),
+        ("window", "100K", "number of tokens"),
         ("guidelines", 7, "text"),
         ("name", 7, "text"),
         ("stages", {"use": "fit_budget"}, "list of tables"),

@@ -52,7 +52,9 @@ def test_an_unknown_key_is_a_config_error_with_key_value_and_what_is_allowed() -
 
 
 def test_tables_inside_a_models_table_belong_to_stages() -> None:
-    assert read_models({"m": {"progressive": {"x": 1}, "window": 5}}) == (Model("m", window=5),)
+    (found,) = read_models({"m": {"progressive": {"x": 1}, "window": 5}})
+    assert found == Model("m", window=5)
+    assert found.own == {"progressive": {"x": 1}}
 
 
 def test_a_prompt_costs_w_for_what_is_written_and_r_for_what_is_served() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from proxy.chat.key import chain
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Edit, Plan, View
 from proxy.context.policy import Policy, ScheduleName
@@ -147,3 +150,29 @@ def test_d6_a_note_says_what_has_left_when_it_has_become_more() -> None:
     again = rewrite(request(EXAMPLE), session, policy(), model, 1.0, weigh=WEIGH)
     assert again.messages == plan.messages
     assert not again.notes
+
+
+def work(count: int) -> int:
+    """Calls of functions that planning a prompt of so many messages takes once everything in it is known."""
+    rounds = [m for n in range(count // 3) for m in (user(f"{n}"), assistant(None, "c"), result("c", "an error" * 99))]
+    asked = request([system(), *rounds, user("now")])
+    model = replace(PLAIN, window=sum(map(WEIGH, asked.messages)) // 2)
+    keys = chain("", asked.messages)
+    counts: Counter[str] = Counter()
+
+    def plan() -> Plan:
+        return rewrite(asked, Session(), policy(), model, 0.0, weigh=WEIGH, keys=keys)
+
+    assert len(plan().messages or ()) < count
+    sys.setprofile(lambda _, event, __: counts.update((event,)))
+    try:
+        plan()
+    finally:
+        sys.setprofile(None)
+    return counts["call"] + counts["c_call"]
+
+
+def test_d1_planning_is_linear_and_looks_at_no_text_twice() -> None:
+    small, large = work(400), work(1600)
+    assert large < 4.4 * small
+    assert small < 400 * 100  # twenty words would be looked for in each text, were it new, and it be counted
