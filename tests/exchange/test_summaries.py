@@ -1,0 +1,72 @@
+"""FEATURES D4 with a helper model, through the running proxy: its words where they are any good, a count elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.settings import shipped
+from tests.exchange.asking import idle, settings
+from tests.faulty import Connection, Request, faulty
+from tests.running import Agent, Running, running
+from tests.scripted import Scripted, reply
+
+WORDS = "some words that say very little of any thing at all " * 4
+COUNT = "Previous {0} turns: {1} user messages, {1} model responses, 0 tool calls"
+
+
+@asynccontextmanager
+async def serving(folder: Path, answer: Any) -> AsyncIterator[tuple[Running, Scripted, Scripted]]:
+    """The proxy, its model with a window of 2,500 tokens, and a helper that gives this answer to everything."""
+    text = shipped("policies/summarize.toml").read_text().replace('"summarize"', '"mine"')
+    (folder / "mine.toml").write_text(text)
+    (folder / "models").write_text("[models.m]\nwindow = 2_500\n")
+    model, helper = Scripted(WORDS), Scripted(answer)
+    async with faulty(model) as upstream, faulty(helper) as beside:
+        tree = settings(folder, upstream.port, beside.port, {"timeout_s": 2.0})
+        async with running(0, **tree | {"policy": "mine", "models_file": str(folder / "models")}) as proxy:
+            yield proxy, model, helper
+
+
+async def talk(proxy: Running, rounds: int, *, stream: bool = False) -> Agent:
+    agent = Agent(proxy, (b"x-context-session: a",), stream=stream)
+    for n in range(rounds):
+        found = await agent.say(f"question {n}: {WORDS}")
+        assert found.header("x-context-fallback") is None
+        await idle(proxy)
+    return agent
+
+
+def bearer(model: Scripted) -> str:
+    """The first user message that the model got last."""
+    return next(str(m["content"]) for m in model.last["messages"] if m["role"] == "user")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_d4_what_the_helper_says_stands_for_what_it_was_asked_about(tmp_path: Path, stream: bool) -> None:
+    async with serving(tmp_path, " They spoke of little things. ") as (proxy, model, helper):
+        agent = await talk(proxy, 26, stream=stream)
+    # Batches of twenty messages: one is answered, what came after it is counted.
+    first = next(n for n, m in enumerate(agent.messages) if bearer(model).startswith(m["content"]))
+    rest = COUNT.format(first - 20, (first - 20) // 2)
+    assert bearer(model) == f"{agent.messages[first]['content']}\n\nThey spoke of little things.\n\n{rest}"
+    assert len(helper.chats) == len({str(chat["messages"]) for chat in helper.chats}), "nothing is asked twice"
+    assert "question 0" in str(helper.chats[0]["messages"])
+    assert "question 10" not in str(helper.chats[0]["messages"])
+
+
+async def down(_: Request, there: Connection) -> None:
+    await reply(there, b"500 No", b"no")
+
+
+@pytest.mark.parametrize("answer", ["", "  ", "x" * 60_000, down], ids=["empty", "blank", "longer", "down"])
+async def test_d4_a_summary_that_fails_is_empty_or_too_long_leaves_the_count(tmp_path: Path, answer: Any) -> None:
+    async with serving(tmp_path, answer) as (proxy, model, helper):
+        agent = await talk(proxy, 26)
+    first = next(n for n, m in enumerate(agent.messages) if bearer(model).startswith(m["content"]))
+    assert bearer(model) == f"{agent.messages[first]['content']}\n\n{COUNT.format(first, first // 2)}"
+    assert helper.chats
