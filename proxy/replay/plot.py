@@ -11,11 +11,12 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
 
 from proxy.replay.report import Entry, Report
 
 WIDTH, HEIGHT = 880, 560
-LEFT, RIGHT, TOP, BOTTOM = 76, 28, 84, 64
+LEFT, RIGHT, TOP, BOTTOM = 76, 28, 100, 64
 CHARACTER, LETTERING = 6.7, 12
 """Width of a label's character, and its height, in pixels: near enough for any sans-serif face."""
 
@@ -139,9 +140,11 @@ def _title(report: Report) -> str:
 def _frame(report: Report, lines: Axis, costs: Axis) -> Iterator[str]:
     yield f'<rect class="bg" width="{WIDTH}" height="{HEIGHT}"/>'
     yield f'<text class="title" x="{LEFT}" y="32">{escape(_title(report))}</text>'
-    what = f"{report.conversations:,} conversations, {report.requests:,} requests, model {report.model}"
-    how = "further down is cheaper, further right keeps more"
-    yield f'<text class="soft" x="{LEFT}" y="54">{escape(what)}: {how}</text>'
+    what = f"{report.conversations:,} conversations, {report.requests:,} requests"
+    what += f", {report.model}" if report.model != "*" else ""
+    how = "further down is cheaper, further right keeps more; on the line stand those that no other beats in both"
+    yield f'<text class="soft" x="{LEFT}" y="74">{how}</text>'
+    yield f'<text class="soft" x="{LEFT}" y="54">{escape(what)}</text>'
     for tick in costs.ticks:
         y = costs.at(tick)
         yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
@@ -177,11 +180,16 @@ def _bounds(bounds: Sequence[Point], lines: Axis, costs: Axis) -> Iterator[str]:
 
 
 def _frontier(points: Sequence[Point], lines: Axis, costs: Axis) -> Iterator[str]:
-    best = [(lines.at(p.lines), costs.at(p.cost)) for p in frontier(points)]
-    if len(best) > 1:
-        # Between two of them one has the dearer one's lines at its cost: a stair, not a slope.
-        path = f"M{best[0][0]:.1f} {best[0][1]:.1f}" + "".join(f"V{y:.1f}H{x:.1f}" for x, y in best[1:])
+    path = "".join(f"M{x:.1f} {y:.1f}V{below:.1f}H{right:.1f}" for x, y, right, below in _stairs(points, lines, costs))
+    if path:
         yield f'<path class="front" d="{path}"/>'
+
+
+def _stairs(points: Sequence[Point], lines: Axis, costs: Axis) -> list[tuple[float, float, float, float]]:
+    """From each point of the frontier to the next, (x, y, x, y). Between two of them one has the dearer one's lines at
+    its cost: a stair, not a slope."""
+    best = [(lines.at(p.lines), costs.at(p.cost)) for p in frontier(points)]
+    return [(*one, *after) for one, after in pairwise(best)]
 
 
 Box = tuple[float, float, float, float]
@@ -197,6 +205,8 @@ def _points(points: Sequence[Point], bounds: Sequence[Point], lines: Axis, costs
             (LEFT, y - 17, LEFT + 370, y + 1),
             (lines.at(bound.lines) - 6, y - 6, lines.at(bound.lines) + 6, y + 6),
         ]
+    for x, y, right, above in _stairs(points, lines, costs):
+        taken += [(x - 2, above, x + 2, y), (x, above - 2, right, above + 2)]
     # Policies choose their places first; what there is no place for is drawn across the others rather than left out.
     order = sorted(places, key=lambda place: (place[0].kind != "policy", place[2]))
     labels = [(p, x, y, _place(len(_label(p)) * CHARACTER, x, y, taken)) for p, x, y in order]
@@ -207,7 +217,9 @@ def _points(points: Sequence[Point], bounds: Sequence[Point], lines: Axis, costs
     for point, x, y in places:
         yield f'<circle class="{point.kind}" cx="{x:.1f}" cy="{y:.1f}" r="{5 if point.kind == "policy" else 4}"/>'
     for point, _, _, box in labels:
-        yield from _text(_label(point), box[0], box[3] - 3, "" if point.kind == "policy" else "soft")
+        # A label to the left of its point ends there, however wide the reader's letters are.
+        at, anchor = (box[2], "end") if box[2] < lines.at(point.lines) else (box[0], "start")
+        yield from _text(_label(point), at, box[3] - 3, "" if point.kind == "policy" else "soft", anchor)
 
 
 def _label(point: Point) -> str:
@@ -225,10 +237,10 @@ def _place(width: float, x: float, y: float, taken: list[Box]) -> Box:
     return box
 
 
-def _text(text: str, x: float, y: float, kind: str) -> Iterator[str]:
+def _text(text: str, x: float, y: float, kind: str, anchor: str = "start") -> Iterator[str]:
     """A text that can be read across lines: twice, since not every viewer can draw the halo of one behind it."""
     for each in ("halo", kind):
-        yield f'<text class="{each}" x="{x:.1f}" y="{y:.1f}">{escape(text)}</text>'
+        yield f'<text class="{each}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
 def _around(x: float, y: float, width: float) -> Iterator[Box]:

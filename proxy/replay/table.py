@@ -36,9 +36,10 @@ def show(report: Report, console: Console) -> None:
 def _head(report: Report) -> str:
     window = f", window {report.window:,}" if report.window else ""
     sources = ", ".join(f"{name} ({count})" for name, count in report.sources.items())
+    model = "an unknown model" if report.model == "*" else f"model {report.model}"
     return (
         f"{report.conversations:,} conversations, {report.requests:,} requests: {sources}\n"
-        f"model {report.model}{window}, policies decide by {report.prices[0]} (write/read), tokens by {report.tokens}"
+        f"{model}{window}, policies decide by {report.prices[0]} (write/read), tokens by {report.tokens}"
     )
 
 
