@@ -216,12 +216,11 @@ async def _commit(parts: Parts, turn: Turn, forms: Forms) -> None:
     """
     thread = turn.place.thread
     required = parts.settings.store.persist == "required"
-    number = thread.number
     new = turn.plan.new if turn.policy.mode == "rewrite" else ()
     if turn.policy.mode == "rewrite":
         record.edited(turn, turn.began)
     if not (required or new):
-        record.exchanged(turn, forms, turn.began, thread.number)
+        record.exchanged(turn, forms, turn.began)
         _put(parts, turn)
         return
     # The exchange follows by itself: it has to say with which edits the request went out.
@@ -235,14 +234,15 @@ async def _commit(parts: Parts, turn: Turn, forms: Forms) -> None:
             parts.metrics.bypasses_total.labels(reason="edits_not_stored").inc()
             turn.fallback = "store"
             await _decide(parts, turn, frozen=True)
-            record.exchanged(turn, forms, turn.began, number)
+            record.undone(turn, new, turn.began)
+            record.exchanged(turn, forms, turn.began)
             _put(parts, turn)
             return
     for edit in new:
         parts.metrics.edits_total.labels(stage=edit.stage).inc()
     if new:
         thread.state = replace(thread.state, edits=turn.plan.edits)
-    record.exchanged(turn, forms, turn.began, thread.number)
+    record.exchanged(turn, forms, turn.began)
     _put(parts, turn)
 
 

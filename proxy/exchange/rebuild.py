@@ -56,17 +56,38 @@ async def _original(store: Store, row: ExchangeRecord) -> bytes:
         array = await _form(store, row, bytes.fromhex(forms.whole))
     else:
         chain = [record.body for record in await store.chain(row.tenant, row.session, row.head)]
-        raws = {n: await _form(store, row, bytes.fromhex(form)) for n, form in (*forms.system, *forms.other)}
-        systems = {n for n, _ in forms.system}
-        bodies = iter(chain)
+        raws = {n: await _form(store, row, bytes.fromhex(form)) for n, form in forms.system}
+        others = await _others(store, row, forms)
+        if len(chain) != row.messages - len(raws):
+            raise StoreUnavailable("messages of a stored exchange are missing")
         array_of = []
+        position = 0
         for n in range(row.messages):
-            stored = None if n in systems else next(bodies)
-            array_of.append(raws.get(n, stored) or b"")
+            if n in raws:
+                array_of.append(raws[n])
+                continue
+            form = others.get(position)
+            array_of.append(await _form(store, row, bytes.fromhex(form)) if form else chain[position])
+            position += 1
         array = b"[" + forms.gap.encode().join(array_of) + b"]"
     # The envelope is the body with an empty array in the place of its messages.
     at = _hole(envelope)
     return envelope[:at] + array + envelope[at + 2 :]
+
+
+async def _others(store: Store, row: ExchangeRecord, forms: Forms) -> dict[int, str]:
+    """By position, the form of each message that came in another than the one stored first: as this exchange says, and
+    where it says nothing, as the one before it does."""
+    found: dict[int, str] = {}
+    while True:
+        for position, form in forms.other:
+            found.setdefault(position, form)
+        if not forms.base:
+            return found
+        base = await store.exchange(row.tenant, row.session, forms.base)
+        if base is None:
+            raise StoreUnavailable(f"the exchange {forms.base}, on which another one builds, is missing")
+        forms = msgspec.json.decode(base.forms, type=Forms)
 
 
 def _hole(envelope: bytes) -> int:

@@ -62,15 +62,18 @@ class Turn:
 class Forms(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an exchange needs beside the chain to build the client's messages again, in its row as JSON.
 
-    system: [index, form] of each system message. other: [index, form] of messages that came in another form than the
-    one stored first. gap: what stood between two messages. whole: the form of the messages array where it cannot be put
-    together from these.
+    system: [index, form] of each system message. other: [position, form] of messages that came in another form than the
+    one stored first; "" for the one stored first. base: the exchange before it in its thread, which says the same of
+    all messages that are not named here: an agent writes each answer of ours in its own way, and to name them all with
+    every request would grow with the square of their number. gap: what stood between two messages. whole: the form of
+    the messages array where it cannot be put together from these.
     """
 
     system: list[tuple[int, str]] = []
     other: list[tuple[int, str]] = []
     gap: str = ","
     whole: str = ""
+    base: str = ""
 
 
 class Sent(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -123,10 +126,21 @@ def edited(turn: Turn, now: float) -> None:
     turn.rows += _withdrawn(turn, now)
 
 
-def exchanged(turn: Turn, forms: Forms, now: float, edits: int) -> None:
-    """Put the exchange on the turn, and where its thread stands. edits: the number of the newest edit in force."""
+def undone(turn: Turn, edits: Sequence[Edit], now: float) -> None:
+    """Put the rows on the turn that take back those of the edits that were stored too late to be used."""
+    before = turn.place.thread.state.edits
+    for edit in edits:
+        if turn.plan.edits.get(edit.key) == edit:
+            continue
+        old = before.get(edit.key)
+        row = edit_rows(turn, [old or edit], now)[0]
+        turn.rows.append(row if old else msgspec.structs.replace(row, action="withdrawn", text=None))
+
+
+def exchanged(turn: Turn, forms: Forms, now: float) -> None:
+    """Put the exchange on the turn, and where its thread stands."""
     thread = turn.place.thread
-    turn.rows.append(_exchange_row(turn, forms, now, edits))
+    turn.rows.append(_exchange_row(turn, forms, now))
     turn.rows.append(HeadRow(turn.tenant, thread.session, thread.name, turn.head, None, now, thread.state.stopped))
 
 
@@ -143,7 +157,7 @@ def _ingest_messages(threads: Threads, turn: Turn, now: float) -> Forms:
     memory, thread = turn.place.thread.memory, turn.place.thread
     messages, keys = turn.request.messages, turn.keys
     system: list[tuple[int, str]] = []
-    other: list[tuple[int, str]] = []
+    other: dict[int, bytes] = {}
     parent, position, reached = key.origin(turn.tenant), 0, False
     names: list[str] | None = None
     for n, message in enumerate(messages):
@@ -158,10 +172,15 @@ def _ingest_messages(threads: Threads, turn: Turn, now: float) -> Forms:
         else:
             reached = reached or node.reached
             if node.form != message.form:
-                other.append((n, _form(turn, message.form, message.raw)))
+                other[position] = message.form
+                if thread.shown.get(position) != message.form:
+                    _form(turn, message.form, message.raw)
         parent, position = keys[n], position + 1
     gap, whole = _between(turn)
-    return Forms(system, other, gap, whole)
+    changed = [(n, form.hex()) for n, form in other.items() if thread.shown.get(n) != form]
+    changed += [(n, "") for n in thread.shown if n not in other]
+    base, thread.exchange, thread.shown = thread.exchange, turn.id, other
+    return Forms(system, changed, gap, whole, base)
 
 
 def group_ids(turn: Turn) -> list[str]:
@@ -235,7 +254,7 @@ def _form(turn: Turn, form: bytes, body: bytes) -> str:
     return form.hex()
 
 
-def _exchange_row(turn: Turn, forms: Forms, now: float, edits: int) -> ExchangeRow:
+def _exchange_row(turn: Turn, forms: Forms, now: float) -> ExchangeRow:
     plan, thread = turn.plan, turn.place.thread
     start, end = turn.request.spans["messages"]
     envelope = turn.request.body[:start] + b"[]" + turn.request.body[end:]
@@ -251,7 +270,7 @@ def _exchange_row(turn: Turn, forms: Forms, now: float, edits: int) -> ExchangeR
         messages=len(turn.keys),
         envelope=bytes.fromhex(_form(turn, key.form(envelope), envelope)),
         forms=msgspec.json.encode(forms),
-        edits=edits,
+        edits=thread.number,
         inserts=msgspec.json.encode(Sent(inserts, turn.usage_added, plan.messages is None or turn.observed)),
         policy=turn.policy.name,
         schedule=turn.policy.schedule,

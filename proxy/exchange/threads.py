@@ -54,7 +54,8 @@ class Thread:
 
     head: the chain key of the last request's end. answer: that of our answer to it. calls: the ids of that answer's
     calls. versions: how often each edited message was edited. number: of the newest stored edit. began: where its first
-    request ended. failed: the last attempt brought no answer.
+    request ended. failed: the last attempt brought no answer. exchange: the last one that was recorded. shown: by
+    position, the messages that came in it in another form than the one stored first.
     """
 
     tenant: str
@@ -74,6 +75,8 @@ class Thread:
     began: bytes | None = None
     failed: bool = False
     stored: bool = False
+    exchange: str = ""
+    shown: dict[int, bytes] = field(default_factory=dict)
 
     @property
     def id(self) -> Name:
