@@ -33,20 +33,34 @@ def test_the_estimate_never_fails_and_grows_with_the_text(one: str, other: str) 
     assert 0 <= estimate(one) <= estimate(one + other) <= estimate(one) + estimate(other) + 2
 
 
+def compared(file: Path) -> dict[str, tuple[int, int]]:
+    """The estimate and the count of each conversation in a file."""
+    rough, exact = Weigh(estimate), Weigh(counter("o200k_base"))
+    found = {}
+    for line in file.read_bytes().splitlines():
+        told = msgspec.json.decode(line)
+        messages = [read_message(msgspec.json.encode(m)) for m in told["messages"]]
+        found[told["id"]] = sum(map(rough, messages)), sum(map(exact, messages))
+    return found
+
+
+def test_d9_the_estimate_is_within_ten_percent_of_the_count_on_recordings_of_our_own() -> None:
+    files = sorted((Path(__file__).parents[1] / "recorded" / "recordings").glob("*.jsonl"))
+    assert files
+    for file in files:
+        for guessed, counted in compared(file).values():
+            assert abs(guessed - counted) <= 0.05 * counted, file.name
+
+
 def test_d9_the_estimate_is_within_ten_percent_of_the_count_on_recorded_traffic(shared: Path) -> None:
     """Of each source, and of all its conversations but a few: they are 3,000 to 400,000 tokens long."""
-    rough, exact = Weigh(estimate), Weigh(counter("o200k_base"))
     off: dict[str, float] = {}
     conversations = 0
     for file in sorted((shared / "replay" / "open").glob("*.jsonl")):
-        guessed = counted = 0
-        for line in file.read_bytes().splitlines():
-            told = msgspec.json.decode(line)
-            messages = [read_message(msgspec.json.encode(m)) for m in told["messages"]]
-            one, other = sum(map(rough, messages)), sum(map(exact, messages))
-            guessed, counted, conversations = guessed + one, counted + other, conversations + 1
-            if abs(one - other) > 0.1 * other:
-                off[told["id"]] = one / other
+        found = compared(file)
+        conversations += len(found)
+        off |= {name: one / other for name, (one, other) in found.items() if abs(one - other) > 0.1 * other}
+        guessed, counted = map(sum, zip(*found.values(), strict=True))
         assert abs(guessed - counted) <= 0.05 * counted, file.name
     print(f"{len(off)} of {conversations} further off: {off}")
     assert len(off) <= 0.02 * conversations
