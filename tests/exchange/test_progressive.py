@@ -157,3 +157,22 @@ async def test_b3_it_can_be_used_with_the_other_schedules(tmp_path: Path, schedu
     sent = [len(chat["messages"]) for chat in model.chats]
     assert sent[-1] < len(agent.messages) - 1 if schedule == "when_it_pays" else sent[-1] == len(agent.messages) - 1
     assert "EMERGENCY" in model.texts()[-1]
+
+
+async def test_b5_b6_other_policies_may_warn_of_loops_and_their_prefix_stays(tmp_path: Path) -> None:
+    shipped = (Path(__file__).parents[2] / "config/policies/thrifty.toml").read_text()
+    voice = '\n[[voices]]\nuse = "warn_of_loops"\nkinds = ["same_call_still", "cycle", "same_call", "same_error"]\n'
+    (tmp_path / "mine.toml").write_text(shipped.replace('"thrifty"', '"mine"', 1) + voice)
+    assert "warn_of_loops" not in [
+        line.partition("=")[2].strip(' "') for line in shipped.splitlines() if line[:3] == "use"
+    ]
+    model = Scripted(*[calls((f"call_{n:09}", "search"), q="same") for n in range(6)])
+    async with faulty(model) as upstream, running(upstream.port, policy="mine", policies_dir=str(tmp_path)) as proxy:
+        agent = Agent(proxy, (b"x-context-session: a",))
+        await agent.say("Find it")
+        for _ in range(5):
+            agent.brings("nothing")
+            await agent.say()
+    assert ["LOOP" in model.texts(n)[-1] for n in range(6)] == [False, False, False, True, False, True]
+    for chat in model.chats:  # the note is at the tail of one request, and not in the next
+        assert chat["messages"][:-1] == agent.messages[: len(chat["messages"]) - 1]
