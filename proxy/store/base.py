@@ -17,10 +17,12 @@ from typing import Literal, Protocol, runtime_checkable
 from msgspec import Struct
 
 from proxy.store.derived import AnswerRow, SpendingRow, VectorRow
+from proxy.store.keywords import IndexRow, Match
 
 Kind = Literal["main", "fork", "twin", "side"]
-Action = Literal["text", "gone", "text_only", "append", "withdrawn"]
-"""What an edit does to its message; `withdrawn`: an earlier version of it is taken back."""
+Action = Literal["text", "gone", "text_only", "append", "withdrawn", "pin", "unpin"]
+"""What an edit does to its message; `withdrawn`: an earlier version of it is taken back. `pin`: the message is to stay
+as it is, until an `unpin`; both are counted apart from the edits that change something."""
 Outcome = Literal["complete", "partial", "client_gone", "failed", "rejected", "deferred"]
 
 
@@ -188,7 +190,7 @@ class GapRow(Struct, frozen=True, gc=False):
 
 Row = (
     SessionRow | ThreadRow | HeadRow | MessageRow | FormRow | EditRow | StateRow | ExchangeRow | OutcomeRow | GapRow
-    | AnswerRow | SpendingRow | VectorRow
+    | AnswerRow | SpendingRow | VectorRow | IndexRow
 )  # fmt: skip
 
 
@@ -213,6 +215,8 @@ class Known(Struct, frozen=True, gc=False):
     thread: str
     reached: bool
     strategy: str
+    seen: float
+    """When it was first stored."""
 
 
 class ThreadRecord(ThreadRow, frozen=True, kw_only=True):
@@ -323,6 +327,11 @@ class Store(Protocol):
 
     async def known(self, tenant: str, session: str, keys: Sequence[bytes]) -> dict[bytes, Known]:
         """Those of `keys` that are stored in this session."""
+        ...
+
+    async def search(self, tenant: str, session: str, query: str, limit: int = 10) -> list[Match]:
+        """Messages and summaries of the session that have words of the query, best first. Brings the session's index up
+        to date first, which waits for the writer."""
         ...
 
     async def exchange(self, tenant: str, session: str, exchange: str) -> ExchangeRecord | None: ...

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import astuple
 
-from proxy.store import sql
+from proxy.store import keywords, sql
 from proxy.store.base import (
     EditRow,
     ExchangeRow,
@@ -25,6 +25,7 @@ from proxy.store.base import (
     ThreadRow,
 )
 from proxy.store.derived import AnswerRow, SpendingRow, VectorRow
+from proxy.store.keywords import IndexRow
 
 Args = tuple[Any, ...]
 
@@ -86,6 +87,7 @@ _STATEMENTS: dict[type, tuple[str, Callable[[Any], Args]]] = {
     ExchangeRow: (sql.INSERT_EXCHANGE, astuple),
     OutcomeRow: (sql.UPDATE_OUTCOME, _outcome),
     GapRow: (sql.ADD_GAP, astuple),
+    IndexRow: (keywords.INDEX_SESSION, keywords.index_args),
     AnswerRow: (sql.INSERT_ANSWER, _answer),
     SpendingRow: (sql.ADD_SPENDING, astuple),
     VectorRow: (sql.INSERT_VECTOR, astuple),
@@ -131,10 +133,11 @@ def _plain(label: str) -> str:
 def gap(rows: Sequence[Row], taken: int, reason: str) -> GapRow | None:
     """What is left of rows that could not be stored: whose they were, of which exchange, and how many bytes.
 
-    The time is the latest that the rows carry. None where the rows are themselves a gap, no rows of ours, or none.
+    The time is the latest that the rows carry. None where the rows are themselves a gap, no rows of ours, or none, and
+    where nothing is lost with them.
     """
     first = rows[0] if rows else None
-    if type(first) not in _STATEMENTS or isinstance(first, GapRow) or first is None:
+    if type(first) not in _STATEMENTS or isinstance(first, (GapRow, IndexRow)) or first is None:
         return None
     exchange = ""
     latest = 0.0

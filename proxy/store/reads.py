@@ -6,11 +6,14 @@ a thread or a network between, the trip costs more than the work.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from proxy.store import sql
+from proxy.errors import StoreUnavailable
+from proxy.store import keywords, sql
 from proxy.store.base import (
     EditRow,
     ExchangeRecord,
@@ -18,6 +21,7 @@ from proxy.store.base import (
     Known,
     LeftOut,
     MessageRecord,
+    Row,
     SessionRecord,
     StateRow,
     ThreadRecord,
@@ -25,6 +29,7 @@ from proxy.store.base import (
 )
 from proxy.store.derived import OPERATOR
 from proxy.store.encode import to_text
+from proxy.store.keywords import Match
 from proxy.store.schema import TABLES
 
 _ALL = 1 << 62
@@ -105,11 +110,25 @@ class Reads(ABC):
                 break
         return rows
 
+    @abstractmethod
+    def put(self, rows: Sequence[Row]) -> asyncio.Future[None]:
+        """As `Store.put`."""
+
+    async def search(self, tenant: str, session: str, query: str, limit: int = 10) -> list[Match]:
+        asked = keywords.query(tenant, session, query)
+        if not asked:
+            return []
+        with contextlib.suppress(StoreUnavailable):  # what cannot be brought up to date is searched as it is
+            await self.put([keywords.IndexRow(tenant, session)])
+        rows = await self._fetch(keywords.SEARCH, (asked, limit, tenant, session))
+        # Half a surrogate pair, which JSON can carry, comes out of SQLite as bytes that are no UTF-8.
+        return [Match(row[0], row[1], row[2], row[3].decode("utf-8", "replace"), row[4]) for row in rows]
+
     async def known(self, tenant: str, session: str, keys: Sequence[bytes]) -> dict[bytes, Known]:
         found: dict[bytes, Known] = {}
         for chunk in _chunks(keys):
             rows = await self._fetch(sql.KNOWN[len(chunk)], (tenant, session, *chunk))
-            found.update((row[0], Known(row[1], row[2], bool(row[3]), row[4])) for row in rows)
+            found.update((row[0], Known(row[1], row[2], bool(row[3]), row[4], row[5])) for row in rows)
         return found
 
     async def thread(self, tenant: str, session: str, thread: str) -> ThreadRecord | None:

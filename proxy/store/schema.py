@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from proxy.store import keywords
+
 
 @dataclass(frozen=True, slots=True)
 class Migration:
@@ -25,7 +27,7 @@ class Migration:
 
 TABLES = (
     *("sessions", "threads", "messages", "forms", "edits", "states", "exchanges", "gaps"),
-    *("answers", "embeddings", "spending"),
+    *("answers", "embeddings", "spending", "indexed"),
 )
 """In the order in which rows refer to each other."""
 
@@ -238,6 +240,11 @@ MIGRATIONS: tuple[Migration, ...] = (
             _EMBEDDINGS,
             _SPENDING,
         ),
+    ),
+    Migration(
+        3,
+        "The keyword index over messages and summaries, empty until a session is searched for the first time.",
+        keywords.MIGRATION,
     ),
 )
 

@@ -114,7 +114,7 @@ FIND_NEWEST = _HIT + "WHERE m.tenant = $1 AND m.key = $2 ORDER BY m.created_at D
 
 KNOWN = _per_chunk(
     """
-SELECT m.key, m.form, m.thread, m.reached, m.strategy FROM messages m
+SELECT m.key, m.form, m.thread, m.reached, m.strategy, m.created_at FROM messages m
 WHERE m.tenant = $1 AND m.session = $2 AND m.key IN ({keys})""",
     3,
 )
@@ -137,7 +137,8 @@ SELECT e.tenant, e.session, e.thread, e.key, e.version, e.stage, e.reason, e.act
 FROM edits e
 WHERE e.tenant = $1 AND e.session = $2 AND e.thread = $3 AND e.number <= $4 AND NOT EXISTS (
     SELECT 1 FROM edits n WHERE n.tenant = e.tenant AND n.session = e.session AND n.thread = e.thread
-        AND n.key = e.key AND n.version > e.version AND n.number <= $5)
+        AND n.key = e.key AND n.version > e.version AND n.number <= $5
+        AND (n.action IN ('pin', 'unpin')) = (e.action IN ('pin', 'unpin')))
 ORDER BY e.number"""
 
 LEFT_OUT = """
@@ -217,7 +218,7 @@ COUNT = """
 SELECT (SELECT count(*) FROM sessions), (SELECT count(*) FROM threads), (SELECT count(*) FROM messages),
     (SELECT count(*) FROM forms), (SELECT count(*) FROM edits), (SELECT count(*) FROM states),
     (SELECT count(*) FROM exchanges), (SELECT count(*) FROM gaps), (SELECT count(*) FROM answers),
-    (SELECT count(*) FROM embeddings), (SELECT count(*) FROM spending)"""
+    (SELECT count(*) FROM embeddings), (SELECT count(*) FROM spending), (SELECT count(*) FROM indexed)"""
 """In the order of schema.TABLES."""
 
 _PLACEHOLDER = re.compile(r"\$(\d+)")

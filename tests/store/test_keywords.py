@@ -1,0 +1,157 @@
+"""FEATURES E6: the keyword index over messages and summaries, filled when it is asked for the first time."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from proxy.errors import StoreUnavailable
+from proxy.store import keywords
+from proxy.store.base import EditRow, MessageRow, Store
+from proxy.store.memory import MemoryStore
+from tests.store.conftest import Make, digest
+
+
+def said(make: Make, n: int, text: Any, **more: Any) -> MessageRow:
+    body = json.dumps({"role": "user", "content": text, **more}).encode()
+    return make.message(digest("m", n), digest("m", n - 1), n, body=body)
+
+
+def summary(make: Make, n: int, text: str, version: int = 1, stage: str = "compress_levels") -> EditRow:
+    return EditRow(
+        make.tenant, make.session, "main", digest("m", n), version, stage, "full", "text", text, 9, 1, "x", 1.0
+    )
+
+
+async def indexed(store: Store) -> int:
+    return (await store.count())["indexed"]
+
+
+async def fetch(store: Any, text: str, *args: Any) -> list[tuple[Any, ...]]:
+    found: list[tuple[Any, ...]] = await store._fetch(text, args)
+    return found
+
+
+async def test_e6_messages_are_found_by_any_of_their_words_the_best_first(store: Store, make: Make) -> None:
+    texts = ["the parser of config.toml fails", "a walk in the park", "the parser, again the parser", "nothing"]
+    await store.put([*make.begin(), *(said(make, n, t) for n, t in enumerate(texts))])
+    found = await store.search("t1", "s1", "Parser CONFIG")
+    assert [m.key for m in found] == [digest("m", 0), digest("m", 2)]
+    assert [m.key for m in await store.search("t1", "s1", "walk")] == [digest("m", 1)]
+    assert (found[0].kind, found[0].role) == ("message", "user")
+    assert found[0].text.strip() == texts[0]
+    assert len(await store.search("t1", "s1", "parser", limit=1)) == 1
+
+
+async def test_e6_parts_calls_and_escapes_are_read_as_words(store: Store, make: Make) -> None:
+    parts = [{"type": "text", "text": "first\nsecond"}, {"type": "text", "text": "third \u00e9t\u00e9"}]
+    call = {"id": "c", "type": "function", "function": {"name": "grep", "arguments": '{"pattern": "needle"}'}}
+    await store.put([said(make, 0, parts), said(make, 1, None, tool_calls=[call]), said(make, 2, "x\nsixth")])
+    for word, n in (("second", 0), ("ete", 0), ("needle", 1), ("grep", 1), ("sixth", 2)):
+        assert [m.key for m in await store.search("t1", "s1", word)] == [digest("m", n)], word
+
+
+async def test_e6_summaries_are_found_beside_what_they_stand_for(store: Store, make: Make) -> None:
+    await store.put([said(make, 0, "a long result"), summary(make, 0, "summary of the migration")])
+    await store.put([summary(make, 0, "a stub of the migration", 2, stage="truncate_results")])
+    (found,) = await store.search("t1", "s1", "migration")
+    assert (found.kind, found.key, found.text) == ("summary", digest("m", 0), "summary of the migration")
+
+
+async def test_e6_no_search_sees_another_session_or_tenant(store: Store) -> None:
+    for tenant, session in (("t1", "s1"), ("t1", "s2"), ("t2", "s1")):
+        make = Make(tenant, session)
+        await store.put([*make.begin(), said(make, 0, f"secret of {tenant} {session}")])
+    for tenant, session in (("t1", "s1"), ("t1", "s2"), ("t2", "s1")):
+        assert [m.text.strip() for m in await store.search(tenant, session, "secret")] == [
+            f"secret of {tenant} {session}"
+        ]
+    assert await store.search("t3", "s1", "secret") == []
+    own = keywords.scope("t2", "s1")
+    assert await store.search("t1", "s1", own) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "   ", "?!", '"', 'a" OR scope : "x', "secret NOT x", "secret*", "NEAR(secret x)", "(secret", "-secret"],
+)
+async def test_e6_nothing_in_a_query_is_an_operator(store: Store, make: Make, text: str) -> None:
+    await store.put([*make.begin(), said(make, 0, "secret")])
+    found = await store.search("t1", "s1", text)
+    assert len(found) == ("secret" in text.lower())
+
+
+async def test_e6_the_index_costs_nothing_until_it_is_searched_and_then_only_what_is_new(
+    store: Store, make: Make
+) -> None:
+    await store.put([*make.begin(), *(said(make, n, f"word {n}") for n in range(20))])
+    assert await indexed(store) == 0
+    assert len(await store.search("t1", "s1", "word", limit=50)) == 20
+    assert await indexed(store) == 20
+    await store.put([said(make, 20, "word"), summary(make, 3, "word")])
+    assert await indexed(store) == 20
+    assert len(await store.search("t1", "s1", "word", limit=50)) == 22
+    assert len(await store.search("t1", "s1", "word", limit=50)) == 22
+    assert await indexed(store) == 22
+
+
+async def test_e6_bodies_that_are_no_json_do_no_harm(store: Store, make: Make) -> None:
+    deep = b'{"role":"user","content":"deep","x":' + b"[" * 1500 + b"]" * 1500 + b"}"
+    rows = [
+        make.message(digest("m", 0), body=b"\xff\xfe not json"),
+        make.message(digest("m", 1), body=deep),
+        make.message(digest("m", 2), body=b'{"role":"user","content":"half \\ud83d a pair"}'),
+        make.message(digest("m", 3), body=b'{"role":"user"}'),
+    ]
+    await store.put(rows)
+    assert [m.key for m in await store.search("t1", "s1", "pair")] == [digest("m", 2)]
+    assert [m.key for m in await store.search("t1", "s1", "deep")] == [digest("m", 1)]
+    assert [m.key for m in await store.search("t1", "s1", "json")] == [digest("m", 0)]
+
+
+async def test_e6_what_is_deleted_is_not_found_any_more(make: Make) -> None:
+    store = MemoryStore()
+    await store.open()
+    await store.put([said(make, 0, "gone soon"), said(make, 1, "stays soon"), summary(make, 0, "gone soon too")])
+    assert len(await store.search("t1", "s1", "soon")) == 3
+    connection = store._connection
+    assert connection is not None
+    connection.execute("DELETE FROM messages WHERE key = ?", (digest("m", 0),))
+    connection.execute("DELETE FROM edits")
+    assert [m.text.strip() for m in await store.search("t1", "s1", "soon")] == ["stays soon"]
+    assert connection.execute("SELECT count(*) FROM keywords WHERE keywords MATCH 'gone'").fetchone() == (0,)
+    connection.execute("INSERT INTO keywords (keywords) VALUES ('integrity-check')")
+    await store.close()
+
+
+async def test_e6_a_store_that_cannot_be_written_is_searched_as_it_is(
+    store: Store, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await store.put([*make.begin(), said(make, 0, "here")])
+    await store.search("t1", "s1", "here")
+    monkeypatch.setattr(store, "put", lambda _rows: _refused())
+    assert len(await store.search("t1", "s1", "here")) == 1
+
+
+async def _refused() -> None:
+    raise StoreUnavailable("full")
+
+
+async def test_e6_filling_grows_with_what_is_new(store: Store, make: Make) -> None:
+    """Forty times as many sessions beside it do not make a session's index dearer."""
+    text = " ".join(f"word{n}" for n in range(200))
+    spent = []
+    for round_ in range(3):
+        for other in range(20):
+            beside = Make("t1", f"other{round_}-{other}")
+            await store.put([said(beside, n, text) for n in range(5)])
+            await store.search("t1", beside.session, "word1")
+        mine = Make("t1", f"mine{round_}")
+        await store.put([said(mine, n, text) for n in range(40)])
+        began = time.perf_counter()
+        assert await store.search("t1", mine.session, "word1")
+        spent.append(time.perf_counter() - began)
+    assert min(spent[1:]) < 20 * max(spent[0], 0.005)
