@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from proxy.cli.flags import Config, Db, read
 from proxy.context.policy import Policy, ScheduleName, with_schedule
 from proxy.context.prices import Model, find_model, read_models
-from proxy.errors import ConfigError
+from proxy.errors import ConfigError, StoreRefused, StoreUnavailable
 from proxy.replay import stored
 from proxy.replay.baselines import BASELINES
 from proxy.replay.play import Contender, Match
@@ -99,6 +100,11 @@ def replay(
     try:
         with _found(settings, files or [], from_store) as (number, found):
             report = _play(found, number, match, jobs or min(4, os.cpu_count() or 1))
+    except StoreUnavailable as problem:
+        raise StoreRefused(f"{settings.db} cannot be read to its end: {problem}") from problem
+    except BrokenProcessPool:
+        typer.echo("context-proxy: a worker was ended from outside (out of memory?); try a lower --jobs", err=True)
+        raise typer.Exit(1) from None
     except KeyboardInterrupt:
         typer.echo("context-proxy: stopped; nothing was written", err=True)
         raise typer.Exit(130) from None

@@ -109,6 +109,8 @@ def _notes(report: Report) -> list[str]:
         found.append(
             f"Least effective cost at {prices} with {ENOUGH:.0%} of the lines kept: {best.name}, {_ratio(cost, 2)}."
         )
+    elif report.entries and _kept(report.entries[0]) is None:
+        found.append("No call refers back to anything that was said before: what a policy loses cannot be told here.")
     for entry in report.entries:
         total = entry.total
         if total.refused or total.failed:
@@ -120,14 +122,19 @@ def _notes(report: Report) -> list[str]:
 
 
 def cheapest(report: Report) -> Entry | None:
-    """The policy that pays most among those that lose little; None where none does."""
+    """The policy that pays most among those that lose little; None where there is none, or nobody could tell."""
     prices = report.prices[0]
     costs = [
         (entry.total.cost[prices].effective, n)
         for n, entry in enumerate(report.entries)
-        if entry.kind in ("policy", NOTHING) and (entry.total.lines.all is None or entry.total.lines.all >= ENOUGH)
+        if entry.kind in ("policy", NOTHING) and (_kept(entry) or 0) >= ENOUGH
     ]
     return report.entries[min(costs)[1]] if costs else None
+
+
+def _kept(entry: Entry) -> float | None:
+    """The share of lines that is kept, of atoms where no line was wanted, None where nothing was."""
+    return entry.total.atoms.all if entry.total.lines.all is None else entry.total.lines.all
 
 
 def _millions(tokens: int) -> str:

@@ -6,9 +6,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -16,7 +19,8 @@ from proxy.cli.main import app
 from proxy.cli.replay import contenders, price_pairs
 from proxy.context.policy import Policy
 from proxy.context.prices import Model
-from proxy.errors import ConfigError, StoreRefused
+from proxy.errors import ConfigError, StoreRefused, StoreUnavailable
+from proxy.store.readonly import ReadOnlyStore
 from tests.faulty import faulty
 from tests.replay.recorded import line, says, user, work, write
 from tests.running import Agent, running
@@ -43,7 +47,7 @@ def invoke(*arguments: object) -> str:
     return result.output
 
 
-def test_a_file_is_played_under_every_policy_and_under_none(runs: Path) -> None:
+def test_g2_a_file_is_played_under_every_policy_and_under_none(runs: Path) -> None:
     output = invoke(runs, "--jobs", 1)
     assert "2 conversations, 41 requests: runs.jsonl (2)" in output
     for name in ("nothing", "thrifty", "rolling", "bound: results", "Least effective cost at 1.25/0.1"):
@@ -134,6 +138,26 @@ def test_a_store_that_is_not_there_is_told(tmp_path: Path) -> None:
         invoke("--from-store", "--db", tmp_path / "none.sqlite3")
 
 
+def test_a_store_that_breaks_while_it_is_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(*_: object) -> list[object]:
+        raise StoreUnavailable("a read failed: disk I/O error.")
+
+    monkeypatch.setattr(ReadOnlyStore, "open", broken)
+    with pytest.raises(StoreRefused, match="cannot be read to its end: a read failed"):
+        invoke("--from-store", "--db", tmp_path / "x.sqlite3")
+
+
+def test_a_worker_that_was_killed_is_told(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_: object) -> Iterator[object]:
+        yield from ()
+        raise BrokenProcessPool
+
+    monkeypatch.setattr("proxy.cli.replay.spread", killed)
+    result = CliRunner().invoke(app, ["replay", str(runs)])
+    assert result.exit_code == 1
+    assert "try a lower --jobs" in result.stderr
+
+
 async def test_what_the_proxy_has_stored_is_played_beside_it(tmp_path: Path, runs: Path) -> None:
     file = tmp_path / "store.sqlite3"
     async with faulty(Scripted()) as upstream, running(upstream.port, db=str(file)) as proxy:
@@ -158,7 +182,11 @@ def test_ctrl_c_ends_it_with_one_line_and_writes_nothing(tmp_path: Path, jobs: s
         [*COMMAND, str(runs), "--policy", "all:all", "--jobs", jobs, "--json", str(out)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0,
     )  # fmt: skip
-    time.sleep(2.5)
+    there = psutil.Process(process.pid)
+    # Well past its imports, which take half a second: it plays itself, or its workers do.
+    while there.cpu_times().user < 1.5 and len(there.children()) < 3:  # the third is multiprocessing's own
+        assert process.poll() is None
+        time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: everybody in the foreground hears it
     stdout, stderr = process.communicate(timeout=20)
     assert (process.returncode, stdout) == (130, "")

@@ -81,5 +81,8 @@ def test_the_policy_that_pays_is_the_cheapest_of_those_that_lose_little() -> Non
     assert cheapest(changed(found, entries=[])) is None
 
 
-def test_what_is_unknown_is_a_dash() -> None:
-    assert " -" in shown(Sums(MATCH).report(), 120)
+def test_where_nothing_was_wanted_nothing_is_named_as_the_best() -> None:
+    text = shown(Sums(MATCH).report(), 120)
+    assert " -" in text
+    assert "cannot be told here" in text
+    assert "Least effective cost" not in text
