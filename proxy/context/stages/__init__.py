@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from proxy.context.stages.close_window import CloseWindow
 from proxy.context.stages.compress_levels import CompressLevels
+from proxy.context.stages.distil_results import DistilResults
 from proxy.context.stages.drop_unimportant import DropUnimportant
 from proxy.context.stages.fit_budget import FitBudget
 from proxy.context.stages.isolate_tools import IsolateTools
@@ -21,6 +22,7 @@ BUILT_IN: dict[str, type] = {
     "refer_repeats": ReferRepeats,
     "shorten_results": ShortenResults,
     "compress_levels": CompressLevels,
+    "distil_results": DistilResults,
     "drop_unimportant": DropUnimportant,
     "summarize_old": SummarizeOld,
     "fit_budget": FitBudget,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from proxy.context.voices.count_down import CountDown
+from proxy.context.voices.reflect import Reflect
 from proxy.context.voices.report_progress import ReportProgress
 from proxy.context.voices.retrieve import Retrieve
 from proxy.context.voices.tell_ledger import TellLedger
@@ -14,5 +15,6 @@ BUILT_IN: dict[str, type] = {
     "warn_of_loops": WarnOfLoops,
     "count_down": CountDown,
     "retrieve": Retrieve,
+    "reflect": Reflect,
 }
 """Every voice of ours by its name in policy files."""

@@ -1,0 +1,92 @@
+"""Put one line on what a call has taught in place of its result: at the tail, ranked, or where the result stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from proxy.chat.group import Step
+from proxy.chat.tokens import PER_MESSAGE, estimate
+from proxy.context import reflecting
+from proxy.context.plan import Ask, Proposal, View
+from proxy.context.reflecting import KIND, Reflecting
+from proxy.context.stage import When
+from proxy.errors import ConfigError
+from proxy.memory import reflection
+
+NAME = "distil_results"
+ASKED = 4
+"""Batches that a helper is asked about at most, the newest first: older ones have had their chance."""
+
+
+@dataclass(frozen=True, slots=True)
+class DistilResults(Reflecting):
+    """Older tool calls are told in a line each, `searched 'x' → found 3 results; too general`, the newest stay whole.
+
+    At the tail the steps leave, and the voice `reflect` tells them, ranked; where a prompt's tail takes no text, and
+    with `place = "result"`, the line stands in place of the result. Low-stakes calls are told from their results alone.
+    """
+
+    recent: int = 5
+    """Results that stay whole, the newest; more where a step would be cut."""
+    place: str = "tail"
+    """tail or result: where the lines stand."""
+    when: ClassVar[When] = "schedule"
+
+    def __post_init__(self) -> None:
+        """The place comes from a file."""
+        Reflecting.__post_init__(self)
+        if self.place not in ("tail", "result"):
+            raise ConfigError("stages.distil_results.place", self.place, "tail or result")
+
+    def __call__(self, view: View) -> Iterable[Proposal]:
+        """Every step older than the newest results."""
+        looked = reflecting.look(view, self)
+        results = [one.result for one in looked.done]
+        if len(results) <= self.recent:
+            return
+        first = results[-self.recent] if self.recent else len(view.messages)
+        since = dict(zip(results, results[self.recent :], strict=False))
+        last = len(view.messages) - 1
+        at_tail = self.place == "tail" and view.model.after_tool != "none"
+        by_result = {one.result: one for one in looked.done}
+        for step in view.steps:
+            if step.end - step.start == 1 or step.end > first or step.end > last:
+                continue
+            if at_tail:
+                told = max(since.get(n, last) for n in range(step.start + 1, step.end))
+                for n in range(step.start, step.end):
+                    yield Proposal(n, "gone", NAME, "told in a line at the tail", 0, since=told)
+                continue
+            for n in range(step.start + 1, step.end):
+                if n in by_result:
+                    yield from self._line(view, n, reflecting.tell(view, by_result[n], looked), since.get(n, last))
+
+    def _line(self, view: View, n: int, line: str, since: int) -> Iterator[Proposal]:
+        message = view.messages[n]
+        if message.shape not in ("string", "parts") or len(line) >= len(message.text):
+            return
+        if not view.literal and view.edit(n) is not None:
+            return
+        yield Proposal(n, "text", NAME, "told in a line", PER_MESSAGE + estimate(line), line, since)
+
+    def asks(self, view: View) -> Iterator[Ask]:
+        """A question for each batch that has no answer yet. It is needed now where the results are no longer newest."""
+        if self.mode(view.options) != "helper":
+            return
+        looked = reflecting.look(view, self)
+        newest = _newest(view)
+        for batch in reversed(looked.batches[-ASKED:]):
+            if batch.ask not in view.answers:
+                yield self._ask(view, batch, now=newest is None or batch.done[-1].source != newest.start)
+
+    def _ask(self, view: View, batch: reflecting.Batch, *, now: bool) -> Ask:
+        shown = [reflection.excerpt(one.call, view.messages[one.result]) for one in batch.done]
+        wanted = reflecting.goal(view.state, view.messages, view.is_result)
+        return Ask(KIND, reflection.question(wanted, shown), batch.keys, longest=reflection.MAX, now=now)
+
+
+def _newest(view: View) -> Step | None:
+    """The step whose results this request brings."""
+    return next((s for s in reversed(view.steps) if s.end - s.start > 1 and s.end == len(view.messages)), None)

@@ -1,0 +1,137 @@
+"""A tool call in a few words: what was done, how it ended, and what came of it, by rules that are data.
+
+This is what is said of a call while no model has reflected on it. It is read off the call and its result alone, so it
+is true, costs nothing and never fails; where a reflection says more, it takes its place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
+
+from proxy.chat.message import Call, Message
+
+Outcome = Literal["success", "failure", "timeout", "error"]
+
+OUTCOMES: tuple[tuple[Outcome, str], ...] = (
+    ("failure", r"\A\s*\Z"),
+    ("timeout", r"\A[^\n]{0,120}\b(?:timed? ?out|timeout|deadline exceeded)\b"),
+    ("timeout", r"(?:exit code|returncode|exit status)\W{0,3}124\b"),
+    ("failure", r"(?:exit code|exit status|exited with(?: code)?|returncode)\W{0,3}-?[1-9]"),
+    ("error", r"\A\W*(?:<\w+>\W*)?(?:error|fatal|exception|traceback|panic|failed|[\w.]*(?:Error|Exception))\b"),
+    ("error", r"\A[^\n]{0,120}\b(?:no such file|not found|permission denied|access denied|connection refused)\b"),
+    ("error", r"^Traceback \(most recent call last\)|^E  "),
+)
+"""(outcome, pattern), the first that is found decides; none of them: success. An empty result is a failure."""
+
+VERBS: tuple[tuple[str, str], ...] = (
+    ("searched", "search|find|query|grep|lookup|glob"),
+    ("wrote", "write|create|edit|update|save|patch|replace|insert|append"),
+    ("read", "read|get|open|fetch|view|cat|browse|load|show|visit"),
+    ("listed", "list|ls|tree|dir"),
+    ("deleted", "delete|remove|rm"),
+    ("ran", "run|exec|execute|bash|shell|command|terminal|python"),
+)
+"""(what is said, words in a tool's name); the first word of a name that is one of these decides."""
+
+MAIN = ("query", "q", "pattern", "path", "file_path", "file", "filename", "url", "command", "cmd", "code", "name", "id")
+"""Arguments that say what a call was about, the most telling first."""
+
+LOOK = 4000
+"""Characters at each end of a result that are looked at."""
+SUBJECT, LINE = 80, 120
+"""Characters of what a call was about, and of the line that is quoted from a result."""
+
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_VERB_OF = {word: verb for verb, words in VERBS for word in words.split("|")}
+_RULES = [(outcome, re.compile(pattern, re.IGNORECASE | re.MULTILINE)) for outcome, pattern in OUTCOMES]
+_TELLS = re.compile(
+    r"(?:Error|Exception)\b|\berrors?\b|\bfatal\b|\bnot found\b|\bno such\b|\bdenied\b|\brefused\b|\btimed? ?out\b",
+    re.IGNORECASE,
+)
+
+
+def _outcome(message: Message) -> Outcome:
+    if message.media and not message.text.strip():
+        return "success"
+    text = message.text if len(message.text) <= 2 * LOOK else message.text[:LOOK] + "\n" + message.text[-LOOK:]
+    return next((outcome for outcome, rule in _RULES if rule.search(text)), "success")
+
+
+def outcome(result: Message) -> Outcome:
+    """How the call ended that brought this result."""
+    return result.derive(_outcome)
+
+
+def action(call: Call) -> str:
+    """`searched 'python tutorial'`: the verb by the tool's name, and what the call was about."""
+    verb = next((_VERB_OF[w] for w in map(str.lower, _WORDS.findall(call.name)) if w in _VERB_OF), "")
+    subject = _subject(call.arguments)
+    said = verb or f"called {line(call.name, SUBJECT)}"
+    if not subject:
+        return said if not verb else f"{verb} with {line(call.name, SUBJECT)}"
+    return f"{said} '{subject}'" if verb == "searched" or not verb else f"{said} {subject}"
+
+
+def _subject(arguments: str) -> str:
+    try:
+        value = msgspec.json.decode(arguments)
+    except (ValueError, RecursionError):
+        return line(arguments, SUBJECT)
+    if isinstance(value, dict):
+        named = (value.get(name) for name in MAIN)
+        found = next((v for v in (*named, *_texts(value)) if isinstance(v, str) and v.strip()), "")
+        return line(found, SUBJECT)
+    return line(value, SUBJECT) if isinstance(value, str) else ""
+
+
+def _texts(value: object) -> Iterator[str]:
+    """The texts and numbers among the values of an object."""
+    for inner in value.values() if isinstance(value, dict) else ():
+        if isinstance(inner, str | int | float) and not isinstance(inner, bool):
+            yield str(inner)
+
+
+def _finding(message: Message) -> str:
+    text = message.text.strip()
+    if not text:
+        return "an image or file" if message.media else "empty"
+    how = outcome(message)
+    lines = text[:LOOK].splitlines()
+    first = next((one for one in lines if one.strip()), "")
+    if how == "success":
+        found = _count(text)
+        if found is not None:
+            return found
+        more = text.count("\n")
+        return line(first, LINE) + (f" ({more + 1} lines)" if more else "")
+    tail = reversed(text[-LOOK:].splitlines())
+    said = next((one for one in tail if _TELLS.search(one)), first)
+    return f"{how}: {line(said, LINE)}"
+
+
+def finding(result: Message) -> str:
+    """What came of a call, read off its result: how many things were found, its first line, or what went wrong."""
+    return result.derive(_finding)
+
+
+def _count(text: str) -> str | None:
+    """How many results a JSON list holds."""
+    if text[0] != "[" or len(text) > 16 * LOOK:
+        return None
+    try:
+        value = msgspec.json.decode(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(value, list):
+        return None
+    return f"found {len(value)} results" if len(value) != 1 else "found 1 result"
+
+
+def line(text: str, most: int) -> str:
+    """The text on one line, at most so many characters of it."""
+    flat = " ".join(text[: 4 * most].split())
+    return flat if len(flat) <= most else flat[: most - 3].rstrip() + "..."

@@ -1,0 +1,132 @@
+"""Older calls in a line each: at the tail, or where their results stand; what a helper is asked about them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from proxy.context.plan import Edit, Plan
+from proxy.context.policy import Policy
+from proxy.context.session import Session
+from proxy.context.stages.distil_results import DistilResults
+from proxy.context.voices.reflect import HEADING, Reflect
+from proxy.errors import ConfigError
+from tests.context.agent import load
+from tests.context.research import plan, step, texts
+from tests.conversations import PLAIN, Json, assistant, system, user
+
+GOAL = "learn how flask production logging is set up"
+
+
+def worked(count: int = 8) -> list[Json]:
+    """A prompt and so many searches on it."""
+    values = [system("Be exact."), user(GOAL)]
+    for n in range(count):
+        values += step("search", f"page {n} " + "x" * 200, f"let me see {n}", f"c{n}", query=f"topic {n}")
+    return values
+
+
+def reflective(place: str = "tail", schedule: str = "always", **more: Any) -> Policy:
+    """The policy with other settings in both tables."""
+    policy = load("reflective")
+    stages = [replace(s, place=place, **more) if isinstance(s, DistilResults) else s for s in policy.stages]
+    voices = [replace(v, **more) if isinstance(v, Reflect) else v for v in policy.voices]
+    return replace(policy, stages=tuple(stages), voices=tuple(voices), schedule=schedule)  # type: ignore[arg-type]
+
+
+def lines(text: str) -> list[str]:
+    """The lines of what is told at the tail."""
+    return [line for line in text.partition(HEADING)[2].splitlines() if line]
+
+
+def test_c3_older_steps_leave_and_are_told_at_the_tail() -> None:
+    found = texts(worked(), reflective())
+    assert found[:4] == ["Be exact.", GOAL, "let me see 3", "page 3 " + "x" * 200]
+    assert len(found) == 2 + 10
+    told = lines(found[-1])
+    assert [line[:21] for line in told] == ["- searched 'topic 0' ", "- searched 'topic 1' ", "- searched 'topic 2' "]
+    assert told[0].startswith("- searched 'topic 0' → page 0 xxx")
+
+
+def test_c3_the_line_can_stand_in_place_of_the_result() -> None:
+    found = texts(worked(), reflective("result"))
+    assert len(found) == 2 + 16
+    assert found[3].startswith("searched 'topic 0' → page 0 xxx")
+    assert found[9] == "page 3 " + "x" * 200
+    assert HEADING not in found[-1]
+
+
+def test_c3_the_line_stands_there_too_where_the_tail_takes_no_text() -> None:
+    found = texts(worked(), reflective(), model=replace(PLAIN, after_tool="none"))
+    assert found[3].startswith("searched 'topic 0' → page 0 xxx")
+
+
+def test_c3_a_result_that_is_shorter_than_its_line_stays() -> None:
+    values = [user(GOAL)]
+    for n in range(8):
+        values += step("search", f"ok {n}", None, f"c{n}", query=f"topic {n}")
+    assert plan(values, reflective("result")).messages is None
+
+
+def answers(made: Plan, *said: Json) -> dict[str, str]:
+    """What a helper said to the asks of a plan, oldest first."""
+    asks = list(reversed(made.asks))
+    return {ask.id: json.dumps(one) for ask, one in zip(asks, said, strict=False)}
+
+
+def test_c2_a_helper_is_asked_about_the_newest_batches_and_now_for_those_that_are_old() -> None:
+    made = plan(worked(), reflective(reflect="helper"))
+    assert [(ask.kind, ask.now) for ask in made.asks] == [("reflection", n > 0) for n in range(4)]
+    assert "page 7" in made.asks[0].prompt
+    assert GOAL in made.asks[0].prompt
+    known = dict.fromkeys((ask.id for ask in made.asks), "no json")
+    assert not plan(worked(), reflective(reflect="helper"), Session(answers=known)).asks
+    values = [*worked(), assistant("done"), user("and now?")]
+    assert all(ask.now for ask in plan(values, reflective(reflect="helper")).asks)
+
+
+def test_c2_nobody_is_asked_where_reflection_is_off_or_inline() -> None:
+    assert not plan(worked(), reflective()).asks
+    assert not plan(worked(), reflective(reflect="inline")).asks
+    assert plan(worked(), reflective(), options={"reflect": "helper"}).asks
+
+
+def test_c2_c3_the_answer_takes_the_place_of_the_deterministic_line() -> None:
+    policy = reflective(reflect="helper")
+    said = {"tool_calls": [{"call": 1, "insights": "too general", "relevance": "high", "learning": "add a framework"}]}
+    early = plan(worked(1), policy)
+    known = answers(early, said)
+    told = lines(texts(worked(), policy, session=Session(answers=known))[-1])
+    assert told[0] == "- searched 'topic 0' → too general; add a framework"
+    assert told[1].startswith("- searched 'topic 1' → page 1")
+
+
+def test_c5_a_batch_is_asked_about_at_once() -> None:
+    policy = reflective(reflect="helper", batch=3)
+    assert not plan(worked(2), policy).asks
+    (ask,) = plan(worked(3), policy).asks
+    assert len(ask.about) == 3
+    assert "[3] search" in ask.prompt
+    items = [{"call": n, "insights": f"insight {n}"} for n in (1, 2, 3, 4)]
+    told = lines(texts(worked(), policy, session=Session(answers={ask.id: json.dumps({"tool_calls": items})}))[-1])
+    assert told == [f"- searched 'topic {n}' → insight {n + 1}" for n in range(3)]
+
+
+def test_c3_under_other_schedules_an_edit_stays_as_it_was_made() -> None:
+    policy = reflective("result", "when_it_pays")
+    session, first = Session(), dict[bytes, Edit]()
+    for n in range(1, 30):
+        made = plan(worked(n), policy, session)
+        assert made.refused is None
+        assert {k: made.edits[k] for k in first} == first
+        first = dict(made.edits)
+        session = session.after_sending(made, 0.0)
+    assert first
+
+
+def test_a_place_that_is_none_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="tail or result"):
+        DistilResults(place="head")

@@ -1,0 +1,69 @@
+"""A tool call in a few words: verbs, subjects, outcomes and findings read off calls and results."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from proxy.chat.message import Call
+from proxy.memory import actions
+from tests.conversations import message, result
+
+
+def of(name: str, **arguments: object) -> str:
+    return actions.action(Call("c", name, json.dumps(arguments)))
+
+
+def test_c3_an_action_is_the_tool_in_a_verb_and_what_it_was_about() -> None:
+    assert of("web_search", query="python tutorial") == "searched 'python tutorial'"
+    assert of("read_file", path="logs/error.log", limit=3) == "read logs/error.log"
+    assert of("bash", command="pytest -q") == "ran pytest -q"
+    assert of("getPage", url="http://x.org") == "read http://x.org"
+    assert of("frobnicate", what="it") == "called frobnicate 'it'"
+    assert of("frobnicate") == "called frobnicate"
+    assert of("run") == "ran with run"
+    assert actions.action(Call("c", "bash", "ls -l\n/tmp")) == "ran ls -l /tmp"
+    assert actions.action(Call("c", "bash", '"ls"')) == "ran ls"
+    assert actions.action(Call("c", "bash", "[1]")) == "ran with bash"
+    assert len(of("search", query="x" * 500)) < 100
+
+
+@pytest.mark.parametrize(
+    ("text", "outcome"),
+    [
+        ("all fine", "success"),
+        ("the word error in the middle of a text is none", "success"),
+        ("", "failure"),
+        ("  \n ", "failure"),
+        ("Command timed out after 30 s", "timeout"),
+        ("<returncode>124</returncode>", "timeout"),
+        ("<returncode>1</returncode>\nfailed", "failure"),
+        ("exit code: 2", "failure"),
+        ("exit code: 0", "success"),
+        ("Error: no such table", "error"),
+        ("ValueError: bad", "error"),
+        ("cat: x: No such file or directory", "error"),
+        ("line\nTraceback (most recent call last):\n  File", "error"),
+    ],
+)
+def test_c1_the_outcome_is_found_by_rules_that_are_data(text: str, outcome: str) -> None:
+    assert actions.outcome(message(result("c", text))) == outcome
+
+
+def test_c3_a_finding_says_how_much_came_or_what_went_wrong() -> None:
+    def finding(text: str) -> str:
+        return actions.finding(message(result("c", text)))
+
+    assert finding('[{"a": 1}, {"a": 2}, {"a": 3}]') == "found 3 results"
+    assert finding("[1]") == "found 1 result"
+    assert finding("[broken") == "[broken"
+    assert finding("first\nsecond") == "first (2 lines)"
+    assert finding("") == "empty"
+    assert finding("Traceback (most recent call last):\n  File x\nKeyError: 'a'") == "error: KeyError: 'a'"
+    assert len(finding("x" * 5000)) <= actions.LINE
+
+
+def test_a_result_that_is_an_image_is_no_failure() -> None:
+    found = message(result("c", [{"type": "image_url", "image_url": {"url": "data:"}}]))
+    assert (actions.outcome(found), actions.finding(found)) == ("success", "an image or file")
