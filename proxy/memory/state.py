@@ -8,6 +8,9 @@ at a newline character; a carriage return counts as a space, so that answers wit
 `find` and `split` read a whole text. `proxy.stream.withhold` follows the same grammar while a text arrives, so
 every question about a line is answered here, once, and has a bounded answer: a heading has at most `HEADING_MAX`
 characters, and a code fence begins within the first `FENCE_WINDOW` characters of its line.
+
+Other blocks that a model is asked for (`reflection`) follow the same grammar under headings of their own, and are only
+looked for where they were asked for.
 """
 
 from __future__ import annotations
@@ -16,8 +19,10 @@ import re
 from dataclasses import dataclass
 
 HEADING = "### STATE"
+HEADINGS = (HEADING,)
+"""The blocks that are looked for where nothing else is said."""
 HEADING_MAX = 80
-"""A longer line is no STATE heading: it need not be held back to its end to know that."""
+"""A longer line is no heading of a block: it need not be held back to its end to know that."""
 FENCE_WINDOW = 43
 """The three characters that open a fence, or the first that closes one, stand within so many of the line's start."""
 GAP = 2
@@ -52,23 +57,35 @@ Leave the note out of an answer that only calls tools."""
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One STATE block: `text[start:end]` from its heading on. `body` is what stands under the heading, stripped."""
+    """One block: `text[start:end]` from its heading on. `body` is what stands under the heading, stripped."""
 
     start: int
     end: int
     body: str
+    heading: str = HEADING
+
+
+def heading_of(line: str, headings: tuple[str, ...] = HEADINGS) -> str | None:
+    """Which of the headings a whole line (without its newline) is; None where it is none."""
+    if len(line) > HEADING_MAX or not line.startswith(headings):
+        return None
+    return next((h for h in headings if line.startswith(h) and line[len(h) :].strip(_SPACES) in ("", ":")), None)
 
 
 def is_heading(line: str) -> bool:
-    """Whether a whole line (without its newline) is the heading of a STATE block."""
-    if len(line) > HEADING_MAX or not line.startswith(HEADING):
-        return False
-    return line[len(HEADING) :].strip(_SPACES) in ("", ":")
+    """Whether a whole line is the heading of a STATE block."""
+    return heading_of(line) is not None
 
 
-def may_be_heading(head: str) -> bool:
+def may_be_heading(head: str, headings: tuple[str, ...] = HEADINGS) -> bool:
     """Whether a line that begins with `head` can still turn out to be such a heading."""
-    return HEADING.startswith(head) if len(head) < len(HEADING) else is_heading(head)
+    for heading in headings:
+        if len(head) < len(heading):
+            if heading.startswith(head):
+                return True
+        elif head.startswith(heading) and heading_of(head, headings) is not None:
+            return True
+    return False
 
 
 def ends_block(line: str) -> bool:
@@ -88,36 +105,36 @@ def fence_at(line: str) -> int | None:
     return found.start(1) if found else None
 
 
-def find(text: str) -> list[Block]:
-    """All STATE blocks of an answer, in their order. The last one counts (FEATURES.md A8)."""
-    if HEADING not in text:
+def find(text: str, headings: tuple[str, ...] = HEADINGS) -> list[Block]:
+    """All blocks of an answer, in their order. The last one of a heading counts (FEATURES.md A8)."""
+    if not any(heading in text for heading in headings):
         return []
     blocks: list[Block] = []
-    start, body, at, fence = -1, 0, 0, ""
+    start, body, at, fence, which = -1, 0, 0, "", ""
     for line in text.split("\n"):
         if fence:
             fence = "" if _closes(line, fence) else fence
         else:
             if start >= 0 and ends_block(line):
-                blocks.append(Block(start, at, text[body:at].strip()))
+                blocks.append(Block(start, at, text[body:at].strip(), which))
                 start = -1
-            if is_heading(line):
-                start, body = at, at + len(line) + 1
+            if (heading := heading_of(line, headings)) is not None:
+                start, body, which = at, at + len(line) + 1, heading
             else:
                 fence = _opens(line)
         at += len(line) + 1
     if start >= 0:
-        blocks.append(Block(start, len(text), text[body:].strip()))
+        blocks.append(Block(start, len(text), text[body:].strip(), which))
     return blocks
 
 
-def split(text: str) -> tuple[str, list[Block]]:
+def split(text: str, headings: tuple[str, ...] = HEADINGS) -> tuple[str, list[Block]]:
     """(what the client sees, the blocks).
 
     Each block is taken out with at most two newline characters before it. Where text follows it, they stay, since
     the heading that follows would otherwise be glued to the line before.
     """
-    blocks = find(text)
+    blocks = find(text, headings)
     if not blocks:
         return text, blocks
     pieces: list[str] = []

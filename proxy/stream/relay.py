@@ -11,6 +11,7 @@ from __future__ import annotations
 from msgspec import UNSET
 
 from proxy.chat import slices
+from proxy.memory import state
 from proxy.stream.assemble import CHOICES_MAX, Answer
 from proxy.stream.chunk import Choice, Chunk, read_chunk, read_json, write_json
 from proxy.stream.sse import LIMIT, Event, Parser, with_data
@@ -27,18 +28,22 @@ _BACKSLASH = 0x5C
 class Relay:
     """One stream. Feed it what upstream sends, send on what it gives, then `end`, then `terminal`.
 
-    withhold_state: STATE blocks are taken out of the text. drop_usage: the client did not ask for usage, we did.
+    withhold_state: blocks are taken out of the text. headings: which, STATE blocks where none are named. drop_usage:
+    the client did not ask for usage, we did.
     answer: what the client has got, added up (with usage, without what was withheld). terminal: the [DONE] event
     and whatever came after it, b"" if none came. unfinished: what was given out ends within an event; anything of
     our own that follows has to be preceded by a blank line.
     """
 
     __slots__ = (
-        "_drop_usage", "_edits", "_filters", "_given", "_greeted", "_kept", "_late", "_limit", "_parser", "_withhold",
-        "answer", "terminal", "unfinished",
+        "_drop_usage", "_edits", "_filters", "_given", "_greeted", "_headings", "_kept", "_late", "_limit", "_parser",
+        "_withhold", "answer", "terminal", "unfinished",
     )  # fmt: skip
 
-    def __init__(self, *, withhold_state: bool, drop_usage: bool, limit: int = LIMIT) -> None:
+    def __init__(
+        self, *, withhold_state: bool, drop_usage: bool, limit: int = LIMIT, headings: tuple[str, ...] = state.HEADINGS
+    ) -> None:
+        self._headings = headings
         self.answer = Answer(limit)
         self.terminal = b""
         self.unfinished = False
@@ -58,6 +63,12 @@ class Relay:
         """The bodies of the STATE blocks withheld from the first choice, in their order."""
         held = self._filters.get(0)
         return held.blocks if held else []
+
+    @property
+    def others(self) -> list[str]:
+        """The same of the blocks under all other headings."""
+        held = self._filters.get(0)
+        return held.others if held else []
 
     def feed(self, data: bytes) -> bytes:
         """What may go to the client now."""
@@ -213,7 +224,7 @@ class Relay:
             if held is None:
                 if len(self._filters) >= CHOICES_MAX:
                     continue
-                held = self._filters[index] = StateFilter()
+                held = self._filters[index] = StateFilter(self._headings)
             content = delta.get("content")
             ends = last or bool(choice.finish_reason)  # some servers send "" with every chunk
             calls = bool(delta.get("tool_calls") or delta.get("function_call"))

@@ -1,4 +1,4 @@
-"""Keeping STATE blocks from the client, and nothing else, while the text arrives.
+"""Keeping blocks that were asked for (STATE, REFLECTION) from the client, and nothing else, while the text arrives.
 
 `StateFilter` is the twin of `memory.state.split`: it gives the same text however the answer is cut, and holds back
 only what may still turn out to belong to a block: at most two newline characters and the beginning of one line.
@@ -7,6 +7,7 @@ Its work is linear in the text, and what it keeps is bounded.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -28,15 +29,19 @@ _REST = 3  # it is of no interest
 class StateFilter:
     """Takes the pieces of a text and gives what the client may see of it.
 
-    blocks: the bodies of the blocks withheld, in their order.
+    headings: of the blocks. blocks: the bodies of the STATE blocks withheld, in their order. others: of all others.
     """
 
     __slots__ = (
-        "_body", "_fence", "_gap", "_head", "_held", "_inside", "_kept", "_line", "_mark", "_room", "_run", "blocks",
+        "_body", "_fence", "_gap", "_head", "_headings", "_held", "_inside", "_kept", "_line", "_mark", "_room", "_run",
+        "_which", "blocks", "others",
     )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, headings: tuple[str, ...] = state.HEADINGS) -> None:
         self.blocks: list[str] = []
+        self.others: list[str] = []
+        self._headings = headings
+        self._which = self.blocks  # where the body of the block goes that is being read
         self._inside = False  # in a block
         self._kept = False  # its body is still to be given
         self._body: list[str] = []
@@ -66,7 +71,7 @@ class StateFilter:
 
     def flush(self) -> str:
         """What is held, where something else comes before the text goes on. A whole heading stays held."""
-        if self._inside or not self._held or state.is_heading(self._head):
+        if self._inside or not self._held or state.heading_of(self._head, self._headings):
             return ""
         out: list[str] = []
         if self._head:
@@ -86,8 +91,8 @@ class StateFilter:
                 self._leave()
             if self._inside:
                 self._keep(head)
-            elif state.is_heading(head):
-                self._enter()
+            elif heading := state.heading_of(head, self._headings):
+                self._enter(heading)
             else:
                 self._let_go(out)
             self._line = _REST
@@ -123,7 +128,7 @@ class StateFilter:
                     self._keep(head)
                     self._held = False
             if not self._inside:
-                if state.may_be_heading(head):
+                if state.may_be_heading(head, self._headings):
                     self._head = head
                     return
                 self._head = head
@@ -178,8 +183,8 @@ class StateFilter:
                 self._leave()
             if self._inside:
                 self._keep(head)
-            elif state.is_heading(head):
-                self._enter()
+            elif heading := state.heading_of(head, self._headings):
+                self._enter(heading)
                 self._next()
                 return
             elif head:
@@ -216,7 +221,8 @@ class StateFilter:
             self._body.append(piece[: self._room])
             self._room -= len(piece)
 
-    def _enter(self) -> None:
+    def _enter(self, heading: str) -> None:
+        self._which = self.blocks if heading == state.HEADING else self.others
         self._inside = self._kept = True
         self._room = BODY_MAX
 
@@ -227,7 +233,7 @@ class StateFilter:
             self._store()
 
     def _store(self) -> None:
-        self.blocks.append(whole("".join(self._body).strip()))
+        self._which.append(whole("".join(self._body).strip()))
         self._body = []
 
 
@@ -248,45 +254,51 @@ _BODY = msgspec.json.Decoder(_Body)
 
 
 def without_state(body: bytes) -> tuple[bytes, list[str]]:
-    """(a non-streaming body without its STATE blocks, those of its first choice).
+    """(a non-streaming body without its STATE blocks, those of its first choice): see `without_blocks`."""
+    visible, blocks = without_blocks(body)
+    return visible, [block.body for block in blocks]
+
+
+def without_blocks(body: bytes, headings: tuple[str, ...] = state.HEADINGS) -> tuple[bytes, list[state.Block]]:
+    """(a non-streaming body without such blocks, those of its first choice).
 
     Only the text of a message changes, every other byte stays. A body that cannot be read is given back as it is.
     """
-    if b"STATE" not in body:
+    if not any(heading.lstrip("# ").encode() in body for heading in headings):
         return body, []
     try:
         choices = _BODY.decode(body).choices or []
     except (ValueError, RecursionError):
-        return _rewritten(body)
+        return _rewritten(body, headings)
     shown: dict[int, str] = {}
-    blocks: list[str] = []
+    blocks: list[state.Block] = []
     for position, choice in enumerate(choices):
         text = choice.message.content if choice.message else None
-        visible, found = state.split(text if isinstance(text, str) else "")
+        visible, found = state.split(text if isinstance(text, str) else "", headings)
         if found:
             shown[position] = visible
             if choice.index == 0:
-                blocks += [block.body for block in found]
+                blocks += found
     if not shown:
         return body, []
     return with_texts(body, "message", shown), blocks
 
 
-def _rewritten(body: bytes) -> tuple[bytes, list[str]]:
+def _rewritten(body: bytes, headings: tuple[str, ...]) -> tuple[bytes, list[state.Block]]:
     """The same for a body that only Python's reader takes: written anew where it holds a block."""
     value = read_json(body)
     choices = value.get("choices") if isinstance(value, dict) else None
-    blocks: list[str] = []
+    blocks: list[state.Block] = []
     changed = False
     for choice in choices if isinstance(choices, list) else ():
         message = choice.get("message") if isinstance(choice, dict) else None
         content = message.get("content") if isinstance(message, dict) else None
         if not isinstance(message, dict) or not isinstance(content, str):
             continue
-        message["content"], found = state.split(content)
+        message["content"], found = state.split(content, headings)
         changed = changed or bool(found)
         if not choice.get("index"):
-            blocks += [whole(block.body) for block in found]
+            blocks += [replace(block, body=whole(block.body)) for block in found]
     return (write_json(value), blocks) if changed else (body, [])
 
 

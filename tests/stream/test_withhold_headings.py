@@ -1,0 +1,87 @@
+"""Withholding blocks under several headings: the same grammar, and only what was asked for is taken out."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proxy.memory import reflection, state
+from proxy.stream.relay import Relay
+from proxy.stream.withhold import StateFilter, without_blocks
+from tests.stream.test_relay_state import DONE, chunk, text_of
+
+BOTH = (state.HEADING, reflection.HEADING)
+ALONE = (reflection.HEADING,)
+BLOCK = '### REFLECTION\n{"synthesis": "x"}'
+PIECES = [
+    "### STATE", "### REFLECTION", "### RE", "FLECTION", "\n", "\n\n", "```", "#", "## x", " ", "a", ":", "\r",
+    "### REFLECTIONS", "\n### REFLECTION\n", "\n### STATE\n", "\n```json\n", '{"a": 1}', "### S",
+]  # fmt: skip
+TEXTS = st.lists(st.sampled_from(PIECES), max_size=30).map("".join)
+
+
+def filtered(pieces: list[str], headings: tuple[str, ...]) -> tuple[str, list[str], list[str]]:
+    held = StateFilter(headings)
+    out = "".join([held.feed(piece) for piece in pieces])
+    return out + held.end(), held.blocks, held.others
+
+
+def expected(text: str, headings: tuple[str, ...]) -> tuple[str, list[str], list[str]]:
+    visible, blocks = state.split(text, headings)
+    mine = [block.body for block in blocks if block.heading == state.HEADING]
+    return visible, mine, [block.body for block in blocks if block.heading != state.HEADING]
+
+
+@settings(max_examples=400, deadline=None)
+@given(TEXTS, st.lists(st.integers(0, 200), max_size=8), st.sampled_from([BOTH, ALONE, state.HEADINGS]))
+def test_c2_the_filter_is_split_at_any_cut_for_every_set_of_headings(
+    text: str, cuts: list[int], headings: tuple[str, ...]
+) -> None:
+    edges = sorted({0, len(text), *(min(cut, len(text)) for cut in cuts)})
+    assert filtered([text[a:b] for a, b in pairwise(edges)], headings) == expected(text, headings)
+    assert filtered(list(text), headings) == expected(text, headings)
+
+
+def test_c2_two_blocks_follow_each_other_and_are_told_apart() -> None:
+    text = "Done.\n\n### STATE\nGoal: x\n\n" + BLOCK + "\n\n## Next\nmore"
+    assert expected(text, BOTH) == ("Done.\n\n## Next\nmore", ["Goal: x"], ['{"synthesis": "x"}'])
+    visible, blocks, others = expected(text, ALONE)
+    assert visible == "Done.\n\n### STATE\nGoal: x\n\n## Next\nmore"
+    assert (blocks, others) == ([], ['{"synthesis": "x"}'])
+
+
+def test_c2_a_block_that_was_not_asked_for_is_the_clients() -> None:
+    assert expected("a\n\n" + BLOCK, state.HEADINGS) == ("a\n\n" + BLOCK, [], [])
+    held = StateFilter()
+    assert held.feed("a\n### R") == "a\n### R"
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 100])
+def test_c2_a_stream_never_shows_the_block_though_calls_follow_it(size: int) -> None:
+    text = "I look.\n\n" + BLOCK
+    call = {"tool_calls": [{"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}
+    stream = [chunk({"content": text[at : at + size]}) for at in range(0, len(text), size)]
+    relay = Relay(withhold_state=True, drop_usage=False, headings=ALONE)
+    out = b"".join(relay.feed(one) for one in [*stream, chunk(call), chunk({}, finish="tool_calls"), DONE])
+    out += relay.end()
+    assert text_of(out) == "I look."
+    assert b"REFLECTION" not in out
+    assert b'"tool_calls"' in out
+    assert (relay.blocks, relay.others) == ([], ['{"synthesis": "x"}'])
+
+
+def test_c2_a_whole_body_loses_the_blocks_and_no_other_byte() -> None:
+    body = json.dumps(
+        {"x": 1.0, "choices": [{"index": 0, "message": {"content": "a\n\n" + BLOCK, "y": None}}]}
+    ).encode()
+    visible, blocks = without_blocks(body, ALONE)
+    assert visible == body.replace(json.dumps("a\n\n" + BLOCK).encode(), b'"a"')
+    assert [(block.heading, block.body) for block in blocks] == [(reflection.HEADING, '{"synthesis": "x"}')]
+    assert without_blocks(body) == (body, [])
+    odd = body.replace(b'"x": 1.0', b'"x": NaN')
+    visible, blocks = without_blocks(odd, ALONE)
+    assert (json.loads(visible)["choices"][0]["message"]["content"], len(blocks)) == ("a", 1)
