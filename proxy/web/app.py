@@ -17,7 +17,7 @@ from proxy.context.policy import Policy, check_models, compile_patterns, read_po
 from proxy.context.prices import Model, read_models
 from proxy.context.stages import BUILT_IN
 from proxy.context.voices import BUILT_IN as VOICES
-from proxy.errors import ConfigError, ProxyError
+from proxy.errors import ConfigError, ProxyError, StoreRefused
 from proxy.exchange.asking import make_asking
 from proxy.exchange.bounds import Purse
 from proxy.exchange.parts import Parts
@@ -25,9 +25,8 @@ from proxy.exchange.reading import MessageCache
 from proxy.exchange.threads import Threads
 from proxy.metrics import Metrics
 from proxy.settings import Settings
+from proxy.store import connect
 from proxy.store.base import Store
-from proxy.store.memory import MemoryStore
-from proxy.store.sqlite import SqliteStore
 from proxy.upstream.client import Client
 from proxy.vocabulary import counter
 from proxy.web.completions import chat
@@ -56,11 +55,11 @@ CHAT = ("/v1/chat/completions", "/chat/completions")
 
 def make_store(settings: Settings) -> Store:
     """The store that `db` names. ConfigError where there is none of that kind."""
-    if settings.db == ":memory:":
-        return MemoryStore()
-    if "://" in settings.db:
-        raise ConfigError("db", "postgresql://***", "a path or :memory: (PostgreSQL comes with a later release)")
-    return SqliteStore(settings.db, durability=settings.store.durability, spool_mb=settings.limits.spool_mb)
+    try:
+        return connect(settings.db, durability=settings.store.durability, spool_mb=settings.limits.spool_mb)
+    except StoreRefused as problem:
+        # The value may hold a password: only what is allowed is told.
+        raise ConfigError("db", "***", "a path or :memory: (PostgreSQL comes with a later release)") from problem
 
 
 def make_policies(settings: Settings) -> dict[str, Policy]:
@@ -145,6 +144,8 @@ class ContextProxy:
                 await send({"type": "lifespan.startup.complete"})
             else:
                 self.draining = True
+                for task in self.parts.running:
+                    task.cancel()
                 if self.parts.asking is not None:
                     await self.parts.asking.close()
                 await self.parts.client.close()

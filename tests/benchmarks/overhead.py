@@ -24,34 +24,41 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-from servers import CALL_ID, MESSAGE
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 TICKS = os.sysconf("SC_CLK_TCK")
 Row = dict[str, float | str]
+Message = dict[str, Any]
 
 
-def conversation(messages: int, size: int, seed: str = "") -> list[dict[str, object]]:
+def conversation(messages: int, size: int, seed: str, answer: Message) -> list[Message]:
     """`messages` messages of an agent with one tool, about `size` bytes as JSON."""
-    found: list[dict[str, object]] = [
+    found: list[Message] = [
         {"role": "system", "content": "You are a careful engineer. " * 4},
         {"role": "user", "content": f"Please find out why the build fails {seed}."},
     ]
     each = max(20, (size - 400) // max(1, (messages - 2) // 2) - 280)
     step = 0
     while len(found) < messages:
-        found += turn(step, each, seed)
+        found += turn(step, each, seed, answer)
         step += 1
     return found[:messages] if messages > 2 else found
 
 
-def turn(step: int, size: int, seed: str = "") -> list[dict[str, object]]:
+def turn(step: int, size: int, seed: str, answer: Message) -> list[Message]:
     """The upstream's answer, which calls a tool, and a result of about `size` characters."""
     line = (
         f"src/module_{step}.py:{step}: def handler_{step}{seed}(request, response): return process(request, {step})\n"
     )
-    return [MESSAGE, {"role": "tool", "tool_call_id": CALL_ID, "content": (line * (size // len(line) + 1))[:size]}]
+    return [
+        answer,
+        {
+            "role": "tool",
+            "tool_call_id": answer["tool_calls"][0]["id"],
+            "content": (line * (size // len(line) + 1))[:size],
+        },
+    ]
 
 
 TOOLS = [
@@ -62,19 +69,19 @@ TOOLS = [
 ]
 
 
-def bodies(kind: str, size: int, requests: int, seed: str) -> list[bytes]:
+def bodies(kind: str, size: int, requests: int, seed: str, answer: Message) -> list[bytes]:
     """The bodies of one round."""
     count = 120 if size > 10_000 else 2
     if kind == "same" or count == 2:
-        messages = conversation(count, size, seed)
+        messages = conversation(count, size, seed, answer)
         if count == 2:
             messages[1]["content"] = "x" * max(10, size - 400)
         return [json.dumps({"model": "bench", "messages": messages, "tools": TOOLS}).encode()] * requests
-    messages = conversation(count, size, seed)
+    messages = conversation(count, size, seed, answer)
     made = []
     for step in range(requests):
         made.append(json.dumps({"model": "bench", "messages": messages, "tools": TOOLS}).encode())
-        messages = [*messages, *turn(1000 + step, 400, seed)]
+        messages = [*messages, *turn(1000 + step, 400, seed, answer)]
     return made
 
 
@@ -129,12 +136,25 @@ async def drive(port: int, bodies: list[bytes], path: str = "/v1/chat/completion
     return took
 
 
-def measure(servers: dict[str, tuple[int, int]], kind: str, size: int, rounds: int, requests: int) -> list[Row]:
+async def asked(port: int) -> Message:
+    """What the fake upstream answers, always: histories are made of it, so that the proxy finds its own answers there."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(HEAD % (b"/v1/chat/completions", 2) + b"{}")
+    head = await reader.readuntil(b"\r\n\r\n")
+    body = await reader.readexactly(int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0]))
+    writer.close()
+    message: Message = json.loads(body)["choices"][0]["message"]
+    return message
+
+
+def measure(
+    servers: dict[str, tuple[int, int]], kind: str, size: int, rounds: int, requests: int, answer: Message
+) -> list[Row]:
     """Microseconds a request of each server, medians of interleaved rounds."""
     found: dict[str, list[float]] = {name: [] for name in servers}
     for number in range(rounds + 1):
         for name, (pid, port) in servers.items():
-            sent = bodies(kind, size, requests + 1, f"{name[0]}{kind[0]}{number}")
+            sent = bodies(kind, size, requests + 1, f"{name[0]}{kind[0]}{number}", answer)
             asyncio.run(drive(port, sent[:1]))  # a conversation's first request is a case of its own: `same`
             before = cpu(pid)
             asyncio.run(drive(port, sent[1:]))
@@ -167,9 +187,10 @@ def main() -> None:
         server(own, "bare", str(up)) as bare,
         server(own, "proxy", str(up), f"{folder}/bench.sqlite3") as proxy,
     ):
+        answer = asyncio.run(asked(up))
         servers = {"pass-through": bare, "context-proxy": proxy}
         for kind, size in (("same", 1000), ("agent", 200_000), ("same", 200_000)):
-            rows += measure(servers, kind, size, args.rounds, args.requests)
+            rows += measure(servers, kind, size, args.rounds, args.requests, answer)
     for row in rows:
         print(f"{row['case']:18} {row['server']:14} {row['us']:>7} us  {row['ratio']:.2f}")
     if args.json:

@@ -1,0 +1,37 @@
+"""The tree of errors: drawn as it is, and each with what a client would see."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+import pytest
+
+from proxy import errors
+from proxy.errors import ConfigError, ProxyError
+
+EVERY = [c for _, c in inspect.getmembers(errors, inspect.isclass) if issubclass(c, ProxyError)]
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_every_error_has_a_code_a_status_and_a_place_in_the_drawing(kind: type[ProxyError]) -> None:
+    assert 400 <= kind.status <= 599
+    assert re.fullmatch("[a-z_]+", kind.code)
+    assert kind.__doc__
+    assert kind.__name__ in (errors.__doc__ or "")
+
+
+def test_codes_tell_errors_apart() -> None:
+    codes = [c.code for c in EVERY if "code" in vars(c)]
+    assert len(codes) == len(set(codes))
+
+
+def test_a_hint_follows_the_message() -> None:
+    assert str(ProxyError("It broke.", hint="Mend it.")) == "It broke. Mend it."
+    assert str(ProxyError("It broke.")) == "It broke."
+
+
+def test_a_config_error_says_where_what_and_what_is_allowed() -> None:
+    error = ConfigError("port", "x", "a number", line=3, source="my.toml")
+    assert str(error) == "my.toml:3: port = 'x' is not usable; allowed: a number"
+    assert (error.key, error.value, error.allowed, error.line) == ("port", "x", "a number", 3)
