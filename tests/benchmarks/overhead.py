@@ -137,7 +137,7 @@ async def drive(port: int, bodies: list[bytes], path: str = "/v1/chat/completion
 
 
 async def asked(port: int) -> Message:
-    """What the fake upstream answers, always: histories are made of it, so that the proxy finds its own answers there."""
+    """What the fake upstream always answers: histories are made of it, so the proxy finds its own answers there."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(HEAD % (b"/v1/chat/completions", 2) + b"{}")
     head = await reader.readuntil(b"\r\n\r\n")

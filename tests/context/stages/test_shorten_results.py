@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from proxy.context.plan import Edit, Proposal, View
 from proxy.context.session import Session
 from proxy.context.stages.shorten_results import ShortenResults, is_listing, kind_of, results
@@ -72,7 +74,7 @@ def test_tools_are_told_by_the_words_of_their_names_and_shells_by_the_command() 
         "make": "other",
         "ls": "other",
     }
-    assert {c: kind_of("bash", '{"command": "%s"}' % c) for c in commands} == commands
+    assert {c: kind_of("bash", json.dumps({"command": c})) for c in commands} == commands
     assert kind_of("bash", '{"command": "cat > a <<EOF"}') == "other", "a heredoc writes"
     assert kind_of("fetch_sheet", "{}", frozenset({"fetch_sheet"})) == "view", "named in the settings"
 
