@@ -16,7 +16,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from proxy.store.derived import AnswerRow, SpendingRow, VectorRow
+from proxy.store.derived import AnswerRow, IterationRecord, IterationRow, SpendingRow, VectorRow
 from proxy.store.keywords import IndexRow, Match
 
 Kind = Literal["main", "fork", "twin", "side"]
@@ -190,7 +190,7 @@ class GapRow(Struct, frozen=True, gc=False):
 
 Row = (
     SessionRow | ThreadRow | HeadRow | MessageRow | FormRow | EditRow | StateRow | ExchangeRow | OutcomeRow | GapRow
-    | AnswerRow | SpendingRow | VectorRow | IndexRow
+    | AnswerRow | SpendingRow | VectorRow | IndexRow | IterationRow
 )  # fmt: skip
 
 
@@ -354,6 +354,10 @@ class Store(Protocol):
 
     async def answer(self, tenant: str, session: str, ask: str) -> str | None:
         """A helper's stored answer."""
+        ...
+
+    async def iterations(self, tenant: str, session: str, thread: str) -> list[IterationRecord]:
+        """The records of a thread's iterations, oldest first, each with what was reflected on it."""
         ...
 
     async def vectors(self, tenant: str, session: str, model: str, forms: Sequence[bytes]) -> dict[bytes, bytes]:

@@ -1,5 +1,5 @@
 """Rows of what was made of a conversation by others than the client and its model: a helper's answers, vectors of
-texts, and what both have cost.
+texts, what both have cost; and the records of iterations.
 
 None of it is needed to build a past prompt again: what an answer changed in a prompt is an edit or an insert of
 that exchange. It is kept so that nothing is asked, or paid, twice.
@@ -52,3 +52,25 @@ class VectorRow(Struct, frozen=True, gc=False):
     vector: bytes
     """32-bit floats, little-endian."""
     created_at: float
+
+
+class IterationRow(Struct, frozen=True, gc=False):
+    """A record of one iteration, filed under the answer that called. Inserted once; a later one of the same name only
+    says by which answer of a helper, or of the model itself, it was reflected on."""
+
+    tenant: str
+    session: str
+    thread: str
+    key: bytes
+    number: int
+    ask: str
+    """The `AnswerRow` in which it is reflected on, "" for none."""
+    created_at: float
+    body: bytes
+    """JSON (`memory.reflection.Iteration`), without what was reflected."""
+
+
+class IterationRecord(IterationRow, frozen=True, kw_only=True):
+    """An iteration with the text in which it was reflected on, None while there is none."""
+
+    reflection: str | None

@@ -24,7 +24,7 @@ from proxy.store.base import (
     StateRow,
     ThreadRow,
 )
-from proxy.store.derived import AnswerRow, SpendingRow, VectorRow
+from proxy.store.derived import AnswerRow, IterationRow, SpendingRow, VectorRow
 from proxy.store.keywords import IndexRow
 
 Args = tuple[Any, ...]
@@ -91,6 +91,7 @@ _STATEMENTS: dict[type, tuple[str, Callable[[Any], Args]]] = {
     AnswerRow: (sql.INSERT_ANSWER, _answer),
     SpendingRow: (sql.ADD_SPENDING, astuple),
     VectorRow: (sql.INSERT_VECTOR, astuple),
+    IterationRow: (sql.INSERT_ITERATION, astuple),
 }
 
 
@@ -114,7 +115,7 @@ def size(rows: Sequence[Row]) -> int:
     """Bytes that the rows take in the spool."""
     total = OVERHEAD * len(rows)
     for row in rows:
-        if isinstance(row, (MessageRow, FormRow)):
+        if isinstance(row, (MessageRow, FormRow, IterationRow)):
             total += len(row.body)
         elif isinstance(row, (EditRow, StateRow, AnswerRow)):
             total += len(row.text or "")

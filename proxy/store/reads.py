@@ -27,7 +27,7 @@ from proxy.store.base import (
     ThreadRecord,
     ThreadRow,
 )
-from proxy.store.derived import OPERATOR
+from proxy.store.derived import OPERATOR, IterationRecord
 from proxy.store.encode import to_text
 from proxy.store.keywords import Match
 from proxy.store.schema import TABLES
@@ -192,6 +192,10 @@ class Reads(ABC):
     async def answer(self, tenant: str, session: str, ask: str) -> str | None:
         rows = await self._fetch(sql.ANSWER, (tenant, session, ask))
         return to_text(rows[0][0]) if rows else None
+
+    async def iterations(self, tenant: str, session: str, thread: str) -> list[IterationRecord]:
+        rows = await self._fetch(sql.ITERATIONS, (tenant, session, thread))
+        return [IterationRecord(*row[:8], reflection=None if row[8] is None else to_text(row[8])) for row in rows]
 
     async def vectors(self, tenant: str, session: str, model: str, forms: Sequence[bytes]) -> dict[bytes, bytes]:
         found: dict[bytes, bytes] = {}

@@ -27,7 +27,7 @@ class Migration:
 
 TABLES = (
     *("sessions", "threads", "messages", "forms", "edits", "states", "exchanges", "gaps"),
-    *("answers", "embeddings", "spending", "indexed"),
+    *("answers", "embeddings", "spending", "indexed", "iterations"),
 )
 """In the order in which rows refer to each other."""
 
@@ -207,6 +207,19 @@ CREATE TABLE spending (
     PRIMARY KEY (tenant, session, day, kind)
 )"""
 
+_ITERATIONS = """
+CREATE TABLE iterations (
+    tenant TEXT NOT NULL,
+    session TEXT NOT NULL,
+    thread TEXT NOT NULL,
+    key BLOB NOT NULL,
+    number BIGINT NOT NULL,
+    ask TEXT NOT NULL,
+    created_at DOUBLE PRECISION NOT NULL,
+    body BLOB NOT NULL,
+    PRIMARY KEY (tenant, session, thread, key)
+)"""
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(
         1,
@@ -245,6 +258,11 @@ MIGRATIONS: tuple[Migration, ...] = (
         3,
         "The keyword index over messages and summaries, empty until a session is searched for the first time.",
         keywords.MIGRATION,
+    ),
+    Migration(
+        4,
+        "Records of iterations: what each tool call was, brought and cost. What was reflected on them is an answer.",
+        (_ITERATIONS,),
     ),
 )
 

@@ -87,6 +87,12 @@ INSERT INTO answers (tenant, session, ask, kind, model, prompt_tokens, completio
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 ON CONFLICT (tenant, session, ask) DO NOTHING"""
 
+INSERT_ITERATION = """
+INSERT INTO iterations (tenant, session, thread, key, number, ask, created_at, body)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+ON CONFLICT (tenant, session, thread, key)
+DO UPDATE SET ask = CASE WHEN excluded.ask = '' THEN iterations.ask ELSE excluded.ask END"""
+
 INSERT_VECTOR = """
 INSERT INTO embeddings (tenant, session, model, form, vector, created_at) VALUES ($1, $2, $3, $4, $5, $6)
 ON CONFLICT (tenant, session, model, form) DO NOTHING"""
@@ -166,9 +172,10 @@ SELECT (SELECT count(*) FROM messages WHERE tenant = $1 AND session = $2),
     (SELECT count(*) FROM exchanges WHERE tenant = $9 AND session = $10),
     (SELECT count(*) FROM gaps WHERE tenant = $11 AND session = $12),
     (SELECT count(*) FROM answers WHERE tenant = $13 AND session = $14),
-    (SELECT count(*) FROM embeddings WHERE tenant = $15 AND session = $16)"""
+    (SELECT count(*) FROM embeddings WHERE tenant = $15 AND session = $16),
+    (SELECT count(*) FROM iterations WHERE tenant = $17 AND session = $18)"""
 
-COUNTED = ("messages", "forms", "edits", "states", "exchanges", "gaps", "answers", "embeddings")
+COUNTED = ("messages", "forms", "edits", "states", "exchanges", "gaps", "answers", "embeddings", "iterations")
 """The columns of SESSION_COUNTS."""
 
 CHAIN = """
@@ -208,6 +215,11 @@ ANSWERS = "SELECT ask, text FROM answers WHERE tenant = $1 AND session = $2 ORDE
 ANSWERS_MOST = 1000
 """Of a session's answers so many are read back; prompts of that length ask no more for those before."""
 
+ITERATIONS = """
+SELECT i.tenant, i.session, i.thread, i.key, i.number, i.ask, i.created_at, i.body, a.text
+FROM iterations i LEFT JOIN answers a ON a.tenant = i.tenant AND a.session = i.session AND a.ask = i.ask
+WHERE i.tenant = $1 AND i.session = $2 AND i.thread = $3 ORDER BY i.created_at, i.number"""
+
 VECTORS = _per_chunk(
     "SELECT form, vector FROM embeddings WHERE tenant = $1 AND session = $2 AND model = $3 AND form IN ({keys})", 4
 )
@@ -218,7 +230,8 @@ COUNT = """
 SELECT (SELECT count(*) FROM sessions), (SELECT count(*) FROM threads), (SELECT count(*) FROM messages),
     (SELECT count(*) FROM forms), (SELECT count(*) FROM edits), (SELECT count(*) FROM states),
     (SELECT count(*) FROM exchanges), (SELECT count(*) FROM gaps), (SELECT count(*) FROM answers),
-    (SELECT count(*) FROM embeddings), (SELECT count(*) FROM spending), (SELECT count(*) FROM indexed)"""
+    (SELECT count(*) FROM embeddings), (SELECT count(*) FROM spending), (SELECT count(*) FROM indexed),
+    (SELECT count(*) FROM iterations)"""
 """In the order of schema.TABLES."""
 
 _PLACEHOLDER = re.compile(r"\$(\d+)")
