@@ -6,6 +6,8 @@ is found by its slice with one dictionary look-up, so the work of a request grow
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections import OrderedDict
 
 from proxy.chat.dialects.completions import front_of, read_message, read_request
@@ -39,6 +41,8 @@ class MessageCache:
         self._messages_size = 0
         self._fronts: OrderedDict[bytes, list[Front]] = OrderedDict()
         self._fronts_size = 0
+        # Large bodies are read in worker threads. Looking needs no lock, changing does, or the sizes drift.
+        self._changing = threading.Lock()
 
     @property
     def size(self) -> int:
@@ -49,13 +53,18 @@ class MessageCache:
         """The message in these bytes. Raises NotManaged as `read_message` does."""
         found = self._messages.get(raw)
         if found is not None:
-            self._messages.move_to_end(raw)
+            with contextlib.suppress(KeyError):  # another thread has just let it go
+                self._messages.move_to_end(raw)
             return found
-        found = self._messages[raw] = read_message(raw)
-        self._messages_size += len(raw) * COPIES + OVERHEAD
-        while self._messages_size > self.limit * (1 - FRONTS) and len(self._messages) > 1:
-            old, _ = self._messages.popitem(last=False)
-            self._messages_size -= len(old) * COPIES + OVERHEAD
+        found = read_message(raw)
+        with self._changing:
+            if raw in self._messages:
+                return self._messages[raw]
+            self._messages[raw] = found
+            self._messages_size += len(raw) * COPIES + OVERHEAD
+            while self._messages_size > self.limit * (1 - FRONTS) and len(self._messages) > 1:
+                old, _ = self._messages.popitem(last=False)
+                self._messages_size -= len(old) * COPIES + OVERHEAD
         return found
 
     def request(self, body: bytes) -> tuple[Request, Front | None]:
@@ -66,10 +75,11 @@ class MessageCache:
         known = self._find(body)
         request = read_request(body, self.read, known)
         front = front_of(request)
-        if known is not None and request.shared:
-            self._drop(known)
-            front.chain, front.keys, front.gap = known.chain, known.keys, known.gap
-        self._keep(front)
+        with self._changing:
+            if known is not None and request.shared:
+                self._drop(known)
+                front.chain, front.keys, front.gap = known.chain, known.keys, known.gap
+            self._keep(front)
         return request, front
 
     def knows(self, body: bytes) -> bool:

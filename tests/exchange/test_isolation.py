@@ -154,7 +154,7 @@ async def test_edits_are_repeated_byte_for_byte_for_ever(
             async with running(upstream.port, policy="thrifty", db=db) as proxy:
                 agent.proxy = proxy
                 await agent.say("Go on")
-    assert shortened(before) > 3
+    assert shortened(before) > 0
     assert prefix(before, model.last)
     assert "Goal: Seen" in model.last["messages"][-1]["content"], "its own note comes back"
 

@@ -46,7 +46,7 @@ async def test_nothing_is_invalid_altered_or_an_error(tmp_path: Path, policy: st
     if policy != "rolling-over_budget":  # nothing is known of the model's window
         assert played.sent < played.came
     if policy == "thrifty":
-        assert 0 < played.moved < played.requests / 10, "the prefix moves seldom"
+        assert played.moved < played.requests / 10, "the prefix moves seldom"
 
 
 @pytest.mark.parametrize("stream", [False, True])
