@@ -30,8 +30,8 @@ ASKED = 2_000
 """Characters of each message that a helper is shown."""
 
 _ERROR = re.compile(
-    r"\b(?:[a-z]*error|[a-z]*exception|traceback|fail(?:ed|ure|ures|s)?|fatal|panic|denied|not found|no such)\b",
-    re.IGNORECASE,
+    r"\b(?:[Ee]rrors?|ERRORS?|[A-Z]\w*(?:Error|Exception)|[Ee]xception|Traceback|[Ff]ail(?:ed|ures?|s)?|FAIL(?:ED|URES?)?"
+    r"|[Ff]atal|FATAL|[Pp]anic|[Dd]enied|[Nn]ot found|[Nn]o such)\b"
 )
 
 
@@ -146,15 +146,17 @@ def shortened(text: str, limit: int) -> str:
 
 
 def ask(view: View, steps: Sequence[Step], longest: int, keep: int) -> Ask:
-    """The question for a summary of these steps. keep: how many identifiers the answer has to hold: those of error
-    lines and results that later messages name again would be lost first."""
+    """The question for a summary of these steps. keep: how many identifiers the answer has to hold at least, of those
+    that an extract would show."""
     rows, keys = [], []
     for step in steps:
         for n in range(step.start, step.end):
             message = view.messages[n]
             keys.append(view.keys[n])
             rows.append(f"{message.role}: {shortened(facts.said(message), ASKED)}")
-    ids = facts.unique(name for step in steps for name in line(view, step).ids if len(name) <= 40)
+    told = (line(view, step) for step in steps)
+    shown = " ".join(part for one in told for part in (one.first, *one.errors, *one.ids))
+    ids = facts.unique(name for name in facts.names(shown) if len(name) <= 40 and not name.endswith("..."))
     text = PROMPT + f" At most {longest} characters.\n\n" + "\n\n".join(rows)
     return Ask("summary", text, tuple(keys), tuple(ids[:keep]), longest)
 

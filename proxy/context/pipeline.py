@@ -275,6 +275,8 @@ def _place(
             by_index.setdefault(place, []).append(insert)
         elif tail is not None and insert.kept:
             edits = {**edits, seen.keys[tail]: _kept(seen, tail, insert, edits.get(seen.keys[tail]))}
+        elif seen.model.cache == "breakpoint" and not seen.literal:
+            continue  # the breakpoint at the prompt's end would not be found again behind a text that leaves
         elif tail is not None:
             by_index.setdefault(tail, []).append(replace(insert, place="tail"))
         elif own:
@@ -333,11 +335,17 @@ def _predicted(seen: View, session: Session, made: Rendering, now: float) -> int
         return min(seen.cached, seen.head + sum(made.sizes))
     if session.sent_at is None or now - session.sent_at > seen.model.ttl_s or seen.model.cache == "none":
         return 0
-    same = seen.head
-    for mine, theirs, size in zip(made.marks, session.sent, made.sizes, strict=False):
+    same = found = seen.head
+    matched = 0
+    for mine, theirs, size, out in zip(made.marks, session.sent, made.sizes, made.outs, strict=False):
         if mine != theirs:
             break
+        matched += 1
         same += size
+        if out.message is not None and out.message.marked:
+            found = same
+    if seen.model.cache == "breakpoint" and matched < len(session.sent):
+        same = found
     return same // seen.model.block * seen.model.block if same >= seen.model.min else 0
 
 

@@ -193,6 +193,24 @@ class View:
         """Tokens of the whole prompt as it would go out."""
         return self.head + sum(self.tokens)
 
+    def served(self) -> list[int]:
+        """For each message: the cached tokens that are still served when it is edited.
+
+        All in front of it where any prefix is found; where a cache ends at explicit breakpoints, only what ends
+        with a message that the client has marked (OpenAI's and Anthropic's caching pages).
+        """
+        at = found = self.head
+        fronts = []
+        for message, size in zip(self.messages, self.tokens, strict=True):
+            if self.model.cache != "breakpoint":
+                fronts.append(min(self.cached, at))
+            else:
+                fronts.append(found if found >= self.model.min else 0)
+            at += size
+            if message.marked and at <= self.cached:
+                found = at
+        return fronts
+
     def edit(self, index: int) -> Edit | None:
         """The edit in force on messages[index]. System messages bear none: they share their neighbour's key."""
         return None if self.messages[index].is_system else self.edits.get(self.keys[index])

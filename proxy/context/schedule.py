@@ -40,9 +40,7 @@ def when_it_pays(view: View, proposals: Sequence[Proposal], rent: float = 1.0, p
     w, r = view.model.w, view.model.r
     total = view.total
     keep = w * (total - view.cached) + r * view.cached
-    offsets = [view.head]
-    for size in view.tokens:
-        offsets.append(offsets[-1] + size)
+    fronts = view.served()
     now = view.requests[-1]
     best, most = len(proposals), -1.0
     saving = paid = 0.0
@@ -53,7 +51,7 @@ def when_it_pays(view: View, proposals: Sequence[Proposal], rent: float = 1.0, p
         gain = saved(view, proposal)
         saving += gain
         paid += r * gain * (now - view.requests[proposal.since])
-        cached = min(view.cached, offsets[proposal.index])
+        cached = fronts[proposal.index]
         price = w * (total - saving - cached) + r * cached - keep
         left = rent * paid - price
         if saving > 0 and left >= 0 and left > most and (payback == 0 or payback * now * r * saving >= price):

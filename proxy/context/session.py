@@ -83,4 +83,5 @@ class Session:
             self,
             edits={key: edit for key, edit in self.edits.items() if key in shared},
             states=tuple(state for state in self.states if state[0] in shared),
+            pins=self.pins & shared,
         )

@@ -154,7 +154,8 @@ def _cached(
     """
     if model.cache == "none" or session.sent_at is None or now - session.sent_at > model.ttl_s:
         return 0
-    same = head
+    same = found = head
+    whole = not session.sent
     if session.sent:
         sent = iter(session.sent)
         for message, k, size in zip(messages, keys, tokens, strict=True):
@@ -164,10 +165,16 @@ def _cached(
             mine = mark(message, edit)
             if front and message is messages[0]:
                 mine = with_texts(mine, front)
-            if next(sent, None) != mine:
+            theirs = next(sent, None)
+            if theirs != mine:
+                whole = theirs is None
                 break
             same += size
+            if message.marked:
+                found = same
     else:
         last = max((n for n, m in enumerate(messages) if m.role == "assistant"), default=0)
         same += sum(tokens[:last])
+    if model.cache == "breakpoint" and not whole:
+        same = found  # a shorter prefix is found again only where the client has set a breakpoint
     return same if same >= model.min else 0

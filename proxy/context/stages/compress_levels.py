@@ -85,6 +85,8 @@ class CompressLevels:
     )
     """Prompts that match go on with the same task."""
     when: ClassVar[When] = "schedule"
+    ranks: ClassVar[bool] = True
+    """It judges what matters to the task: by vectors, where embeddings are on."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.total, int) and self.total != "model":
