@@ -164,11 +164,8 @@ async def test_an_answer_that_is_cut_or_only_calls_leaves_the_old_state() -> Non
 
 async def test_a_long_state_is_cut_at_a_line() -> None:
     block = "### STATE\n" + "\n".join(f"line {n} of the state" for n in range(100))
-    tree = {"state": {"max_chars": 500}}
-    async with (
-        faulty(Scripted("Yes.\n\n" + block)) as upstream,
-        running(upstream.port, policy="rolling", **tree) as proxy,
-    ):
+    model, short = Scripted("Yes.\n\n" + block), {"max_chars": 500}
+    async with faulty(model) as upstream, running(upstream.port, policy="rolling", state=short) as proxy:
         await Agent(proxy, messages=[SYSTEM]).say("Hello")
         ((text,),) = await proxy.rows("SELECT text FROM states")
     assert 450 < len(text) <= 500

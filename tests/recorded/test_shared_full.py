@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.recorded import policies
+from tests.recorded.play import read
+from tests.recorded.strict import text_of
 from tests.recorded.test_shared import AGENTS, DEAR, PRICES, WAYS, Rows, assert_sound, files, run, score
 
 pytestmark = [pytest.mark.full_replay, pytest.mark.long]
@@ -72,7 +74,13 @@ def test_rolling_is_sound_on_all_agent_runs(
 
 @pytest.mark.parametrize("policy", ["thrifty", "rolling"])
 def test_a_state_that_the_model_plays_is_never_seen(shared: Path, tmp_path: Path, policy: str) -> None:
-    assert_sound(score(shared, tmp_path, policy, AGENTS, "--play-state", "--stream"))
+    # Where the scorer adds a block to an answer it takes away the white space that the answer begins with.
+    folder = shared / "replay" / "open"
+    recorded = [m for name in AGENTS for c in read(folder / f"{name}.jsonl") for m in c["messages"]]
+    texts = [text_of(m.get("content")) for m in recorded if m["role"] == "assistant" and not m.get("tool_calls")]
+    unlike = sum(text[:1].isspace() for text in texts)
+    assert unlike < 10
+    assert_sound(score(shared, tmp_path, policy, AGENTS, "--play-state", "--stream"), unlike=unlike)
 
 
 def test_years_of_chats_are_sound(shared: Path, tmp_path: Path) -> None:
