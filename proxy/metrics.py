@@ -108,6 +108,12 @@ class Metrics:
         self.helper_tokens_total = self._counter(
             "helper_tokens_total", ("kind",), "Tokens of prompts and answers of helper models."
         )
+        self.reflections_total = self._counter(
+            "reflections_total", ("outcome",), "Reflections of the model's own: json, text (not JSON) or missing."
+        )
+        self.reflection_tokens_total = self._counter(
+            "reflection_tokens_total", ("kind",), "Tokens of asking the model itself to reflect, and of what it wrote."
+        )
 
     def label(self, kind: str, value: object) -> str:
         """The value itself while it is known or among the first 50 of its kind, `other` after that."""

@@ -69,7 +69,10 @@ class Batch(NamedTuple):
 
 def done(messages: Sequence[Message], step: Step) -> list[Done]:
     """The answered calls of a step: by their ids, else by where they stand."""
-    calls = list(messages[step.start].calls)
+    asked = messages[step.start].calls
+    if len(asked) == 1:
+        return [Done(asked[0], step.start, step.start + 1)] if step.end > step.start + 1 else []
+    calls = list(asked)
     found = []
     for n in range(step.start + 1, step.end):
         if not calls:
@@ -84,22 +87,45 @@ def batches(
     messages: Sequence[Message], keys: Sequence[bytes], steps: Sequence[Step], reflecting: Reflecting
 ) -> list[Batch]:
     """The batches of a conversation, counted from its first step on, so that they stay as they are while it grows."""
+    return _batches(messages, keys, answered(messages, steps), reflecting)
+
+
+def answered(messages: Sequence[Message], steps: Sequence[Step]) -> list[list[Done]]:
+    """The answered calls of each step that has any."""
+    return [done(messages, step) for step in steps if step.end - step.start > 1]
+
+
+def _batches(
+    messages: Sequence[Message], keys: Sequence[bytes], called: Sequence[Sequence[Done]], reflecting: Reflecting
+) -> list[Batch]:
+    made = [_batch(messages, keys, tuple(found)) for found in _together(called, reflecting)]
+    return made[:-1] if made and not _is_full(made[-1], reflecting) else made
+
+
+def place(messages: Sequence[Message], steps: Sequence[Step], reflecting: Reflecting) -> dict[int, int]:
+    """The number in its batch of each call of the newest batch, full or not, by the index of the result."""
+    found = _together(answered(messages, steps), reflecting)
+    return {one.result: n for n, one in enumerate(found[-1], 1)} if found else {}
+
+
+def _together(called: Sequence[Sequence[Done]], reflecting: Reflecting) -> list[list[Done]]:
+    """The calls that are reflected on together; the last of them may wait for more."""
     low = frozenset(reflecting.low_stakes)
-    found: list[Batch] = []
-    open_: list[Done] = []
+    found: list[list[Done]] = []
     count = 0
-    for step in steps:
-        if step.end - step.start == 1:
-            continue
-        fresh = [one for one in done(messages, step) if one.call.name not in low]
+    for step in called:
+        fresh = [one for one in step if one.call.name not in low]
         if not fresh:
             continue
-        open_ += fresh
+        if count % reflecting.batch == 0:
+            found.append([])
+        found[-1] += fresh
         count += 1
-        if count == reflecting.batch:
-            found.append(_batch(messages, keys, tuple(open_)))
-            open_, count = [], 0
     return found
+
+
+def _is_full(batch: Batch, reflecting: Reflecting) -> bool:
+    return len({one.source for one in batch.done}) == reflecting.batch
 
 
 def _batch(messages: Sequence[Message], keys: Sequence[bytes], found: tuple[Done, ...]) -> Batch:
@@ -151,8 +177,8 @@ def look(view: View, reflecting: Reflecting) -> Looked:
 
 
 def _look(view: View, reflecting: Reflecting) -> Looked:
-    every = [one for step in view.steps if step.end - step.start > 1 for one in done(view.messages, step)]
-    grouped = batches(view.messages, view.keys, view.steps, reflecting) if _any(view, reflecting) else []
+    called = answered(view.messages, view.steps)
+    grouped = _batches(view.messages, view.keys, called, reflecting) if _any(view, reflecting) else []
     items: dict[int, Item] = {}
     progress: list[Progress] = []
     for batch in grouped:
@@ -164,7 +190,7 @@ def _look(view: View, reflecting: Reflecting) -> Looked:
         for item in found.tool_calls:
             if 1 <= item.call <= len(batch.done):
                 items[batch.done[item.call - 1].result] = item
-    return Looked(every, items, progress, grouped)
+    return Looked([one for step in called for one in step], items, progress, grouped)
 
 
 def _any(view: View, reflecting: Reflecting) -> bool:

@@ -240,8 +240,7 @@ class Asking:
         tenant, session, name = question.key
         memory = self._threads.session(tenant, session)
         for thread in [*(memory.threads.values() if memory is not None else ()), *question.threads]:
-            if name not in thread.state.answers:
-                thread.state = replace(thread.state, answers=_with(thread.state.answers, name, text))
+            remember(thread, name, text)
         if not question.done.done():
             question.done.set_result(True)
 
@@ -258,6 +257,12 @@ class Asking:
         kind = self._metrics.label("helper", ask.kind)
         self._metrics.helper_dollars_total.labels(kind=kind).inc(told.dollars)
         self._metrics.helper_tokens_total.labels(kind=kind).inc(told.prompt_tokens + told.completion_tokens)
+
+
+def remember(thread: Thread, name: str, text: str) -> None:
+    """Let the thread have the answer to the Ask of that name; the first one stands."""
+    if name not in thread.state.answers:
+        thread.state = replace(thread.state, answers=_with(thread.state.answers, name, text))
 
 
 def _with(answers: Mapping[str, str], name: str, text: str) -> dict[str, str]:

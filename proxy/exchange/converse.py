@@ -23,7 +23,7 @@ from proxy.errors import (
     UpstreamError,
     UpstreamTimeout,
 )
-from proxy.exchange import finish
+from proxy.exchange import finish, reflecting
 from proxy.exchange.parts import Headers, Incoming, Outgoing, Parts
 from proxy.exchange.planning import prepare
 from proxy.exchange.record import Turn
@@ -31,7 +31,7 @@ from proxy.memory import state as grammar
 from proxy.store.base import Outcome
 from proxy.stream.assemble import Answer
 from proxy.stream.relay import Relay
-from proxy.stream.withhold import without_state
+from proxy.stream.withhold import without_blocks
 from proxy.upstream.client import Reply, Target
 
 log = logging.getLogger(__name__)
@@ -159,11 +159,12 @@ def _headers(turn: Turn, reply: Reply, *, changed: bool) -> Headers:
 
 async def _stream(parts: Parts, turn: Turn, reply: Reply, out: Outgoing, first_byte_ms: float) -> None:
     """Relay a stream as it comes; its terminal frame waits for the store."""
-    withhold = turn.plan.asked and parts.settings.state.withhold and turn.fallback != "upstream_reject"
-    relay = Relay(withhold_state=withhold, drop_usage=turn.usage_added, limit=parts.settings.limits.capture_mb << 20)
+    kept = reflecting.headings(parts, turn)
+    limit = parts.settings.limits.capture_mb << 20
+    relay = Relay(withhold_state=bool(kept), drop_usage=turn.usage_added, limit=limit, headings=kept)
     broken: UpstreamError | None = None
     try:
-        await out.start(reply.status, _headers(turn, reply, changed=withhold or turn.usage_added))
+        await out.start(reply.status, _headers(turn, reply, changed=bool(kept) or turn.usage_added))
         try:
             async for data in reply.chunks():
                 visible = relay.feed(data)
@@ -188,6 +189,7 @@ async def _stream(parts: Parts, turn: Turn, reply: Reply, out: Outgoing, first_b
         await out.abort()
         return
     rows = finish.learnt(parts, turn, answer, blocks, "complete", reply.status, first_byte_ms=first_byte_ms)
+    rows += reflecting.rows(parts, turn, relay.others)
     stored = await finish.durable(parts, turn, rows)
     await out.end((b"" if stored else b": persist deferred\n\n") + relay.terminal)
 
@@ -212,18 +214,19 @@ async def _whole(parts: Parts, turn: Turn, reply: Reply, out: Outgoing, first_by
     if reply.status == 400:
         _note_window(parts, turn, body)
     readable = reply.status == 200 and not reply.encoding
-    blocks: list[str] = []
-    visible = body
-    if readable and turn.plan.asked and turn.fallback != "upstream_reject":
-        visible, blocks = without_state(body)
-        if not parts.settings.state.withhold:
-            visible = body
+    kept = reflecting.headings(parts, turn) if readable else ()
+    visible, found = without_blocks(body, kept)
+    blocks = [block.body for block in found if block.heading == grammar.HEADING]
+    if readable and turn.plan.asked and turn.fallback != "upstream_reject" and not parts.settings.state.withhold:
+        blocks = [block.body for block in without_blocks(body)[1]]
     changed = visible != body
     answer = Answer.from_body(visible) if readable else None
     complete = answer is not None and answer.error is None and bool(answer.finish)
     status: Outcome = "complete" if complete else "rejected" if reply.status >= 400 else "partial"
     note = None if complete else f"http {reply.status}"
     rows = finish.learnt(parts, turn, answer, blocks, status, reply.status, first_byte_ms=first_byte_ms, note=note)
+    if complete:
+        rows += reflecting.rows(parts, turn, [b.body for b in found if b.heading != grammar.HEADING])
     stored = await finish.durable(parts, turn, rows)
     headers = _headers(turn, reply, changed=changed)
     if changed:

@@ -171,12 +171,12 @@ def record(
 ) -> Iteration:
     """The record of an iteration. at: when its results came. done: each call with its result, the result's public id,
     its relevance, and its number in what is reflected on. seconds: from the answer that called to `at`."""
-    thought = assistant.text.strip() or assistant.reasoning.strip()
+    thought = _clean(assistant.text.strip() or assistant.reasoning.strip())
     calls = [
         CallRecord(
-            tool=call.name,
+            tool=_clean(call.name),
             params=_params(call.arguments),
-            raw_output=result.text[:RAW],
+            raw_output=_clean(result.text[:RAW]),
             outcome=actions.outcome(result),
             execution_time=seconds,
             cost=Cost(weigh(call.name) + weigh(call.arguments) + weigh(result.text), seconds),
@@ -187,15 +187,20 @@ def record(
         )
         for call, result, name, relevance, place in done
     ]
-    return Iteration(number, at, "deep" if effort in DEEP else "fast", calls, user_feedback=feedback[:RAW])
+    return Iteration(number, at, "deep" if effort in DEEP else "fast", calls, user_feedback=_clean(feedback[:RAW]))
 
 
 def _params(arguments: str) -> object:
     try:
         value: object = msgspec.json.decode(arguments)
     except (ValueError, RecursionError):
-        return arguments
-    return value if isinstance(value, dict) else arguments
+        value = None
+    return value if isinstance(value, dict) else _clean(arguments)
+
+
+def _clean(text: str) -> str:
+    """The text without halves of surrogate pairs, which JSON can carry and a record cannot."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def reflected(iteration: Iteration, text: str) -> Iteration:

@@ -101,3 +101,11 @@ def test_the_question_shows_the_goal_and_both_ends_of_a_long_result() -> None:
     assert "begin" in asked
     assert asked.endswith("end")
     assert "[1] searched" in reflection.ask(["searched 'x'"])
+
+
+def test_c1_half_a_surrogate_pair_does_not_spoil_a_record() -> None:
+    odd = message({"role": "tool", "tool_call_id": "c", "content": "x"})
+    object.__setattr__(odd, "text", "a\ud800")
+    call = Call("c", "f", '{"a": "\ud800"}')
+    found = reflection.record(1, 1.0, "", odd, [(call, odd, "i", None, 0)], seconds=None, weigh=len, feedback="\ud800")
+    assert b'"raw_output":"a?"' in msgspec.json.encode(found)

@@ -1,0 +1,133 @@
+"""What is kept of an iteration when its answer has come: its record, and what the model itself reflected on it.
+
+A reflection of the model's own is filed like a helper's answer, under the name of the question that it answers, so
+planning finds both in one place. Nothing here can fail an exchange: what cannot be recorded is counted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from proxy.chat import group
+from proxy.chat.group import Step
+from proxy.chat.key import public_id
+from proxy.context import reflecting
+from proxy.context.plan import Ask
+from proxy.context.reflecting import KIND
+from proxy.context.voices.reflect import ASK, Reflect
+from proxy.exchange.asking import remember
+from proxy.exchange.parts import Parts
+from proxy.exchange.record import Turn
+from proxy.memory import reflection, state
+from proxy.memory.reflection import Relevance
+from proxy.store.base import Row
+from proxy.store.derived import AnswerRow, IterationRow
+
+log = logging.getLogger(__name__)
+
+RANKED = 200
+"""Steps beside which the newest is ranked: a record is no reason to look at a long history again."""
+
+
+def asked(turn: Turn) -> tuple[bytes, ...]:
+    """The keys of the results that the model was asked to reflect on, in what went out; () where it was not."""
+    if turn.observed or turn.fallback == "upstream_reject":
+        return ()
+    return next((insert.about for _, insert in turn.plan.placed if insert.source == ASK), ())
+
+
+def headings(parts: Parts, turn: Turn) -> tuple[str, ...]:
+    """The blocks that the client does not get to see."""
+    if turn.fallback == "upstream_reject":
+        return ()
+    mine = (state.HEADING,) if turn.plan.asked and parts.settings.state.withhold else ()
+    return (*mine, reflection.HEADING) if asked(turn) else mine
+
+
+def rows(parts: Parts, turn: Turn, written: list[str]) -> list[Row]:
+    """The rows of the iteration whose results this exchange has brought upstream, and of what was reflected on it;
+    memory moved on. written: the REFLECTION blocks of the answer. None for policies that do not reflect."""
+    voice = next((one for one in turn.policy.voices if isinstance(one, Reflect)), None)
+    if voice is None:
+        return []
+    try:
+        return [*_reflection(parts, turn, written), *_iteration(turn, voice)]
+    except Exception:  # P4: the answer is there, and its record is no reason to lose it; counted and logged
+        parts.metrics.swallowed_total.labels(where="reflection").inc()
+        log.exception("an iteration cannot be recorded")
+        return []
+
+
+def _reflection(parts: Parts, turn: Turn, written: list[str]) -> list[Row]:
+    about = asked(turn)
+    if not about:
+        return []
+    tokens = parts.metrics.reflection_tokens_total
+    tokens.labels(kind="asked").inc(
+        sum(turn.weigh.count(insert.text) for _, insert in turn.plan.placed if insert.source == ASK)
+    )
+    text = written[-1][: reflection.MAX].strip() if written else ""
+    outcome = "missing" if not text else "text" if reflection.parse(text) is None else "json"
+    parts.metrics.reflections_total.labels(outcome=outcome).inc()
+    if not text:
+        return []
+    size = turn.weigh.count(written[-1])
+    tokens.labels(kind="written").inc(size)
+    thread, name = turn.place.thread, Ask(KIND, "", about).id
+    remember(thread, name, text)
+    return [AnswerRow(turn.tenant, thread.session, name, KIND, turn.request.model, 0, size, 0.0, parts.now(), text)]
+
+
+def _iteration(turn: Turn, voice: Reflect) -> list[Row]:
+    """The record of the newest step, where nothing but the user has spoken since; and of all that were reflected on
+    together with it, since only now the name is known under which that is filed."""
+    messages, keys = turn.request.messages, turn.keys
+    steps = group.steps(messages)
+    step = next((s for s in reversed(steps) if messages[s.start].role == "assistant"), None)
+    if step is None or step.end - step.start == 1:
+        return []
+    ranks = _ranks(turn, [s for s in steps if s.end - s.start > 1][-RANKED:])
+    if voice.mode(turn.options) == "off":
+        return [_row(turn, step, "", {}, ranks)]
+    batches = reflecting.batches(messages, keys, steps, voice)
+    batch = batches[-1] if batches and batches[-1].done[-1].source == step.start else None
+    told = {one.source for one in batch.done} if batch is not None else set()
+    places = reflecting.place(messages, steps, voice)
+    name = batch.ask if batch is not None else ""
+    mine = [s for s in steps if s is step or s.start in told]
+    return [_row(turn, s, name if s.start in told else "", places, ranks) for s in mine]
+
+
+def _ranks(turn: Turn, steps: Sequence[Step]) -> dict[int, Relevance]:
+    """How much the results of these steps matter to the goal, by their words and beside each other."""
+    messages = turn.request.messages
+    found = [one for step in steps for one in reflecting.done(messages, step)]
+    wanted = reflecting.goal(turn.place.thread.state.state, messages)
+    return {one.result: rank for one, rank in zip(found, reflecting.ranks(wanted, messages, found), strict=True)}
+
+
+def _row(turn: Turn, step: Step, name: str, places: Mapping[int, int], ranks: Mapping[int, Relevance]) -> IterationRow:
+    messages, keys, thread = turn.request.messages, turn.keys, turn.place.thread
+    node = thread.memory.nodes.get(keys[step.start])
+    came = node.seen if node is not None else 0.0
+    prompt = max((n for n in range(step.start) if messages[n].role == "user"), default=-1)
+    number = sum(messages[n].role == "assistant" for n in range(prompt + 1, step.start + 1))
+    record = reflection.record(
+        number,
+        turn.began,
+        turn.request.effort,
+        messages[step.start],
+        [
+            (one.call, messages[n], public_id(keys[n]), ranks.get(n), places.get(n, 0))
+            for one in reflecting.done(messages, step)
+            for n in (one.result,)
+        ],
+        seconds=turn.began - came if 0 < came < turn.began else None,
+        weigh=turn.weigh.count,
+        feedback="\n".join(m.text for m in messages[step.end :] if m.role == "user"),
+    )
+    body = msgspec.json.encode(record)
+    return IterationRow(turn.tenant, thread.session, thread.name, keys[step.start], number, name, turn.began, body)
