@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from proxy.context.plan import Edit, Plan
 from proxy.context.policy import Policy
@@ -14,8 +16,9 @@ from proxy.context.session import Session
 from proxy.context.stages.distil_results import DistilResults
 from proxy.context.voices.reflect import HEADING, Reflect
 from proxy.errors import ConfigError
-from tests.context.agent import load
+from tests.context.agent import Story, load, stories
 from tests.context.research import plan, step, texts
+from tests.context.test_pipeline_properties import sent, unpaired
 from tests.conversations import PLAIN, Json, assistant, system, user
 
 GOAL = "learn how flask production logging is set up"
@@ -125,6 +128,21 @@ def test_c3_under_other_schedules_an_edit_stays_as_it_was_made() -> None:
         first = dict(made.edits)
         session = session.after_sending(made, 0.0)
     assert first
+
+
+@pytest.mark.parametrize("place", ["tail", "result"])
+@pytest.mark.parametrize("schedule", ["always", "over_budget", "when_it_pays"])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(story=stories(), mode=st.sampled_from(["inline", "helper"]), batch=st.sampled_from([1, 2, 3]))
+def test_c2_c3_every_plan_is_valid_whoever_reflects(
+    place: str, schedule: str, story: Story, mode: str, batch: int
+) -> None:
+    for turn in story.play(reflective(place, schedule, reflect=mode, batch=batch)):
+        assert turn.plan.refused is None, turn.plan.notes
+        out = sent(turn)
+        assert unpaired(out) == []
+        assert sum("### REFLECTION" in m.text for m in out) <= (mode == "inline")
+        assert len(turn.plan.asks) <= 4 * (mode == "helper")
 
 
 def test_a_place_that_is_none_is_an_error() -> None:
