@@ -70,8 +70,8 @@ def compiled(
 
 @functools.lru_cache(maxsize=256)
 def pattern(alternatives: tuple[str, ...]) -> re.Pattern[str] | None:
-    """Several regular expressions as one, case ignored. Raises re.error."""
-    return re.compile("|".join(f"(?:{p})" for p in alternatives), re.IGNORECASE) if alternatives else None
+    """Several regular expressions as one, case ignored. Raises re.error, and TypeError where one is no text."""
+    return re.compile("|".join("(?:" + p + ")" for p in alternatives), re.IGNORECASE) if alternatives else None
 
 
 @dataclass(frozen=True, slots=True)

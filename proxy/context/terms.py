@@ -61,11 +61,14 @@ def _idf(found: Mapping[str, int], query: Iterable[str], n: int) -> dict[str, fl
 
 
 def rarity(query: Mapping[str, int], documents: Sequence[Terms]) -> dict[str, float]:
-    """What a match of each term of the query is worth: much where few of the documents have it."""
+    """What each term of the query is worth: much where few of the documents have it; half the mean where none has,
+    since such a word says that something else is meant, or is just another word for it."""
     found: Counter[str] = Counter()
     for counts, _ in documents:
         found.update(query.keys() & counts.keys())
-    return _idf(found, query, len(documents))
+    worth = _idf(found, found, len(documents))
+    strange = sum(worth.values()) / len(worth) / 2 if worth else 0.0
+    return {term: worth.get(term, strange) for term in query}
 
 
 def bm25(query: Mapping[str, int], documents: Sequence[Terms]) -> list[float]:

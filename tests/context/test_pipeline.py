@@ -293,7 +293,7 @@ def test_a_plan_that_breaks_a_rule_is_refused_and_the_original_goes_out() -> Non
 
 
 def test_a_plan_that_cannot_be_written_is_refused() -> None:
-    made, out = plan(policy(propose(7, text="said"), at_once=True))
+    made, out = plan(policy(propose(7, text="said"), schedule="always"))
     assert (made.refused, out) == ("render", TALK)
 
 

@@ -34,7 +34,7 @@ async def test_an_empty_file_gets_the_whole_schema(path: Path) -> None:
     assert ask(path, "PRAGMA application_id") == [(APPLICATION_ID,)]
     assert ask(path, "PRAGMA journal_mode") == [("wal",)]
     assert ask(path, "PRAGMA auto_vacuum") == [(2,)]
-    names = {row[0] for row in ask(path, "SELECT name FROM sqlite_master WHERE type = 'table'")}
+    names = {str(row[0]) for row in ask(path, "SELECT name FROM sqlite_master WHERE type = 'table'")}
     assert {name for name in names if not name.startswith("keywords")} == set(TABLES)
     assert "keywords" in names  # and the tables that FTS5 makes for itself
 

@@ -15,7 +15,7 @@ from proxy.context.stage import When
 from proxy.errors import ConfigError
 
 TOTAL = 16_000
-"""Tokens that the levels' budgets are meant for; another total has them in proportion."""
+"""Tokens that the levels' budgets are meant for; with the model's budget in its place they grow in proportion."""
 LEVELS = tuple(level.name.lower() for level in Level)
 
 
@@ -28,7 +28,7 @@ class CompressLevels:
     """
 
     total: int | str = TOTAL
-    """Tokens of the whole prompt, or "model": as much as the model's budget is."""
+    """Tokens of the whole prompt, or "model": the model's budget, and the levels' in proportion (they are for 16000)."""
     permanent: int = 2_000
     """Tokens of what always stays; it is never compressed, but told when it is more."""
     session: int = 4_000
@@ -135,7 +135,8 @@ class CompressLevels:
         return min(total, view.budget) if view.budget else total
 
     def _budget(self, view: View, tokens: int) -> float:
-        limit = self._limit(view)
+        """A level's budget: as it stands, or its share of the model's."""
+        limit = self._limit(view) if self.total == "model" else None
         return tokens * (limit or TOTAL) / TOTAL
 
     def _decide(self, view: View) -> Ladder:

@@ -1,0 +1,237 @@
+"""The forms that a piece of a conversation can have, and that every rung leaves a prompt that is valid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from proxy.context import extracts, rules
+from proxy.context.ladder import ELSEWHERE, STAGE, Ladder, Sizes
+from proxy.context.levels import Level, compiled, lay_out
+from proxy.context.plan import Edit, Proposal, View
+from proxy.context.policy import Policy
+from proxy.context.prices import Model
+from proxy.context.render import visible
+from proxy.context.session import Session
+from tests.context.test_levels import step
+from tests.conversations import PLAIN, Json, assistant, look, result, user
+
+LITERAL = Policy("p", schedule="always")
+SIZES = Sizes(summary=300, brief=120, told=60, ids=0, low=30)
+LONG = "line of text\n" * 40
+
+
+def ladder(values: Sequence[Json], *, size: int = 10, recent: int = 0, rank: int = 50, **more: Any) -> Ladder:
+    view = look(values, **{"policy": LITERAL, **more})
+    layout = lay_out(view, compiled((), (), (), (), 10_000, recent), size)
+    return Ladder(view, layout, [rank] * len(layout.steps), SIZES)
+
+
+def by_index(made: Ladder) -> dict[int, Proposal]:
+    return {p.index: p for p in made.proposals()}
+
+
+def edits_of(view: View, proposals: Sequence[Proposal]) -> dict[bytes, Edit]:
+    return {
+        view.keys[p.index]: Edit(view.keys[p.index], p.action, p.text, STAGE, p.reason, view.whole[p.index], p.after)
+        for p in proposals
+    }
+
+
+def check(made: Ladder, model: Model = PLAIN) -> None:
+    """Sizes add up, and a strict upstream accepts what is left."""
+    view, edits = made.view, edits_of(made.view, made.proposals())
+    outs = []
+    for m, k in zip(view.messages, view.keys, strict=True):
+        edit = edits.get(k)
+        if edit is None or edit.action != "gone":
+            outs.append(rules.Out(m, visible(m, edit), bool(m.calls)))
+    rules.check(outs, view.messages, model)
+    sizes = [edits[k].after if k in edits else w for k, w in zip(view.keys, view.whole, strict=True)]
+    assert made.tokens == sizes
+    assert made.total == view.head + sum(sizes)
+    per_level = [0, 0, 0, 0]
+    for s, level in zip(made.layout.steps, made.levels, strict=True):
+        per_level[level] += sum(sizes[s.start : s.end])
+    assert made.used == per_level
+
+
+def test_extract_shortens_each_result_where_that_saves_something() -> None:
+    made = ladder([user("a"), *step(1, LONG), *step(2, "short"), user("b")])
+    made.extract(1, "because")
+    made.extract(2, "because")
+    found = by_index(made)
+    assert list(found) == [2]
+    assert found[2].text == extracts.of_result(made.view, made.view.steps[1], 2)
+    check(made)
+
+
+def test_fold_puts_one_summary_where_the_longest_result_stood_and_the_rest_needs_it() -> None:
+    made = ladder([user("a"), *step(1, "x" * 100), *step(2, LONG), *step(3, "y" * 100), user("b")])
+    assert made.fold(made.layout.blocks[0], "because")
+    found = by_index(made)
+    assert [(n, p.action, p.needs) for n, p in found.items()] == [
+        (1, "gone", 4), (2, "gone", 4), (4, "text", None), (5, "gone", 4), (6, "gone", 4)
+    ]  # fmt: skip
+    assert (found[4].text or "").startswith("[summary of 6 messages, ")
+    assert {made.levels[i] for i in (1, 2, 3)} == {Level.SESSION}
+    assert not made.fold(made.layout.blocks[0], "again")
+    check(made)
+
+
+def test_the_other_results_of_a_step_that_carries_a_summary_refer_to_it() -> None:
+    values = [user("a"), assistant(None, "1", "2"), result("1", LONG), result("2", LONG), *step(3, "z" * 50), user("b")]
+    made = ladder(values)
+    made.fold(made.layout.blocks[0], "because")
+    assert by_index(made)[3].text == ELSEWHERE
+    check(made)
+
+
+def test_what_would_not_get_smaller_stays() -> None:
+    made = ladder([user("a"), *step(1, "x"), *step(2, "y"), user("b")])
+    assert not made.fold(made.layout.blocks[0], "because")
+    assert made.proposals() == []
+    made = ladder([user("a"), assistant("said"), assistant("more"), user("b")])
+    assert not made.fold(made.layout.blocks[0], "because")
+
+
+def test_a_block_of_one_step_becomes_its_extract() -> None:
+    made = ladder([user("a"), *step(1, LONG), user("b")])
+    assert made.fold(made.layout.blocks[0], "because")
+    assert (by_index(made)[2].text or "").startswith("[extract of message ")
+    assert made.levels[1] is Level.SESSION
+    check(made)
+
+
+def test_brief_makes_one_short_summary_of_several() -> None:
+    values = [user("a"), *(m for n in range(6) for m in step(n, LONG)), assistant("done"), user("b")]
+    made = ladder(values, size=3)
+    for block in made.layout.blocks_of[0]:
+        made.fold(block, "folded")
+    before = made.total
+    made.brief(0, made.layout.blocks_of[0], "briefed")
+    found = by_index(made)
+    (carrier,) = [n for n, p in found.items() if p.action == "text"]
+    assert all(p.needs == carrier for p in found.values() if p.action == "gone")
+    assert len(found[carrier].text or "") <= SIZES.brief
+    assert made.total < before
+    check(made)
+
+
+def test_what_needed_a_summary_needs_the_one_that_took_its_place_or_none() -> None:
+    made = ladder([user("a"), *(m for n in range(4) for m in step(n, LONG)), user("b")], size=2)
+    one, other = made.layout.blocks_of[0]
+    made.fold(one, "folded")
+    made.fold(other, "folded")
+    made.brief(0, [one, other], "briefed")
+    for i in (1, 2, 3, 4):
+        made.drop(i, "dropped")
+    assert {(p.action, p.needs) for p in made.proposals()} == {("gone", None)}
+
+
+def test_tell_keeps_the_beginnings_of_a_finished_groups_prompt_and_answer() -> None:
+    made = ladder([user("first"), user("p" * 300), assistant("q" * 300), user("last " * 50)])
+    made.tell(0, 60, "because")
+    found = by_index(made)
+    assert list(found) == [2]  # the first prompts are permanent, the last one is fixed
+    assert (found[2].text or "").endswith("[... 240 characters left out]")
+    check(made)
+
+
+def test_leave_takes_a_group_whole_unless_something_in_it_has_to_stay() -> None:
+    values = [user("a"), assistant("b"), user("c"), *step(1), assistant("d"), user("e")]
+    made = ladder(values)
+    assert not made.leave(0, "the first prompt is permanent")
+    assert made.leave(1, "because")
+    assert [(p.index, p.action) for p in made.proposals()] == [(n, "gone") for n in (2, 3, 4, 5)]
+    check(made)
+
+
+def test_where_roles_take_turns_nothing_leaves_that_would_bring_two_of_a_kind_together() -> None:
+    strict = replace(PLAIN, alternate=True)
+    values = [user("a"), *step(1, LONG), *step(2, LONG), *step(3, LONG), user("b"), *step(4, LONG), *step(5), user("c")]
+    made = ladder(values, model=strict)
+    for i in range(len(made.layout.steps)):
+        made.drop(i, "because")
+    check(made, strict)
+    assert [p.index for p in made.proposals()] == [1, 2, 3, 4, 8, 9]
+    made = ladder(values, model=strict)
+    for block in made.layout.blocks:
+        made.fold(block, "because")
+    check(made, strict)
+
+
+def test_an_answer_between_a_result_and_a_prompt_never_leaves() -> None:
+    values = [user("a"), *step(1, LONG), assistant("mid"), *step(2, LONG), assistant("mid"), user("b"), user("c")]
+    made = ladder(values)
+    for i in (2, 4):
+        made.drop(i, "because")
+    assert [p.index for p in made.proposals()] == [3]
+    check(made)
+
+
+def test_a_block_that_an_earlier_request_folded_is_folded() -> None:
+    values = [user("a"), *step(1, LONG), *step(2, LONG), user("b"), *step(3), user("c")]
+    first = ladder(values, policy=Policy("p"))
+    first.fold(first.layout.blocks[0], "because")
+    made = ladder(values, policy=Policy("p"), session=Session(edits=edits_of(first.view, first.proposals())))
+    assert made.layout.blocks[0] in made.folded
+    assert not made.fold(made.layout.blocks[0], "again")
+    assert made.levels[1] is Level.SESSION
+
+
+def test_where_only_the_summary_was_taken_the_rest_follows_without_writing_it_again() -> None:
+    values = [user("a"), *step(1, LONG + "x"), *step(2, LONG), user("b"), *step(3), user("c")]
+    first = ladder(values, policy=Policy("p"))
+    first.fold(first.layout.blocks[0], "because")
+    taken = [p for p in first.proposals() if p.action == "text"]
+    made = ladder(values, policy=Policy("p"), session=Session(edits=edits_of(first.view, taken)), rank=0)
+    assert made.fold(made.layout.blocks[0], "because")
+    assert [(p.index, p.action, p.needs) for p in made.proposals()] == [(3, "gone", 2), (4, "gone", 2)]
+
+
+def test_e4_a_helpers_answer_takes_the_place_of_the_extract() -> None:
+    values = [user("a"), *step(1, LONG), *step(2, LONG), user("b")]
+    made = ladder(values)
+    made.fold(made.layout.blocks[0], "because")
+    (ask,) = made.asks
+    made = ladder(values, session=Session(answers={ask.id: "Both worked."}))
+    made.fold(made.layout.blocks[0], "because")
+    assert made.asks == []
+    (text,) = [p.text for p in made.proposals() if p.action == "text"]
+    assert (text or "").endswith("\nBoth worked.")
+    check(made)
+
+
+def test_e4_a_helper_sums_up_its_own_summaries() -> None:
+    values = [user("a"), *(m for n in range(4) for m in step(n, LONG)), assistant("done"), user("b")]
+    answers: dict[str, str] = {}
+
+    def made() -> Ladder:
+        found = ladder(values, size=2, session=Session(answers=answers))
+        for block in found.layout.blocks_of[0]:
+            found.fold(block, "folded")
+        found.brief(0, found.layout.blocks_of[0], "briefed")
+        return found
+
+    first = made()
+    assert len(first.asks) == 2  # the blocks; only then is there anything to sum up
+    answers.update({ask.id: f"Part {n}." for n, ask in enumerate(first.asks)})
+    (again,) = made().asks
+    assert again.prompt.endswith("Part 0.\n\nPart 1.")
+    answers[again.id] = "All of it."
+    last = made()
+    assert last.asks == []
+    assert [(p.text or "").split("\n")[1] for p in last.proposals() if p.action == "text"] == ["All of it."]
+
+
+def test_low_priority_is_told_by_its_call_alone() -> None:
+    values = [user("a"), *step(1, LONG), *step(2, LONG), user("b")]
+    texts = []
+    for rank in (29, 30):
+        made = ladder(values, rank=rank)
+        made.fold(made.layout.blocks[0], "because")
+        texts += [p.text or "" for p in made.proposals() if p.action == "text"]
+    assert "line of text" not in texts[0]
+    assert "line of text" in texts[1]

@@ -1,0 +1,58 @@
+"""What a plan says for the record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from proxy.chat.key import public_id
+from proxy.context import noting
+from proxy.context.plan import Edit, Insert, Note, Proposal, View
+from proxy.context.stage import When
+from tests.conversations import look, user
+
+
+@dataclass(frozen=True, slots=True)
+class Quiet:
+    """A stage that says nothing."""
+
+    when: ClassVar[When] = "schedule"
+
+    def __call__(self, view: View) -> Iterable[Proposal]:
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Telling:
+    """A stage that tells how many edits it is shown."""
+
+    when: ClassVar[When] = "schedule"
+
+    def __call__(self, view: View) -> Iterable[Proposal]:
+        return ()
+
+    def notes(self, view: View, edits: Any, new: Any) -> Iterator[Note]:
+        yield Note("told", f"{len(edits)} {len(new)}", {"new": float(len(new))})
+
+
+def test_stages_are_asked_that_have_something_to_say() -> None:
+    view = look([user("a")])
+    edit = Edit(view.keys[0], "append", "x", "s", "r", 1, 2)
+    assert list(noting.of_stages((Quiet(), Telling()), view, {edit.key: edit}, [])) == [
+        Note("told", "1 0", {"new": 0.0})
+    ]
+
+
+def test_what_inserts_quote_is_told_where_they_found_a_place() -> None:
+    one = Insert("tail", "retrieve", "first", about=(b"a" * 16,))
+    kept = Insert("tail", "retrieve", "second", kept=True, about=(b"b" * 16, b"c" * 16))
+    lost = Insert("tail", "retrieve", "third", about=(b"d" * 16,))
+    plain = Insert("tail", "state", "fourth")
+    edit = Edit(b"k", "append", "before second", "state", "r", 1, 2)
+    found = noting.of_quotes([one, kept, lost, plain], [(0, one), (0, plain)], {b"k": edit})
+    assert found == [
+        Note("retrieve", public_id(b"a" * 16), {"items": 1}),
+        Note("retrieve", f"{public_id(b'b' * 16)} {public_id(b'c' * 16)}", {"items": 2}),
+    ]
+    assert noting.of_quotes([plain], [(0, plain)], {}) == []

@@ -1,0 +1,75 @@
+"""FEATURES E7: what is pinned, and that no policy edits it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from proxy.chat import key
+from proxy.context.pins import marked, pinned
+from proxy.context.pipeline import rewrite
+from proxy.context.policy import Policy, compile_patterns
+from proxy.context.prices import Model
+from proxy.context.session import Session
+from tests.context.agent import load
+from tests.conversations import PLAIN, WEIGH, assistant, look, message, request, result, system, user
+
+
+@pytest.mark.parametrize("text", ["[pin] keep this", "keep [PIN]", "a\n[Pin]\nb"])
+def test_e7_a_mark_of_the_user_or_the_system_prompt_pins(text: str) -> None:
+    assert marked(message(user(text)))
+    assert marked(message(system(text)))
+    assert marked(message(user([{"type": "text", "text": text}])))
+
+
+@pytest.mark.parametrize("text", ["pin", "[pinned]", "a[pin]", "[pin](http://x)", "x[0][pin]", "[ pin ]"])
+def test_e7_what_only_looks_like_a_mark_pins_nothing(text: str) -> None:
+    assert not marked(message(user(text)))
+
+
+def test_e7_a_mark_in_a_tool_result_or_an_answer_pins_nothing() -> None:
+    view = look([user("a"), assistant("[pin]", "1"), result("1", "[pin]"), assistant("[pin]"), user("b")])
+    assert [pinned(view, n) for n in range(5)] == [False] * 5
+    policy = Policy("p", observation=compile_patterns(["^Output:"]))
+    view = look([user("a"), assistant("run it"), user("Output: [pin]"), user("[pin] b")], policy=policy)
+    assert [pinned(view, n) for n in range(4)] == [False, False, False, True]
+
+
+def test_e7_a_pin_is_found_by_its_chain_key() -> None:
+    view = look([system(), user("a"), assistant("b"), user("c")])
+    view = replace(view, pins=frozenset({view.keys[1]}))
+    assert [pinned(view, n) for n in range(4)] == [False, True, False, False]
+
+
+@pytest.mark.parametrize("policy", ["rolling", "hierarchical", "thrifty", "rolling/when_it_pays", "importance"])
+@pytest.mark.parametrize("by", ["key", "mark"])
+def test_e7_no_policy_edits_what_is_pinned(policy: str, by: str) -> None:
+    """A prompt of an old group, and where a key says so a result with all of its step."""
+    mark = "[pin] " if by == "mark" else ""
+    talk = [user("start")]
+    for n in range(12):
+        talk += [user(f"{mark if n == 2 else ''}task {n} " + "words " * 60), assistant(None, f"{n}")]
+        talk += [result(f"{n}", f"result {n} " * 200), assistant(f"done {n} " * 50)]
+    talk.append(user("now"))
+    asked = request(talk)
+    keys = key.chain("", asked.messages)
+    wanted = [9] if by == "mark" else [9, 11]
+    pins = frozenset(keys[n] for n in wanted) if by == "key" else frozenset()
+    plan = rewrite(asked, Session(pins=pins), load(policy), replace(PLAIN, window=12_000), 0.0, weigh=WEIGH)
+    assert plan.refused is None
+    assert plan.messages is not None
+    for n in wanted:
+        assert asked.messages[n].raw in plan.messages
+    if by == "key":
+        assert asked.messages[10].raw in plan.messages
+    plain = rewrite(asked, Session(), load(policy), replace(PLAIN, window=12_000), 0.0, weigh=WEIGH)
+    if by == "key":
+        assert plain.messages is not None
+        assert not all(asked.messages[n].raw in plain.messages for n in wanted)
+
+
+def test_e7_a_system_message_behind_a_pinned_one_is_no_matter() -> None:
+    talk = [user("[pin] a"), system("late"), assistant("b"), user("c")]
+    plan = rewrite(request(talk), Session(), load("hierarchical"), Model(), 0.0, weigh=WEIGH)
+    assert plan.messages is None

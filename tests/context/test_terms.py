@@ -1,0 +1,101 @@
+"""What texts are about: terms, BM25, who mentions whom later."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.context import terms
+from tests.conversations import assistant, message, result, user
+
+
+def documents(*texts: str) -> list[terms.Terms]:
+    return [terms.terms(t) for t in texts]
+
+
+def query(text: str) -> dict[str, int]:
+    return dict(terms.terms(text).counts)
+
+
+def test_terms_are_the_words_that_say_something_in_lower_case_with_names_taken_apart() -> None:
+    found = terms.terms("Please fix the Parser in src/parser_config.py: the parser fails")
+    assert found.counts == {"fix": 1, "parser": 3, "src": 1, "config": 1, "py": 1, "fails": 1}
+    assert found.length == 8
+    assert terms.terms("").counts == {}
+    assert terms.terms("the and it is").length == 0
+
+
+def test_calls_are_read_as_well_as_text() -> None:
+    call = assistant("looking", "c1", tool_calls=[
+        {"id": "c1", "type": "function", "function": {"name": "read", "arguments": '{"path": "deep/inside.py"}'}}
+    ])  # fmt: skip
+    assert {"looking", "deep", "inside"} <= terms.of(message(call)).counts.keys()
+
+
+def test_only_the_beginning_of_a_long_text_is_read() -> None:
+    assert "needle" not in terms.terms("hay " * terms.READ + "needle").counts
+
+
+def test_bm25_is_robertsons_formula_on_numbers_worked_out_by_hand() -> None:
+    found = terms.bm25(query("apple"), documents("apple pear", "pear pear pear pear", "plum plum plum"))
+    worth = math.log(1 + (3 - 1 + 0.5) / (1 + 0.5))
+    flat = 1.2 * (1 - 0.75 + 0.75 * 2 / 3)
+    assert found == pytest.approx([worth * 1 * 2.2 / (1 + flat), 0, 0])
+
+
+def test_rare_words_and_short_texts_count_more() -> None:
+    found = terms.bm25(query("common rare"), documents("common x", "common y", "rare z", "common " + "word " * 40))
+    assert found[2] > found[0] == found[1] > found[3] > 0
+
+
+def test_e3_relevance_is_bm25_divided_by_the_highest() -> None:
+    texts = documents("parser config error", "parser", "weather")
+    scores = terms.bm25(query("parser config"), texts)
+    assert terms.relevance(query("parser config"), texts) == pytest.approx([1.0, scores[1] / scores[0], 0.0])
+    assert terms.relevance(query("nothing alike"), texts) == [0.0, 0.0, 0.0]
+    assert terms.relevance({}, texts) == [0.0, 0.0, 0.0]
+    assert terms.relevance(query("x"), []) == []
+
+
+def test_coverage_is_the_share_of_the_query_that_a_text_has_whatever_the_others_are() -> None:
+    texts = documents("alpha beta", "alpha", "gamma")
+    worth = terms.rarity(query("alpha beta"), texts)
+    assert terms.coverage(query("alpha beta"), texts[0], worth) == pytest.approx(1.0)
+    assert 0 < terms.coverage(query("alpha beta"), texts[1], worth) < 0.5
+    assert terms.coverage(query("alpha beta"), texts[2], worth) == 0.0
+    assert terms.coverage({}, texts[0], {}) == 0.0
+
+
+def test_e3_cosine_is_never_below_zero_and_zero_where_vectors_do_not_fit() -> None:
+    assert terms.cosine((1.0, 0.0), (2.0, 0.0)) == pytest.approx(1.0)
+    assert terms.cosine((1.0, 1.0), (1.0, 0.0)) == pytest.approx(math.sqrt(0.5))
+    assert terms.cosine((1.0, 0.0), (-1.0, 0.0)) == 0.0
+    assert terms.cosine((0.0, 0.0), (1.0, 0.0)) == 0.0
+    assert terms.cosine((), (1.0,)) == 0.0
+    assert terms.cosine((1.0,), (1.0, 2.0)) == 0.0
+
+
+def test_e3_references_are_mentions_later_over_mentions_by_others() -> None:
+    assert terms.references([(1,), (1,), (1,)]) == [1.0, 0.5, 0.0]
+    assert terms.references([(1, 2), (3,), (2,)]) == [1.0, 0.0, 0.0]
+    assert terms.references([(1,), (2,)]) == [0.0, 0.0]
+    assert terms.references([(1, 1), (1,)]) == [1.0, 0.0]
+    assert terms.references([]) == []
+
+
+@given(st.lists(st.lists(st.integers(0, 8), max_size=6), max_size=12))
+def test_e3_references_are_what_counting_gives(mentioned: list[list[int]]) -> None:
+    sets = [set(m) for m in mentioned]
+    for n, found in enumerate(terms.references(mentioned)):
+        later = sum(name in other for name in sets[n] for other in sets[n + 1 :])
+        others = sum(name in other for name in sets[n] for m, other in enumerate(sets) if m != n)
+        assert found == later / max(1, others)
+
+
+def test_names_are_the_first_ones_of_a_message() -> None:
+    many = " ".join(f"src/{n}.py" for n in range(30))
+    assert terms.names(message(result("1", many))) == tuple(hash(f"src/{n}.py") for n in range(terms.NAMES))
+    assert terms.names(message(user("no names at all"))) == ()

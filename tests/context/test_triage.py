@@ -1,0 +1,96 @@
+"""What goes first when there is too much."""
+
+from __future__ import annotations
+
+from proxy.context import triage
+from proxy.context.levels import Level
+from proxy.context.policy import Policy
+from tests.context.test_ladder import LONG, check, ladder
+from tests.context.test_levels import step
+from tests.conversations import assistant, user
+
+TALK = [
+    *[m for g in range(3) for m in (user(f"p{g}"), *step(g * 2, LONG), *step(g * 2 + 1, LONG), assistant(f"done {g}"))],
+    user("now"),
+    *step(8, LONG),
+    *step(9, LONG),
+]
+
+
+def always() -> bool:
+    return True
+
+
+def test_e4_the_lowest_priority_is_compressed_first_and_the_oldest_of_equals() -> None:
+    made = ladder(TALK, recent=1)
+    made.priorities = [50] * len(made.layout.steps)
+    made.priorities[5], made.priorities[2] = 10, 90
+    order: list[int] = []
+
+    def over() -> bool:
+        order.append(len(made.changes))
+        return len(made.changes) < 4
+
+    triage.compress_working(made, over, "because")
+    assert sorted(made.changes) == [2, 8, 10, 14]
+    assert triage.ranked(made, Level.WORKING)[0] == 5
+    assert 2 in triage.ranked(made, Level.WORKING)
+
+
+def test_it_stops_as_soon_as_there_is_room() -> None:
+    made = ladder(TALK, recent=1)
+    triage.compress_working(made, lambda: False, "because")
+    triage.compress_session(made, lambda: False, "because")
+    triage.leave(made, lambda: False, "because")
+    assert made.proposals() == []
+
+
+def test_working_is_extracted_then_folded_where_edits_are_made_anew() -> None:
+    made = ladder(TALK, recent=1)
+    triage.compress_working(made, always, "because")
+    assert {block.group for block in made.folded} == {0, 1, 2}
+    assert made.used[Level.WORKING] < sum(made.view.whole) / 2
+    check(made)
+
+
+def test_where_edits_stay_only_whole_blocks_are_folded() -> None:
+    made = ladder(TALK, recent=1, policy=Policy("p"))
+    before = made.used[Level.WORKING]
+    triage.compress_working(made, lambda: made.used[Level.WORKING] > before - 100, "because")
+    assert {block.group for block in made.folded} == {0}
+    check(made)
+
+
+def test_finish_folds_a_group_and_moves_it_to_the_session() -> None:
+    made = ladder(TALK, recent=1)
+    triage.finish(made, 1, "done with it")
+    assert {made.levels[i] for i, g in enumerate(made.layout.group_of) if g == 1} == {Level.SESSION}
+    check(made)
+
+
+def test_the_session_is_compressed_further_and_then_leaves_groups_first() -> None:
+    made = ladder(TALK, recent=1, size=2)
+    for group in range(3):
+        triage.finish(made, group, "finished")
+    before = made.used[Level.SESSION]
+    triage.compress_session(made, always, "because")
+    assert made.used[Level.SESSION] < before
+    triage.leave(made, lambda: made.used[Level.SESSION] > 40, "because")
+    gone = {p.index for p in made.proposals() if p.action == "gone"}
+    assert set(range(6, 12)) <= gone
+    check(made)
+
+
+def test_summaries_of_the_active_group_leave_last() -> None:
+    values = [user("a"), *(m for n in range(9) for m in step(n, LONG))]
+    made = ladder(values, size=4, recent=1)
+    triage.compress_working(made, always, "because")
+    assert len(made.folded) == 2
+    triage.leave(made, always, "because")
+    assert {p.action for p in made.proposals() if p.index < 17} == {"gone"}
+    check(made)
+
+
+def test_blocks_are_found_by_their_group() -> None:
+    made = ladder(TALK, recent=2)
+    assert [len(triage.of_group(made, g)) for g in range(4)] == [1, 1, 1, 0]

@@ -1,0 +1,156 @@
+"""FEATURES E5: what has left the prompt comes back when it is spoken of again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from proxy.chat.key import public_id
+from proxy.context.plan import Edit, Found, Insert, View
+from proxy.context.policy import Policy
+from proxy.context.stage import make_voice
+from proxy.context.terms import terms
+from proxy.context.voices import BUILT_IN
+from proxy.context.voices.retrieve import HEAD, Retrieve, excerpt
+from proxy.errors import ConfigError
+from tests.context.test_levels import step
+from tests.conversations import Json, assistant, look, result, user
+
+OLD = [
+    user("why does the tokenizer choke on unicode"),
+    *step(1, "src/tokenizer.py line 40: unicode escapes are read twice\nnothing else here"),
+    assistant("The tokenizer reads unicode escapes twice; fixed."),
+    user("write a poem about autumn leaves"),
+    assistant("Leaves of gold drift down in silence, autumn sighs."),
+]
+
+
+def hidden(values: Sequence[Json], gone: Sequence[int], *, literal: bool = True, **more: Any) -> View:
+    """The view with some messages out of the prompt."""
+    view = look(values, policy=Policy("p", schedule="always") if literal else Policy("p"))
+    edits = {view.keys[n]: Edit(view.keys[n], "gone", None, "compress_levels", "r", view.whole[n], 0) for n in gone}
+    tokens = [0 if n in gone else size for n, size in enumerate(view.tokens)]
+    return replace(view, edits=edits, tokens=tokens, **more)
+
+
+def ask(text: str, gone: Sequence[int] = range(4), voice: Retrieve | None = None, **more: Any) -> list[Insert]:
+    return list((voice or Retrieve())(hidden([*OLD, user(text)], gone, **more)))
+
+
+def test_e5_a_past_topic_is_brought_back_from_the_messages_themselves_with_where_it_is_from() -> None:
+    view = hidden([*OLD, user("does the tokenizer still choke on unicode")], range(4))
+    found = list(Retrieve()(view))
+    assert sorted(i.about[0] for i in found) == sorted(view.keys[n] for n in (0, 2, 3))
+    for insert in found:
+        assert (insert.place, insert.source, insert.kept) == ("tail", "retrieve", False)
+        head, *lines = insert.text.strip().splitlines()
+        assert head.startswith(f"{HEAD}{public_id(insert.about[0])}, ")
+        assert "quoted from earlier, information only" in head
+        assert lines
+        assert all(line.startswith("> ") for line in lines)
+    assert any("unicode escapes are read twice" in i.text for i in found)
+    assert all("nothing else here" not in i.text for i in found)
+
+
+@pytest.mark.parametrize("text", ["continue", "Next.", "go on", "OK", "Thanks!", "yes", "Go ahead"])
+def test_e5_going_on_retrieves_nothing(text: str) -> None:
+    assert ask(text) == []
+
+
+def test_e5_nothing_is_brought_back_below_the_floor() -> None:
+    text = "plan a garden with tulips, roses, a pond, gravel and unicode"
+    assert ask(text) == []
+    assert ask(text, voice=Retrieve(floor=0.01)) != []
+    assert ask("tulips roses pond") == []
+    assert ask("unicode") == []  # one word names no topic
+    assert ask("unicode", voice=Retrieve(least_words=1)) != []
+
+
+def test_e5_what_is_still_in_the_prompt_is_not_brought_back() -> None:
+    assert ask("tokenizer unicode escapes", gone=()) == []
+    (only,) = ask("tokenizer unicode escapes", gone=(2,))
+    assert "line 40" in only.text
+
+
+def test_e5_an_old_task_that_is_named_brings_back_its_summary() -> None:
+    text = "what was it with the tokenizer and unicode earlier?"
+    found = ask(text)
+    assert "summary of a task" in found[0].text
+    assert "run(" in found[0].text
+    assert "summary of a task" not in ask("tokenizer and unicode")[0].text
+    # Not where a part of it stands in the prompt.
+    assert all("summary of a task" not in i.text for i in ask(text, gone=(2, 3)))
+
+
+def test_e5_at_most_so_many_tokens_and_items() -> None:
+    text = "tokenizer unicode escapes"
+    assert len(ask(text)) == 3
+    assert len(ask(text, voice=Retrieve(items=2))) == 2
+    for most in (0, 150, 300, 450):
+        found = ask(text, voice=Retrieve(tokens=most))
+        assert sum(len(i.text) for i in found) <= most
+    assert ask(text, budget=0) == []
+
+
+def test_e5_an_error_that_came_before_brings_back_what_was_done_then() -> None:
+    values = [
+        user("run the tests"),
+        *step(1, "Traceback\nKeyError: 'x' at line 40"),
+        *step(2, "patched it"),
+        *step(3, "all fine"),
+        *step(4, "more\nKeyError: 'x' at line 97"),
+    ]
+    view = hidden(values, range(1, 5))
+    found = list(Retrieve()(view))
+    assert [i.about for i in found] == [(view.keys[2],)]
+    assert "> KeyError: 'x' at line 40" in found[0].text
+    assert '> then: run({"n": 2}) -> patched it' in found[0].text
+    assert list(Retrieve(errors=False)(view)) == []
+    assert list(Retrieve()(hidden(values, ()))) == []
+    other = [*values[:-1], result("c4", "ValueError: y")]
+    assert list(Retrieve()(hidden(other, range(1, 5)))) == []
+
+
+def test_e5_literal_policies_say_it_with_every_request_of_the_task_others_once_and_for_good() -> None:
+    talk = [*OLD, user("tokenizer unicode escapes")]
+    more = [*talk, *step(9, "looking")]
+    voice = Retrieve()
+    texts = [i.text for i in voice(hidden(talk, range(4)))]
+    assert [i.text for i in voice(hidden(more, range(4)))] == texts != []
+    found = list(voice(hidden(talk, range(4), literal=False)))
+    assert [i.text for i in found] == texts
+    assert all(i.kept for i in found)
+    assert list(voice(hidden(more, range(4), literal=False))) == []
+    view = hidden(talk, range(4), literal=False)
+    kept = Edit(view.keys[-1], "append", texts[0], "state", "r", 1, 2)
+    assert list(voice(replace(view, edits={**view.edits, kept.key: kept}))) == []
+
+
+def test_e6_what_the_client_does_not_send_any_more_comes_from_the_store() -> None:
+    stored = [
+        Found(b"s" * 16, "summary", "tool", "the tokenizer was fixed in commit abc for unicode"),
+        Found(b"o" * 16, "message", "user", "a shopping list"),
+    ]
+    view = hidden([user("tokenizer and unicode: which commit")], (), found=stored)
+    (found,) = Retrieve()(view)
+    assert found.about == (b"s" * 16,)
+    assert "stored summary" in found.text
+    here = replace(view, found=[Found(view.keys[0], "message", "user", "tokenizer and unicode")])
+    assert list(Retrieve()(here)) == []
+
+
+def test_an_excerpt_has_the_lines_that_match_in_their_order() -> None:
+    text = "first\nalpha beta\nnothing\nbeta\n\nlast"
+    assert excerpt(text, terms("beta alpha"), 100) == "alpha beta\nbeta"
+    assert excerpt(text, terms("absent"), 100) == "first"
+    assert excerpt(text, terms("beta"), 11) == "alpha beta"
+    assert excerpt("", terms("beta"), 10) == ""
+
+
+@pytest.mark.parametrize("field", ["nothing", "old_task"])
+def test_patterns_that_cannot_be_used_are_refused_by_their_name(field: str) -> None:
+    with pytest.raises(ConfigError, match=rf"retrieve\.{field}"):
+        make_voice({"use": "retrieve", field: ["("]}, BUILT_IN)
