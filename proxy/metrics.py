@@ -28,6 +28,9 @@ OWN_TIME = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 ANSWER_TIME = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 """Seconds. Models take from a tenth of one to minutes for a first token."""
 
+RATIOS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0, 20.0, 50.0, 100.0)
+"""Of compression: below 2 there is a warning, and ten is a good summary."""
+
 PROMPT_TOKENS = (100, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000)
 
 
@@ -87,6 +90,21 @@ class Metrics:
         )
         self.client_gone_total = self._counter("client_gone_total", (), "Clients that left before their answer ended.")
         self._of_helpers()
+        self.level_tokens = self._histogram(
+            "level_tokens", PROMPT_TOKENS, ("level",), "Tokens of a prompt by level of memory, as it was sent."
+        )
+        self.compressed_tokens_total = self._counter(
+            "compressed_tokens_total", ("kind",), "Tokens that compression took in (`before`) and left (`after`)."
+        )
+        self.compression_ratio = self._histogram(
+            "compression_ratio", RATIOS, (), "Tokens before over tokens after, of what a request compressed."
+        )
+        self.low_ratio_total = self._counter(
+            "low_ratio_total", (), "Requests that compressed less than 2x: summaries may be too detailed."
+        )
+        self.retrieved_items_total = self._counter(
+            "retrieved_items_total", (), "Messages that were quoted in a prompt after they had left it."
+        )
         self.live_threads = self._gauge("live_threads", "Threads whose state is in memory.")
         self.message_cache_bytes = self._gauge("message_cache_bytes", "Memory taken by messages already read.")
         self.store_queue = self._gauge("store_queue", "Transactions waiting to be written.")

@@ -104,7 +104,7 @@ def _answers(parts: Parts, turn: Turn, answer: Answer, rows: list[Row], now: flo
                     turn, message, chain_key, turn.head, position, group_id, now, answer=True, reached=True
                 )
             )
-            parts.threads.note(memory, chain_key, Node(message.form, thread.name, reached=True, strategy=turn.strategy))
+            parts.threads.note(memory, chain_key, Node(message.form, thread.name, True, turn.strategy, now))
         if first is None:
             first = chain_key
             if thread.head == turn.head:

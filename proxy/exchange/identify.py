@@ -191,7 +191,7 @@ async def _recall(
     for n in nodes:
         row = found.get(keys[n])
         if row is not None:
-            threads.note(memory, keys[n], Node(row.form, row.thread, row.reached, row.strategy))
+            threads.note(memory, keys[n], Node(row.form, row.thread, row.reached, row.strategy, row.seen))
             memory.stored = True
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -80,5 +81,7 @@ class Parts:
     """Entries of `models` by the names that clients use; the last 1,000."""
     warm: set[int] = field(default_factory=set)
     """Counters whose vocabulary has been read."""
+    running: set[asyncio.Task[None]] = field(default_factory=set)
+    """What is done beside requests and nobody waits for."""
     told: set[str] = field(default_factory=set)
     """What has been said once in the log and need not be said again; bounded by the routes and reasons there are."""

@@ -17,7 +17,7 @@ from proxy.context.policy import Policy
 from proxy.context.prices import Model, find_model
 from proxy.context.session import Session
 from proxy.errors import NotManaged, StoreUnavailable
-from proxy.exchange import identify, record
+from proxy.exchange import background, identify, record
 from proxy.exchange.finish import lost
 from proxy.exchange.parts import Headers, Incoming, Parts
 from proxy.exchange.record import Forms, Turn
@@ -70,9 +70,13 @@ async def prepare(parts: Parts, incoming: Incoming) -> tuple[Turn, Target]:
     )
     try:
         forms = record.ingest(parts.threads, turn, turn.began)
+        background.pin(turn)
+        await background.search(parts, turn)
+        turn.relevance = background.relevance(parts, turn, incoming.headers)
         await _decide(parts, turn)
         await _consult(parts, turn, incoming.headers)
         await _commit(parts, turn, forms)
+        background.measure(parts.metrics, turn.plan)
     except BaseException:
         # Memory has moved on, and what it takes for stored may not be: the next request reads it back.
         parts.threads.forget(place.thread.memory)
@@ -183,12 +187,13 @@ async def _consult(parts: Parts, turn: Turn, headers: Headers) -> None:
 async def _rewrite(parts: Parts, turn: Turn, state: Session, *, frozen: bool) -> Plan:
     nodes = turn.place.thread.memory.nodes
     strategies = [nodes[k].strategy if k in nodes else turn.strategy for k in turn.keys]
+    times, found = background.times(turn), turn.place.thread.found
 
     def plan() -> Plan:
         return rewrite(
             turn.request, state, turn.policy, turn.model, turn.began,
             weigh=turn.weigh, keys=turn.keys, strategy=turn.strategy, strategies=strategies, frozen=frozen,
-            options=turn.options,
+            options=turn.options, times=times, found=found[1] if found is not None else (), relevance=turn.relevance,
         )  # fmt: skip
 
     if len(turn.keys) < MANY and len(turn.request.body) < LARGE:

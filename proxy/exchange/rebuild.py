@@ -101,7 +101,9 @@ async def _edits(store: Store, row: ExchangeRecord, keys: tuple[bytes, ...]) -> 
     here = set(keys)
     found = {}
     for edit, _ in await store.edits(row.tenant, row.session, row.thread, row.edits):
-        if edit.key in here and edit.action != "withdrawn":
+        if edit.action == "withdrawn" or edit.action == "pin" or edit.action == "unpin":
+            continue
+        if edit.key in here:
             found[edit.key] = Edit(edit.key, edit.action, edit.text, edit.stage, edit.reason, edit.before, edit.after)
     return found
 

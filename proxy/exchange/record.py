@@ -50,6 +50,8 @@ class Turn:
     fallback: str | None = None
     observed: bool = False
     rows: list[Row] = field(default_factory=list)
+    relevance: Mapping[bytes, float] = field(default_factory=dict)
+    """How near messages are to the task, by form, as `View.relevance`."""
     options: Mapping[str, str] = field(default_factory=dict)
     """The request's x-context-* headers, as `View.options`."""
 
@@ -150,7 +152,18 @@ def _inherited(turn: Turn, now: float) -> list[Row]:
     rows: list[Row] = [_edit_row(turn, e, thread.versions.get(k, 1), now) for k, e in thread.state.edits.items()]
     rows += [StateRow(turn.tenant, memory.session, thread.name, k, text, now) for k, text in thread.state.states]
     thread.number = len(thread.state.edits)
+    mine, turn.rows = turn.rows, []
+    for k in sorted(thread.state.pins):
+        pinned(turn, k, 0, now)
+    rows += turn.rows
+    turn.rows = mine
     return rows
+
+
+def pinned(turn: Turn, chain_key: bytes, size: int, now: float) -> None:
+    """Put the row on the turn that pins a message. size: its tokens."""
+    edit = Edit(chain_key, "append", None, "pin", "asked for by the client", size, size)
+    turn.rows += [msgspec.structs.replace(row, action="pin") for row in edit_rows(turn, [edit], now)]
 
 
 def _ingest_messages(threads: Threads, turn: Turn, now: float) -> Forms:
@@ -168,7 +181,7 @@ def _ingest_messages(threads: Threads, turn: Turn, now: float) -> Forms:
         if node is None:
             names = names or group_ids(turn)
             turn.rows.append(message_row(turn, message, keys[n], parent, position, names[n], now, reached=reached))
-            threads.note(memory, keys[n], Node(message.form, thread.name, reached, turn.strategy))
+            threads.note(memory, keys[n], Node(message.form, thread.name, reached, turn.strategy, now))
         else:
             reached = reached or node.reached
             if node.form != message.form:

@@ -6,11 +6,12 @@ derived again. Both the number of threads and, with it, their keys are bounded; 
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from proxy.context.plan import Edit
+from proxy.context.plan import Edit, Found
 from proxy.context.session import Session, cuts
 from proxy.store.base import Kind, Store, ThreadRecord
 
@@ -23,12 +24,13 @@ Name = tuple[str, str, str]
 @dataclass(slots=True)
 class Node:
     """A chain key that is stored: the first form it came in, the thread that brought it, whether an answer of ours
-    stands at or before it, the wire format that it was made for."""
+    stands at or before it, the wire format that it was made for, and when it was first stored, in seconds."""
 
     form: bytes
     thread: str
     reached: bool
     strategy: str
+    seen: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
@@ -77,6 +79,11 @@ class Thread:
     stored: bool = False
     exchange: str = ""
     shown: dict[int, bytes] = field(default_factory=dict)
+    found: tuple[bytes, tuple[Found, ...]] | None = None
+    """The chain key of the newest prompt that the store was searched for, and what came up."""
+    near: tuple[bytes, dict[bytes, float]] | None = None
+    """The form of the present task, and how near messages are to it, by their forms."""
+    nearing: asyncio.Task[None] | None = None
 
     @property
     def id(self) -> Name:
@@ -189,11 +196,14 @@ class Threads:
 def _from_record(memory: SessionMemory, record: ThreadRecord) -> Thread:
     edits: dict[bytes, Edit] = {}
     versions: dict[bytes, int] = {}
+    pins: set[bytes] = set()
     number = 0
     for row, at in record.edits:
         number = max(number, at)
-        versions[row.key] = row.version
-        if row.action != "withdrawn":
+        versions[row.key] = max(row.version, versions.get(row.key, 0))
+        if row.action == "pin":
+            pins.add(row.key)
+        elif row.action != "withdrawn" and row.action != "unpin":
             edits[row.key] = Edit(row.key, row.action, row.text, row.stage, row.reason, row.before, row.after)
     states = tuple((state.key, state.text) for state in record.states)
     memory.stored = True
@@ -212,6 +222,7 @@ def _from_record(memory: SessionMemory, record: ThreadRecord) -> Thread:
             asked_at=cuts(edits),
             stopped=record.stopped or None,
             answers=record.answers,
+            pins=frozenset(pins),
         ),
         parent=record.parent,
         fork_key=record.fork_key,

@@ -1,0 +1,128 @@
+"""What a policy may know beside the request and its edits: when each message was first seen, what the user has pinned,
+what a search of the store brings up, how near messages are to the task by their vectors.
+
+None of it is needed for an answer: a search that fails or is late finds nothing, and vectors are made in a task of
+their own for the requests that follow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+
+from proxy.chat.message import Message
+from proxy.context import facts, terms
+from proxy.context.plan import Found, Plan
+from proxy.errors import StoreUnavailable
+from proxy.exchange import embedding, record
+from proxy.exchange.parts import Headers, Parts
+from proxy.exchange.record import Turn
+from proxy.metrics import Metrics
+
+HITS = 8
+"""Messages and summaries that a search brings up: more than any policy quotes."""
+_YES = ("1", "true", "yes", "on")
+
+
+def times(turn: Turn) -> list[float]:
+    """When each message of the request was first stored, in seconds; those that are new: now."""
+    nodes = turn.place.thread.memory.nodes
+    return [node.seen if (node := nodes.get(k)) is not None else turn.began for k in turn.keys]
+
+
+def task(turn: Turn) -> tuple[int, Message] | None:
+    """The last user message that is no tool output, and its index."""
+    observed = turn.policy.observation
+    for n in range(len(turn.keys) - 1, -1, -1):
+        message = turn.request.messages[n]
+        if message.role == "user" and not (observed and observed.search(message.text)):
+            return n, message
+    return None
+
+
+def pin(turn: Turn) -> None:
+    """`x-context-pin: true` pins the last user message: no policy edits it from now on (FEATURES.md E7)."""
+    found = task(turn) if turn.options.get("pin", "").lower() in _YES else None
+    if found is None:
+        return
+    thread, chain_key = turn.place.thread, turn.keys[found[0]]
+    if chain_key not in thread.state.pins:
+        record.pinned(turn, chain_key, turn.weigh(found[1]), turn.began)
+        thread.state = replace(thread.state, pins=thread.state.pins | {chain_key})
+
+
+async def search(parts: Parts, turn: Turn) -> None:
+    """Have the store searched for what a new prompt is about, once a prompt, where the policy has a use for it.
+
+    Only in sessions that the client has named: without a name nothing may be used but what is in the request.
+    """
+    found = task(turn)
+    if found is None or not turn.place.explicit or turn.policy.mode != "rewrite":
+        return
+    if not any(getattr(voice, "searches", False) for voice in turn.policy.voices):
+        return
+    thread, chain_key = turn.place.thread, turn.keys[found[0]]
+    if thread.found is not None and thread.found[0] == chain_key:
+        return
+    words = " ".join(sorted(terms.of(found[1]).counts))
+    try:
+        async with asyncio.timeout(parts.settings.limits.commit_wait_ms / 1000):
+            matches = await parts.store.search(turn.tenant, thread.session, words, HITS)
+    except (TimeoutError, StoreUnavailable):
+        parts.metrics.swallowed_total.labels(where="search").inc()
+        matches = []
+    hits = (Found(m.key, "summary" if m.kind == "summary" else "message", m.role, m.text) for m in matches)
+    thread.found = chain_key, tuple(hits)
+
+
+def relevance(parts: Parts, turn: Turn, headers: Headers) -> Mapping[bytes, float]:
+    """How near the messages are to the task, by form, as far as their vectors are there; others are asked for, for the
+    requests to come. Empty where embeddings are off: then words decide."""
+    found = task(turn)
+    if found is None or not parts.settings.embeddings.enabled or turn.policy.mode != "rewrite":
+        return {}
+    if not any(getattr(stage, "ranks", False) for stage in turn.policy.stages):
+        return {}
+    thread = turn.place.thread
+    if thread.near is None or thread.near[0] != found[1].form:
+        thread.near = found[1].form, {}
+    known = thread.near[1]
+    missing = {
+        m.form: facts.said(m)
+        for m in turn.request.messages
+        if not m.is_system and m.form not in known and (m.text or m.calls)
+    }
+    if missing and (thread.nearing is None or thread.nearing.done()):
+        thread.nearing = asyncio.create_task(_compare(parts, turn, found[1], missing, headers))
+        parts.running.add(thread.nearing)
+        thread.nearing.add_done_callback(parts.running.discard)
+    return known
+
+
+async def _compare(parts: Parts, turn: Turn, asked: Message, missing: dict[bytes, str], headers: Headers) -> None:
+    thread = turn.place.thread
+    texts = {asked.form: facts.said(asked), **missing}
+    vectors = await embedding.vectors(parts, turn.tenant, thread.session, texts, headers)
+    wanted = vectors.get(asked.form)
+    if wanted is None or thread.near is None or thread.near[0] != asked.form:
+        return
+    # Off the loop: a thousand vectors of 1,536 numbers are some 100 ms of work.
+    near = await asyncio.to_thread(lambda: {f: terms.cosine(v, wanted) for f, v in vectors.items() if f in missing})
+    thread.near[1].update(near)
+
+
+def measure(metrics: Metrics, plan: Plan) -> None:
+    """What the plan's notes tell, in the metrics (FEATURES.md E9)."""
+    for note in plan.notes:
+        if note.kind == "levels":
+            for level, tokens in note.figures.items():
+                metrics.level_tokens.labels(level=metrics.label("level", level)).observe(tokens)
+        elif note.kind == "compressed":
+            metrics.compressed_tokens_total.labels(kind="before").inc(note.figures["before"])
+            metrics.compressed_tokens_total.labels(kind="after").inc(note.figures["after"])
+            metrics.compression_ratio.observe(note.figures["ratio"])
+        elif note.kind == "low_ratio":
+            metrics.low_ratio_total.inc()
+        elif note.kind == "retrieve":
+            metrics.retrieved_items_total.inc(note.figures["items"])

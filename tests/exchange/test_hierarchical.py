@@ -1,0 +1,254 @@
+"""FEATURES E1 to E7 and E9 through the running proxy: what reaches the upstream, and what outlives a restart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.chat.dialects.completions import read_request
+from proxy.context import rules
+from proxy.context.prices import Model
+from proxy.exchange.rebuild import prompt
+from proxy.settings import shipped
+from proxy.web.app import ContextProxy
+from tests.faulty import faulty
+from tests.running import Agent, Running, running
+from tests.scripted import Scripted, calls
+
+SCHEDULES = pytest.mark.parametrize("schedule", ["always", "over_budget", "when_it_pays"])
+STREAMS = pytest.mark.parametrize("stream", [False, True])
+LOG = "\n".join(f"line {n}: plain words of a log that nobody reads twice" for n in range(40))
+"""Some 480 tokens."""
+NAMED = (b"x-context-session: a",)
+
+
+@dataclass
+class Clock:
+    """Time that moves when it is told to."""
+
+    at: float = 1_000_000.0
+
+    def __call__(self) -> float:
+        self.at += 0.001
+        return self.at
+
+
+@asynccontextmanager
+async def serving(
+    folder: Path, model: Scripted, clock: Clock, *, schedule: str = "always", window: int | None = None, **fields: Any
+) -> AsyncIterator[Running]:
+    """The proxy with `hierarchical` as it is shipped, its schedule and some settings of its levels changed."""
+    text = shipped("policies/hierarchical.toml").read_text().replace('name = "hierarchical"', 'name = "mine"')
+    lines = [line for line in text.splitlines() if line.partition(" = ")[0] not in fields]
+    at = lines.index('use = "compress_levels"') + 1
+    lines[at:at] = [f"{name} = {json.dumps(value)}" for name, value in fields.items()]
+    (folder / "mine.toml").write_text("\n".join(lines).replace('"always"', f'"{schedule}"'))
+    models = folder / "models"
+    models.write_text(f"[models.m]\nwindow = {window}\n" if window else "[models.x]\n")
+
+    def set_clock(app: ContextProxy) -> None:
+        app.parts.now = clock
+
+    tree: dict[str, Any] = {"policies_dir": str(folder), "models_file": str(models), "policy": "mine"}
+    tree["db"] = str(folder / "store.sqlite3")
+    async with faulty(model) as upstream, running(upstream.port, before=set_clock, **tree) as proxy:
+        yield proxy
+
+
+def scripted(rounds: int) -> Scripted:
+    """Calls one tool after the other, then answers, for ever."""
+    answers: list[Any] = [calls((f"call_{n}", "read"), n=n) for n in range(rounds)]
+    return Scripted(*answers, "All done.")
+
+
+async def work(agent: Agent, prompt: str, rounds: int, text: str = LOG) -> None:
+    """One prompt with so many rounds of tool calls."""
+    await agent.say(prompt)
+    for n in range(rounds):
+        agent.brings(f"result {n} of {prompt}\n{text}")
+        await agent.say()
+
+
+def valid(body: dict[str, Any]) -> None:
+    sent = read_request(json.dumps(body).encode()).messages
+    rules.check([rules.Out(m, m.text, bool(m.calls)) for m in sent], sent, Model())
+    assert not rules._violations([rules.Out(m, m.text, bool(m.calls)) for m in sent], Model())
+
+
+@STREAMS
+async def test_e1_age_decides_by_when_a_message_was_first_stored_and_outlives_a_restart(
+    tmp_path: Path, stream: bool
+) -> None:
+    model, clock = scripted(3), Clock()
+    async with serving(tmp_path, model, clock, recent=1) as proxy:
+        agent = Agent(proxy, NAMED, stream=stream)
+        await work(agent, "look around", 3)
+        assert LOG in model.texts()[2]
+        clock.at += 200
+        await agent.say("go on")
+        assert LOG in model.texts()[2]
+    clock.at += 150
+    async with serving(tmp_path, model, clock, recent=1) as proxy:
+        agent.proxy = proxy
+        await agent.say("next")
+        assert LOG not in " ".join(t or "" for t in model.texts())
+        assert any((t or "").startswith("[summary of 6 messages, ") for t in model.texts())
+        valid(model.last)
+
+
+@SCHEDULES
+@STREAMS
+async def test_e4_every_schedule_sends_what_strict_upstreams_accept(
+    tmp_path: Path, schedule: str, stream: bool
+) -> None:
+    model, clock = scripted(25), Clock()
+    fields: dict[str, Any] = {"total": 4000, "session": 800, "working": 2000, "recent": 2, "block": 4}
+    async with serving(tmp_path, model, clock, schedule=schedule, window=6000, **fields) as proxy:
+        agent = Agent(proxy, NAMED, stream=stream)
+        await work(agent, "look around", 25)
+        await agent.say("Next task: write the summary of it")
+        for body in model.chats:
+            valid(body)
+        assert {f for *_, f in await proxy.outcomes()} == {None}
+        ((before, after),) = await proxy.rows(
+            "SELECT tokens_before, tokens_after FROM exchanges ORDER BY started_at DESC LIMIT 1"
+        )
+        assert after < before / 2
+
+
+async def test_e1_e2_levels_and_volatile_through_the_proxy(tmp_path: Path) -> None:
+    model, clock = Scripted(calls(("call_1", "grep")), calls(("call_2", "read")), "Done."), Clock()
+    async with serving(tmp_path, model, clock, total=2000, recent=1) as proxy:
+        agent = Agent(proxy, NAMED)
+        agent.messages.append({"role": "system", "content": "Always be brief."})
+        await agent.say("find the parser")
+        agent.brings(LOG + LOG)
+        await agent.say()
+        agent.brings(LOG + LOG)
+        await agent.say()
+        roles = [m["role"] for m in model.last["messages"]]
+        assert roles == ["system", "user", "assistant", "tool"]  # the search was volatile
+        assert model.last["messages"][2]["tool_calls"][0]["function"]["name"] == "read"
+
+
+async def test_e5_a_past_topic_comes_back_at_the_tail_with_its_source(tmp_path: Path) -> None:
+    model, clock = scripted(1), Clock()
+    async with serving(tmp_path, model, clock, recent=1, total=3000) as proxy:
+        agent = Agent(proxy, NAMED)
+        await work(agent, "read the zebra protocol", 1, "the zebra handshake uses port 4711\n" + LOG)
+        clock.at += 3000
+        await agent.say("Next task: compare gardens with tulips and roses")
+        assert "4711" not in model.texts()[-1]
+        await agent.say("which port has the zebra handshake")
+        last = model.last["messages"][-1]
+        assert last["role"] == "user"
+        assert last["content"].startswith("which port has the zebra handshake\n\n[retrieved, message ")
+        assert "> the zebra handshake uses port 4711" in last["content"]
+        await agent.say("continue")
+        assert model.texts()[-1] == "continue"
+        assert proxy.count("retrieved_items_total") >= 1
+
+
+async def test_e6_what_the_client_dropped_is_found_in_the_store_of_its_own_session(tmp_path: Path) -> None:
+    model, clock = Scripted("Noted."), Clock()
+    async with serving(tmp_path, model, clock) as proxy:
+        agent = Agent(proxy, NAMED)
+        await agent.say("the zebra handshake uses port 4711")
+        other = Agent(proxy, (b"x-context-session: b",))
+        await other.say("the zebra password is hunter2")
+        assert await proxy.rows("SELECT count(*) FROM indexed WHERE session = 'b'") == [(0,)]
+        agent.messages = []  # the client begins anew under the same name
+        await agent.say("tell me the port of the zebra handshake")
+        assert "> the zebra handshake uses port 4711" in model.texts()[-1]
+        assert "hunter2" not in model.texts()[-1]
+        nameless = Agent(proxy)
+        await nameless.say("tell me the port of the zebra handshake")
+        assert model.texts() == ["tell me the port of the zebra handshake"]
+
+
+async def test_e6_policies_that_do_not_search_leave_the_index_empty(tmp_path: Path) -> None:
+    async with faulty(Scripted("ok")) as upstream, running(upstream.port, policy="thrifty") as proxy:
+        agent = Agent(proxy, NAMED)
+        await agent.say("the zebra handshake uses port 4711")
+        await agent.say("which port?")
+        assert (await proxy.app.store.count())["indexed"] == 0
+
+
+@pytest.mark.parametrize("by", ["header", "mark"])
+async def test_e7_a_pin_keeps_a_message_whole_and_outlives_a_restart(tmp_path: Path, by: str) -> None:
+    model, clock = Scripted("Fine. " * 80), Clock()
+    long = "remember the rule of the house: " + "no shoes inside, " * 60
+    pinned = ("[pin] " if by == "mark" else "") + long
+    async with serving(tmp_path, model, clock) as proxy:
+        agent = Agent(proxy, NAMED)
+        await agent.say("hello")
+        await agent.say(pinned, *((b"x-context-pin: true",) if by == "header" else ()))
+        await agent.say(long + " again")
+    clock.at += 4000
+    async with serving(tmp_path, model, clock) as proxy:
+        agent.proxy = proxy
+        await agent.say("now")
+        texts = model.texts()
+        assert texts[2] == pinned
+        assert texts[4] != long + " again"  # the same without a pin
+        clock.at += 4000
+        await agent.say("and now")
+        assert model.texts()[2] == pinned
+        if by == "header":
+            assert await proxy.rows("SELECT action, stage FROM edits WHERE action = 'pin'") == [("pin", "pin")]
+
+
+async def test_e7_a_fork_keeps_the_pins_of_what_it_shares(tmp_path: Path) -> None:
+    model, clock = Scripted("Fine. " * 80), Clock()
+    long = "a long word of the user, " * 60
+    async with serving(tmp_path, model, clock) as proxy:
+        agent = Agent(proxy, NAMED)
+        await agent.say("hello")
+        await agent.say(long, b"x-context-pin: true")
+        shared = list(agent.messages)
+        await agent.say("one way")
+        agent.messages = [*shared]
+        await agent.say("another way")
+    clock.at += 4000
+    async with serving(tmp_path, model, clock) as proxy:
+        agent.proxy = proxy
+        await agent.say("on")
+        assert model.texts()[2] == long
+        threads = await proxy.rows("SELECT DISTINCT thread FROM edits WHERE action = 'pin'")
+        assert len(threads) == 2
+
+
+async def test_e9_compression_is_measured_per_event_and_in_the_metrics(tmp_path: Path) -> None:
+    model, clock = scripted(3), Clock()
+    async with serving(tmp_path, model, clock, recent=1) as proxy:
+        agent = Agent(proxy, NAMED)
+        await work(agent, "look around", 3)
+        clock.at += 400
+        await agent.say("go on")
+        before, after = (proxy.count("compressed_tokens_total", kind=kind) for kind in ("before", "after"))
+        assert before > 2 * after > 0
+        assert proxy.count("compression_ratio_count") == 1
+        assert proxy.count("level_tokens_count", level="session") == 5
+        assert proxy.count("level_tokens_sum", level="permanent") > 0
+        ((stored_before, stored_after),) = await proxy.rows(
+            "SELECT sum(before), sum(after) FROM edits WHERE stage = 'compress_levels' GROUP BY exchange"
+        )
+        assert (stored_before, stored_after) == (before, after)
+        # What went out is rebuilt byte for byte, pins and searches or not.
+        body = json.loads(await _rebuilt(proxy))
+        assert body == model.last
+
+
+async def _rebuilt(proxy: Running) -> bytes:
+    ((tenant, session, exchange),) = await proxy.rows(
+        "SELECT tenant, session, exchange FROM exchanges ORDER BY started_at DESC LIMIT 1"
+    )
+    found = await prompt(proxy.app.store, tenant, session, exchange)
+    assert found is not None
+    return found.sent
