@@ -101,5 +101,6 @@ def test_a_state_that_the_model_plays_is_never_seen(shared: Path, tmp_path: Path
     assert_sound(score(shared, tmp_path, policy, ("tau-bench",), "--play-state", "--stream"))
 
 
+@pytest.mark.long
 def test_a_year_of_chats_is_sound(shared: Path, tmp_path: Path) -> None:
     assert_sound(score(shared, tmp_path, "thrifty", ("rhelm",), "--limit", "1", "--session-header", "x-session-id"))
