@@ -46,11 +46,13 @@ def learnt(
     rows: list[Row] = []
     usage = answer.usage if answer is not None else None
     answer_key = None
-    # What was not captured whole has another key than what the client will send back: it is no node of the chain.
-    if answer is not None and status == "complete" and 200 <= http < 300 and not answer.capped:
-        answer_key = _answers(parts, turn, answer, rows, now)
-    thread.failed = answer_key is None
-    if answer_key is not None:
+    complete = status == "complete" and 200 <= http < 300
+    # What was not captured whole has another key than what the client will send back: it is no node of the chain. Of an
+    # answer that broke off, what the client has got is one: some send it back and go on from there.
+    if answer is not None and not answer.capped and (complete or status in ("partial", "client_gone")):
+        answer_key = _answers(parts, turn, answer, rows, now, whole=complete)
+    thread.failed = answer_key is None or not complete
+    if answer_key is not None and complete:
         state = _state(parts, turn, answer_key, blocks, rows, now)
         cached = usage.cached if usage is not None else None
         thread.state = thread.state.after_answer(predicted=turn.plan.predicted, cached=cached, state=state)
@@ -82,8 +84,8 @@ def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def _answers(parts: Parts, turn: Turn, answer: Answer, rows: list[Row], now: float) -> bytes | None:
-    """Store each choice's message as the client will send it back; the key of the first."""
+def _answers(parts: Parts, turn: Turn, answer: Answer, rows: list[Row], now: float, *, whole: bool) -> bytes | None:
+    """Store each choice's message as the client will send it back; the key of the first. whole: they are complete."""
     thread, memory = turn.place.thread, turn.place.thread.memory
     first = None
     group_id = record.group_ids(turn)[-1]
@@ -97,6 +99,8 @@ def _answers(parts: Parts, turn: Turn, answer: Answer, rows: list[Row], now: flo
         except NotManaged:
             parts.metrics.swallowed_total.labels(where="answer_unread").inc()
             continue
+        if not (whole or message.text or message.calls):
+            continue  # nothing of it had come yet
         chain_key = key.step(turn.head, message.digest)
         if chain_key not in memory.nodes:
             rows.append(
