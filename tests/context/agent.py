@@ -25,6 +25,7 @@ POLICIES = (
     "importance", "importance/over_budget", "importance/when_it_pays",
     "summarize", "summarize/over_budget", "summarize/when_it_pays",
     "reflective", "reflective/over_budget", "reflective/when_it_pays",
+    "hierarchical", "hierarchical/over_budget", "hierarchical/when_it_pays",
 )  # fmt: skip
 LONG = "\n".join(f"{n:03} def name_{n}(argument): return '/path/to/{n}.py', error {n * 7919}" for n in range(120))
 

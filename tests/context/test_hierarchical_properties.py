@@ -1,0 +1,90 @@
+"""What holds for `hierarchical` when its budgets are small and its messages old, under every schedule: see agent.py."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from proxy.context.pipeline import rewrite
+from proxy.context.policy import Policy, with_schedule
+from proxy.context.session import Session
+from proxy.context.stages.compress_levels import CompressLevels
+from tests.context.agent import Story, Turn, load, stories
+from tests.context.test_pipeline_properties import sent, stand, unpaired
+from tests.conversations import WEIGH, request
+
+SCHEDULES = pytest.mark.parametrize("schedule", ["always", "over_budget", "when_it_pays"])
+SOME = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+TIGHT: dict[str, Any] = {
+    "total": 3000, "session": 400, "working": 900, "block": 3, "recent": 1, "verbose": 1000, "summary_chars": 300,
+    "brief_chars": 150, "told_chars": 100, "least_words": 1, "same_task": 0.9, "session_s": 100, "working_s": 40,
+}  # fmt: skip
+
+
+def tight(schedule: Any) -> Policy:
+    policy = load("hierarchical")
+    stages = tuple(replace(s, **TIGHT) if isinstance(s, CompressLevels) else s for s in policy.stages)
+    return with_schedule(replace(policy, stages=stages), schedule)
+
+
+def play(story: Story, policy: Policy, pins: list[int], each: float) -> list[Turn]:
+    """As `Story.play`, with messages `each` seconds apart, and some of them pinned."""
+    turns: list[Turn] = []
+    session = Session()
+    for n, stop in enumerate(story.stops):
+        values = story.values[:stop]
+        asked = request(values, tools=[{"type": "function", "function": {"name": "run"}}])
+        times = [each * k for k in range(len(values))]
+        plan = rewrite(asked, session, policy, story.model, times[-1] + 1, weigh=WEIGH, times=times)
+        turns.append(Turn(values, asked, session, plan, times[-1] + 1))
+        keys = {plan.keys[p % len(values)] for p in pins} if n == 0 else set()
+        session = replace(session.after_sending(plan, times[-1] + 1), pins=session.pins | keys)
+        session = session.after_answer(predicted=plan.predicted, cached=plan.predicted, state=None)
+    return turns
+
+
+DRAWN = given(story=stories(), pins=st.lists(st.integers(0, 50), max_size=2), each=st.sampled_from([0.0, 5.0, 30.0]))
+
+
+@SCHEDULES
+@SOME
+@DRAWN
+def test_e4_no_plan_is_invalid_and_no_pair_is_parted(schedule: str, story: Story, pins: list[int], each: float) -> None:
+    for turn in play(story, tight(schedule), pins, each):
+        assert turn.plan.refused is None, turn.plan.notes
+        assert unpaired(sent(turn)) == []
+        head = WEIGH.head(turn.request.tools)
+        own = sum(n == -1 for n, _ in turn.plan.placed)
+        assert abs(turn.plan.after - head - sum(map(WEIGH, sent(turn)))) <= 6 * own
+
+
+@SCHEDULES
+@SOME
+@DRAWN
+def test_e7_what_is_pinned_goes_out_as_it_came(schedule: str, story: Story, pins: list[int], each: float) -> None:
+    for turn in play(story, tight(schedule), pins, each):
+        inserted = {n for n, _ in turn.plan.placed}
+        for n, (came, goes) in enumerate(zip(turn.request.messages, stand(turn), strict=True)):
+            edit = turn.plan.edits.get(turn.plan.keys[n])
+            if turn.plan.keys[n] in turn.session.pins and not came.is_system and n not in inserted:
+                assert goes is not None
+                assert goes.raw == came.raw or (edit is not None and edit.action == "append")
+
+
+@SCHEDULES
+@SOME
+@DRAWN
+def test_e4_every_message_that_is_gone_is_told_or_volatile_or_over_the_budget(
+    schedule: str, story: Story, pins: list[int], each: float
+) -> None:
+    """Nothing leaves without a reason on record, and what a summary stands for never leaves without it."""
+    for turn in play(story, tight(schedule), pins, each):
+        for edit in turn.plan.edits.values():
+            assert edit.reason
+            if edit.text and edit.text.startswith("[summary of "):
+                assert edit.action == "text"
+                assert edit.after <= max(edit.before, 0) or schedule == "always"
