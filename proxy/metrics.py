@@ -90,21 +90,7 @@ class Metrics:
         )
         self.client_gone_total = self._counter("client_gone_total", (), "Clients that left before their answer ended.")
         self._of_helpers()
-        self.level_tokens = self._histogram(
-            "level_tokens", PROMPT_TOKENS, ("level",), "Tokens of a prompt by level of memory, as it was sent."
-        )
-        self.compressed_tokens_total = self._counter(
-            "compressed_tokens_total", ("kind",), "Tokens that compression took in (`before`) and left (`after`)."
-        )
-        self.compression_ratio = self._histogram(
-            "compression_ratio", RATIOS, (), "Tokens before over tokens after, of what a request compressed."
-        )
-        self.low_ratio_total = self._counter(
-            "low_ratio_total", (), "Requests that compressed less than 2x: summaries may be too detailed."
-        )
-        self.retrieved_items_total = self._counter(
-            "retrieved_items_total", (), "Messages that were quoted in a prompt after they had left it."
-        )
+        self._of_compression()
         self.live_threads = self._gauge("live_threads", "Threads whose state is in memory.")
         self.message_cache_bytes = self._gauge("message_cache_bytes", "Memory taken by messages already read.")
         self.store_queue = self._gauge("store_queue", "Transactions waiting to be written.")
@@ -131,6 +117,23 @@ class Metrics:
         )
         self.reflection_tokens_total = self._counter(
             "reflection_tokens_total", ("kind",), "Tokens of asking the model itself to reflect, and of what it wrote."
+        )
+
+    def _of_compression(self) -> None:
+        self.level_tokens = self._histogram(
+            "level_tokens", PROMPT_TOKENS, ("level",), "Tokens of a prompt by level of memory, as it was sent."
+        )
+        self.compressed_tokens_total = self._counter(
+            "compressed_tokens_total", ("kind",), "Tokens that compression took in (`before`) and left (`after`)."
+        )
+        self.compression_ratio = self._histogram(
+            "compression_ratio", RATIOS, (), "Tokens before over tokens after, of what a request compressed."
+        )
+        self.low_ratio_total = self._counter(
+            "low_ratio_total", (), "Requests that compressed less than 2x: summaries may be too detailed."
+        )
+        self.retrieved_items_total = self._counter(
+            "retrieved_items_total", (), "Messages that were quoted in a prompt after they had left it."
         )
 
     def label(self, kind: str, value: object) -> str:

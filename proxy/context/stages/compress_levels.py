@@ -28,7 +28,7 @@ class CompressLevels:
     """
 
     total: int | str = TOTAL
-    """Tokens of the whole prompt, or "model": the model's budget, and the levels' in proportion (they are for 16000)."""
+    """Tokens of the whole prompt, or "model": the model's budget, and the levels' in proportion (they fit 16000)."""
     permanent: int = 2_000
     """Tokens of what always stays; it is never compressed, but told when it is more."""
     session: int = 4_000
