@@ -17,9 +17,10 @@ from proxy.context.prices import Model
 from proxy.exchange.rebuild import prompt
 from proxy.settings import shipped
 from proxy.web.app import ContextProxy
-from tests.faulty import faulty
+from tests.exchange.asking import idle, settings
+from tests.faulty import Connection, Request, faulty
 from tests.running import Agent, Running, running
-from tests.scripted import Scripted, calls
+from tests.scripted import Scripted, calls, reply
 
 SCHEDULES = pytest.mark.parametrize("schedule", ["always", "over_budget", "when_it_pays"])
 STREAMS = pytest.mark.parametrize("stream", [False, True])
@@ -120,6 +121,37 @@ async def test_e4_every_schedule_sends_what_strict_upstreams_accept(
             "SELECT tokens_before, tokens_after FROM exchanges ORDER BY started_at DESC LIMIT 1"
         )
         assert after < before / 2
+
+
+async def failing(_: Request, there: Connection) -> None:
+    await reply(there, b"500 No", b"no")
+
+
+@pytest.mark.parametrize("answer", ["Six runs of the log; nothing was found.", "", "x" * 9000, failing])
+async def test_e4_a_helpers_summary_takes_the_place_of_the_extract_where_it_is_any_good(
+    tmp_path: Path, answer: Any
+) -> None:
+    model, helper, clock = scripted(6), Scripted(answer), Clock()
+
+    def set_clock(app: ContextProxy) -> None:
+        app.parts.now = clock
+
+    async with faulty(model) as upstream, faulty(helper) as beside:
+        tree = settings(tmp_path, upstream.port, beside.port, {"timeout_s": 2.0}) | {"policy": "hierarchical"}
+        async with running(0, before=set_clock, **tree) as proxy:
+            agent = Agent(proxy, NAMED)
+            await work(agent, "look around", 6)
+            clock.at += 400
+            for _ in range(2):
+                await agent.say("go on")
+                await idle(proxy)
+            (text,) = [t for t in model.texts() if (t or "").startswith("[summary of ")]
+            good = isinstance(answer, str) and 0 < len(answer) < 1000
+            assert (text.partition("\n")[2] == answer) == good
+            assert ("read({" in text) != good
+            assert len(helper.chats) >= 1
+            assert "preserving: key decisions, action items, errors" in str(helper.chats[0]["messages"])
+            assert {f for *_, f in await proxy.outcomes()} == {None}
 
 
 async def test_e1_e2_levels_and_volatile_through_the_proxy(tmp_path: Path) -> None:
