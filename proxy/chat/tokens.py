@@ -96,6 +96,10 @@ class Weigh:
             total += PER_CALL + self.count(call.name) + self.count(call.arguments)
         return total
 
+    def instead(self, message: Message, text: str) -> int:
+        """Tokens of a text that stands in place of the message's own, counted once a message and text."""
+        return message.derive(lambda _: PER_MESSAGE + self.count(text), (self, text))
+
     def known(self, message: Message) -> bool:
         """Whether the message has been counted before, so that asking is free."""
         return message.derived(self._weigh)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import ClassVar
 
 from proxy.chat.key import public_id
+from proxy.chat.message import Message
 from proxy.chat.tokens import PER_MESSAGE, estimate
 from proxy.context.plan import Proposal, View
 from proxy.context.stage import When
@@ -54,9 +56,15 @@ class TruncateResults:
                 continue
             if not view.literal and (n in recent or view.edit(n) is not None):
                 continue
-            text = self.cut(message.text, limit, public_id(view.keys[n]))
+            # Literal policies come here with every request: what a result is cut to is made once a limit.
+            name = public_id(view.keys[n])
+            text, after = message.derive(partial(self._cut, limit, name), (self, limit, name))
             reason = f"{tier}: {len(message.text)} characters cut to {limit}"
-            yield Proposal(n, "text", "truncate_results", reason, PER_MESSAGE + estimate(text), text, since)
+            yield Proposal(n, "text", "truncate_results", reason, after, text, since)
+
+    def _cut(self, limit: int, name: str, message: Message) -> tuple[str, int]:
+        text = self.cut(message.text, limit, name)
+        return text, PER_MESSAGE + estimate(text)
 
     def cut(self, text: str, limit: int, message_id: str) -> str:
         """`limit` characters of the text, from both ends, and the hint, which does not count against the limit."""
