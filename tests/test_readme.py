@@ -18,7 +18,7 @@ README = Path(__file__).parents[1] / "README.md"
 def block(language: str, holding: str) -> str:
     """The code block of the README that holds this text."""
     found = re.findall(rf"```{language}\n(.*?)```", README.read_text(), re.DOTALL)
-    return next(code for code in found if holding in code)
+    return str(next(code for code in found if holding in code))
 
 
 def test_the_policy_and_the_stage_of_ones_own_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
