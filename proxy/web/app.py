@@ -7,7 +7,8 @@ way of a request is decided by `scope["path"]` alone, which no header can change
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote
@@ -32,7 +33,7 @@ from proxy.vocabulary import counter
 from proxy.web.completions import chat
 from proxy.web.failures import answering
 from proxy.web.guard import guarded
-from proxy.web.listen import App, Receive, Scope, Send
+from proxy.web.listen import App, Message, Receive, Scope, Send
 from proxy.web.passthrough import passthrough
 from proxy.web.probes import probes
 
@@ -166,11 +167,29 @@ class ContextProxy:
             session, raw = unquote(name), "/" + rest
             path = unquote(raw)
         if path in CHAT and scope["method"] == "POST":
-            await chat(scope, receive, send, self.parts, raw, session)
-            self.parts.metrics.requests_total.labels(route="chat", status="answered").inc()
+            with self._counted("chat", send) as counted:
+                await chat(scope, receive, counted, self.parts, raw, session)
             return
         self._unmanaged(scope["method"], path)
-        await passthrough(scope, receive, send, self.parts.client, self.parts.metrics, path=raw)
+        with self._counted("passthrough", send) as counted:
+            await passthrough(scope, receive, counted, self.parts.client, self.parts.metrics, path=raw)
+
+    @contextmanager
+    def _counted(self, route: str, send: Send) -> Iterator[Send]:
+        """A `send` whose status is counted at the end; "none" where nothing was sent, and the outer layer tells why."""
+        status = "none"
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = str(message["status"])
+            await send(message)
+
+        try:
+            yield noting
+        finally:
+            metrics = self.parts.metrics
+            metrics.requests_total.labels(route=route, status=metrics.label("status", status)).inc()
 
     def _unmanaged(self, method: str, path: str) -> None:
         """Count what passes without being managed, and say once in the log what carries conversations past us."""

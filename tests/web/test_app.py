@@ -92,6 +92,17 @@ async def test_unmanaged_traffic_is_counted_and_said_once(caplog: pytest.LogCapt
     assert len([r for r in caplog.records if "/v1/responses" in r.getMessage()]) == 1
 
 
+async def test_requests_are_counted_by_route_and_status() -> None:
+    async def refusing(request: Request, there: Connection) -> None:
+        await reply(there, b"429 Slow down", b"{}")
+
+    async with faulty(refusing) as upstream, running(upstream.port) as proxy:
+        assert (await proxy.post(HELLO)).status == 429
+        await ask(proxy.port, get("/v1/models"))
+        assert proxy.count("requests_total", route="chat", status="429") == 1
+        assert proxy.count("requests_total", route="passthrough", status="429") == 1
+
+
 async def test_several_upstreams_are_told_apart_by_the_model() -> None:
     first, second = Scripted("I am the first."), Scripted("I am the second.")
     async with faulty(first) as one, faulty(second) as two:
