@@ -174,13 +174,18 @@ async def test_what_the_proxy_has_stored_is_played_beside_it(tmp_path: Path, run
     assert both["sources"] == {"runs.jsonl": 2, "store.sqlite3": 1}
 
 
+def _hears() -> None:
+    """A shell starts what runs in the background deaf to Ctrl-C, and its children inherit that; a terminal does not."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_ctrl_c_ends_it_with_one_line_and_writes_nothing(tmp_path: Path, jobs: str) -> None:
     runs = write(tmp_path / "runs.jsonl", *[work(120, name=f"n{n}_") for n in range(12)])
     out = tmp_path / "out.json"
     process = subprocess.Popen(
         [*COMMAND, str(runs), "--policy", "all:all", "--jobs", jobs, "--json", str(out)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0, preexec_fn=_hears,
     )  # fmt: skip
     there = psutil.Process(process.pid)
     # Well past its imports, which take half a second: it plays itself, or its workers do.
