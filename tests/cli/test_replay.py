@@ -185,7 +185,8 @@ def test_ctrl_c_ends_it_with_one_line_and_writes_nothing(tmp_path: Path, jobs: s
     out = tmp_path / "out.json"
     process = subprocess.Popen(
         [*COMMAND, str(runs), "--policy", "all:all", "--jobs", jobs, "--json", str(out)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0, preexec_fn=_hears,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0,
+        preexec_fn=_hears,  # noqa: PLW1509  no thread of ours runs while it is started
     )  # fmt: skip
     there = psutil.Process(process.pid)
     # Well past its imports, which take half a second: it plays itself, or its workers do.
