@@ -145,12 +145,14 @@ class ContextProxy:
                 await send({"type": "lifespan.startup.complete"})
             else:
                 self.draining = True
-                for task in self.parts.running:
-                    task.cancel()
-                if self.parts.asking is not None:
-                    await self.parts.asking.close()
-                await self.parts.client.close()
-                await self.store.close()
+                try:
+                    for task in self.parts.running:
+                        task.cancel()
+                    if self.parts.asking is not None:
+                        await self.parts.asking.close()
+                    await self.parts.client.close()
+                finally:  # whatever goes wrong before it: what is queued has to be written
+                    await self.store.close()
                 log.info("stopped; %d items could not be stored", self.store.dropped)
                 await send({"type": "lifespan.shutdown.complete"})
                 return

@@ -366,6 +366,7 @@ async def test_thrifty_asks_when_something_has_left_and_gives_the_note_back_at_t
         agent = Agent(proxy, (b"x-context-session: a",), stream=stream, messages=[{"role": "system", "content": "Be."}])
         await agent.say("Look at all of them")
         while "tool_calls" in agent.messages[-1]:
+            assert len(agent.messages) < 300, "thrifty never asked"
             agent.brings(result)
             await agent.say()
         assert agent.messages[-1]["content"] == "Done."

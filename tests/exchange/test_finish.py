@@ -118,8 +118,9 @@ async def left_mid_stream(proxy: Running) -> str:
     client = await connect(proxy.port)
     raw = json.dumps(HELLO | {"stream": True}).encode()
     await client.send(post(CHAT, raw, b"authorization: Bearer sk-one", b"content-type: application/json"))
-    head = await client.reader.readuntil(b"\r\n\r\n")
-    await client.reader.readuntil(b"I was about")
+    async with asyncio.timeout(5):
+        head = await client.reader.readuntil(b"\r\n\r\n")
+        await client.reader.readuntil(b"I was about")
     client.writer.transport.abort()
     return next(line for line in head.decode().split("\r\n") if line.startswith("x-context-session")).split(": ")[1]
 
@@ -183,7 +184,7 @@ async def test_the_end_of_a_stream_waits_for_the_store_and_nothing_else_does() -
         heard = b""
         async with asyncio.timeout(2):
             while expected.count(b"data:") > heard.count(b"data:"):
-                heard += await client.reader.read(65536)
+                heard += await client.reader.readuntil(b"\n\n")
         await asyncio.sleep(0.1)
         assert b"[DONE]" not in heard
         store.release()

@@ -216,3 +216,20 @@ async def test_what_was_stored_is_on_disk_after_a_stop(tmp_path: Path) -> None:
     await again.open()
     assert (await again.count())["messages"] == 2
     await again.close()
+
+
+async def test_the_store_is_closed_whatever_else_fails_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite3"
+
+    async def fails() -> None:
+        raise ZeroDivisionError
+
+    async with faulty(Scripted("Well.")) as upstream, running(upstream.port, db=str(path)) as proxy:
+        await proxy.post(HELLO)
+        close = proxy.app.parts.client.close
+        proxy.app.parts.client.close = fails  # type: ignore[method-assign]
+    await close()
+    again = SqliteStore(path)
+    await again.open()
+    assert (await again.count())["messages"] == 2
+    await again.close()
