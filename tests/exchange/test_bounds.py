@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 
 from proxy.errors import StoreUnavailable
 from proxy.exchange.bounds import DAY_S, DOWN_AFTER, REST_S, Patience, Purse
 from proxy.store.derived import OPERATOR, SpendingRow
-from proxy.store.memory import MemoryStore
 from tests.awkward import Awkward
 
 
@@ -21,14 +21,17 @@ class Clock:
         return self.at
 
 
-async def opened() -> MemoryStore:
-    store = MemoryStore()
-    await store.open()
-    return store
+@pytest.fixture
+async def store() -> AsyncIterator[Awkward]:
+    """A store that can be made to fail; closed again, since an open one is warned of."""
+    made = Awkward()
+    await made.open()
+    yield made
+    await made.close()
 
 
-async def test_what_is_held_counts_until_it_is_settled() -> None:
-    store, purse = await opened(), Purse(1.0, Clock())
+async def test_what_is_held_counts_until_it_is_settled(store: Awkward) -> None:
+    purse = Purse(1.0, Clock())
     assert await purse.reserve(store, 0.6)
     assert not await purse.reserve(store, 0.6)
     row = purse.settle("summary", 0.6, (100, 20), 0.25)
@@ -40,8 +43,8 @@ async def test_what_is_held_counts_until_it_is_settled() -> None:
     assert purse.held == 0.0
 
 
-async def test_a_restart_goes_on_with_the_day_and_a_new_day_begins_anew() -> None:
-    store, clock = await opened(), Clock()
+async def test_a_restart_goes_on_with_the_day_and_a_new_day_begins_anew(store: Awkward) -> None:
+    clock = Clock()
     await store.put([SpendingRow(*OPERATOR, 5, "summary", 1, 0, 0, 0.9)])
     purse = Purse(1.0, clock)
     assert not await purse.reserve(store, 0.2)
@@ -49,23 +52,21 @@ async def test_a_restart_goes_on_with_the_day_and_a_new_day_begins_anew() -> Non
     assert await purse.reserve(store, 0.2)
 
 
-async def test_many_at_once_never_hold_more_than_the_limit() -> None:
-    store, purse = await opened(), Purse(1.0, Clock())
+async def test_many_at_once_never_hold_more_than_the_limit(store: Awkward) -> None:
+    purse = Purse(1.0, Clock())
     taken = await asyncio.gather(*(purse.reserve(store, 0.3) for _ in range(10)))
     assert sum(taken) == 3
 
 
-async def test_what_costs_nothing_may_always_be_asked_but_at_a_limit_of_nothing() -> None:
-    store = await opened()
+async def test_what_costs_nothing_may_always_be_asked_but_at_a_limit_of_nothing(store: Awkward) -> None:
     purse = Purse(1.0, Clock())
     purse.settle("summary", 0.0, (0, 0), 1.0)
     assert await Purse(0.1, Clock()).reserve(store, 0.0)
     assert not await Purse(0.0, Clock()).reserve(store, 0.0)
 
 
-async def test_nothing_is_spent_while_nobody_knows_what_was() -> None:
-    store, purse = Awkward(), Purse(1.0, Clock())
-    await store.open()
+async def test_nothing_is_spent_while_nobody_knows_what_was(store: Awkward) -> None:
+    purse = Purse(1.0, Clock())
     store.reads = False
     with pytest.raises(StoreUnavailable):
         await purse.reserve(store, 0.1)
