@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -19,6 +19,7 @@ from proxy.context.plan import Edit, View
 NAME = re.compile(r"[\w/.#~][\w./#@:+~-]{2,}\w")
 """A run of characters that paths, ids, versions, URLs and qualified names are made of, at least four long."""
 _LISTING = re.compile(r"\s*\d+(?:\u2192|\t|:|\|)[ ]?")
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 LINE = 12
 """Characters that a line has to have, without its indentation, to be told apart from any other."""
 
@@ -31,6 +32,11 @@ def names(text: str) -> Iterator[str]:
     for found in NAME.findall(text):
         if any(c in "/_@.0123456789" for c in found):
             yield found
+
+
+def words_of(tool: str) -> set[str]:
+    """The words of a tool's name, in lower case: `read_file`, `readFile` and `ReadFile` have the same."""
+    return {word.lower() for word in _WORD.findall(tool)}
 
 
 def bare(line: str) -> str:
@@ -66,16 +72,17 @@ def written(arguments: str) -> str:
         value = msgspec.json.decode(arguments)
     except (ValueError, RecursionError):
         return arguments
-    return "\n".join(_leaves(value))
+    return "\n".join(leaves(value))
 
 
-def _leaves(value: object) -> Iterator[str]:
+def leaves(value: object) -> Iterator[str]:
+    """The texts and numbers in a JSON value, in order."""
     if isinstance(value, dict):
         for inner in value.values():
-            yield from _leaves(inner)
+            yield from leaves(inner)
     elif isinstance(value, list):
         for inner in value:
-            yield from _leaves(inner)
+            yield from leaves(inner)
     elif value is not None and not isinstance(value, bool):
         yield str(value)
 
@@ -115,12 +122,12 @@ class Standing:
         self._names.subtract(what[0])
         self._lines.subtract(what[1])
 
-    def has_name(self, name: str, own: Mapping[int, object] | frozenset[int]) -> bool:
+    def has_name(self, name: str, own: frozenset[int]) -> bool:
         """Whether the name stands in another message than the one that holds `own`."""
         h = hash(name)
         return self._names[h] - (h in own) > 0
 
-    def has_line(self, line: str, own: Mapping[int, object] | frozenset[int]) -> bool:
+    def has_line(self, line: str, own: frozenset[int]) -> bool:
         """Whether the line (bare) stands in another message than the one that holds `own`."""
         h = hash(line)
         return self._lines[h] - (h in own) > 0

@@ -108,7 +108,7 @@ class Ladder:
         for n in range(step.start, step.end):
             if self._editable(n) and n not in self.changes:
                 message = self.view.messages[n]
-                text = message.derive(lambda _, n=n: extracts.of_result(self.view, step, n), "extract")  # type: ignore[misc]
+                text = message.derive(lambda _, n=n: extracts.of_result(self.view, step, n), "extract")  # type: ignore[misc]  # a bound value
                 self._write(n, text, reason, step.end - 1)
 
     def drop(self, i: int, reason: str) -> None:

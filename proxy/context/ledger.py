@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from proxy.chat.message import Call, Message
+from proxy.context import facts
 
-_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _PATHS = ("file_path", "path", "filename", "file", "notebook_path", "target_file")
 _COMMANDS = ("command", "cmd", "script")
 _READS = frozenset({"read", "view", "open", "cat"})
@@ -42,7 +42,7 @@ class Ledger:
     def note(self, call: Call, result: str | None) -> None:
         """One call and what came back, None where nothing has."""
         arguments = _object(call.arguments)
-        words = {word.lower() for word in _WORD.findall(call.name)}
+        words = facts.words_of(call.name)
         path = _first(arguments, _PATHS)
         command = _first(arguments, _COMMANDS) if words & _SHELL or not path else None
         if "todo" in words or "plan" in words:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from proxy.chat.message import Message
+from proxy.context.facts import leaves
 
 ATOM = re.compile(r"[\w/.#][\w./#@:+-]{2,}\w", re.ASCII)
 """A run of characters of at least four that may name something."""
@@ -29,20 +30,9 @@ TEXTS = 64 << 20
 def values(arguments: str) -> list[str]:
     """The leaves of arguments in JSON, as texts, in order; the arguments themselves where they are no JSON."""
     try:
-        return list(_leaves(json.loads(arguments)))
+        return list(leaves(json.loads(arguments)))
     except (ValueError, RecursionError):
         return [arguments]
-
-
-def _leaves(value: object) -> Iterator[str]:
-    if isinstance(value, dict):
-        for inner in value.values():
-            yield from _leaves(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _leaves(inner)
-    elif value is not None and not isinstance(value, bool):
-        yield str(value)
 
 
 def _values(message: Message) -> tuple[str, ...]:

@@ -22,7 +22,6 @@ Kind = Literal["view", "other", "unknown"]
 """view: the text of a file, an edit's echo, which an agent quotes when it edits, long after. other: searches, listings,
 command output, from which it takes names. unknown: any other tool (an API's answer, a page, a sub-agent's report)."""
 
-_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _SHELL = frozenset(("bash", "sh", "shell", "zsh", "powershell", "terminal", "console", "command", "cmd", "exec", "run"))
 _FILE = frozenset(
     ("read", "view", "open", "cat", "file", "edit", "write", "create", "insert", "replace", "str", "patch", "notebook")
@@ -205,7 +204,7 @@ def kind_of(name: str, arguments: str, files: frozenset[str] = frozenset()) -> K
     """What a call's result is, by the words of the tool's name and, for a shell, by the command."""
     if name in files:
         return "view"
-    words = {word.lower() for word in _WORD.findall(name)}
+    words = facts.words_of(name)
     if words & _SHELL:
         return "view" if _SHOWS.match(facts.written(arguments)) else "other"
     return "other" if words & _LOOK else "view" if words & _FILE else "unknown"

@@ -81,7 +81,7 @@ class Retrieve:
             if len(seen) == self.items:
                 return
             text = "\n\n" + quoted(item)
-            size = last.derive(lambda _, text=text: view.weigh.count(text), ("count", view.weigh, text))  # type: ignore[misc]
+            size = last.derive(lambda _, text=text: view.weigh.count(text), ("count", view.weigh, text))  # type: ignore[misc]  # a bound value
             if item.key in seen or size > room:
                 continue
             seen.add(item.key)
