@@ -15,10 +15,11 @@ from proxy.chat import group
 from proxy.chat.dialects import completions, gemini
 from proxy.chat.message import Message
 from proxy.chat.tokens import Weigh, estimate
-from proxy.context import importance, summary
-from proxy.context.importance import DEFAULT, Weights
 from proxy.context.prices import Model, find_model
-from proxy.context.units import best, units
+from proxy.context.ranking import importance
+from proxy.context.ranking.importance import DEFAULT, Weights
+from proxy.context.ranking.units import best, units
+from proxy.context.wording import summary
 from proxy.errors import NotManaged
 
 Item = Mapping[str, Any]

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from proxy.chat.message import Message
-from proxy.context import facts, terms
+from proxy.context.evidence import facts, terms
 from proxy.context.plan import Found, Plan
 from proxy.errors import StoreUnavailable
 from proxy.exchange import embedding, record

@@ -14,9 +14,9 @@ import msgspec
 from proxy.chat import group
 from proxy.chat.group import Step
 from proxy.chat.key import public_id
-from proxy.context import reflecting
+from proxy.context.evidence import reflecting
+from proxy.context.evidence.reflecting import KIND
 from proxy.context.plan import Ask
-from proxy.context.reflecting import KIND
 from proxy.context.voices.reflect import ASK, Reflect
 from proxy.exchange.asking import remember
 from proxy.exchange.parts import Parts

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from proxy.chat.message import Message
-from proxy.context.facts import leaves
+from proxy.context.evidence.facts import leaves
 
 ATOM = re.compile(r"[\w/.#][\w./#@:+-]{2,}\w", re.ASCII)
 """A run of characters of at least four that may name something."""

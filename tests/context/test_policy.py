@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from proxy.context.importance import Weights
 from proxy.context.policy import Policy, compile_patterns, read_policy, with_schedule
 from proxy.context.prices import Model, find_model, read_models
+from proxy.context.ranking.importance import Weights
 from proxy.context.stages import BUILT_IN
 from proxy.context.stages.close_window import CloseWindow
 from proxy.context.stages.drop_unimportant import DropUnimportant

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from proxy.context import terms, triage
-from proxy.context.ladder import STAGE, Ladder, Sizes
-from proxy.context.levels import Level, compiled, lay_out, pattern, priorities
+from proxy.context.evidence import terms
 from proxy.context.plan import Ask, Edit, Note, Proposal, View
+from proxy.context.ranking import triage
+from proxy.context.ranking.ladder import STAGE, Ladder, Sizes
+from proxy.context.ranking.levels import Level, compiled, lay_out, pattern, priorities
 from proxy.context.stage import When
 from proxy.errors import ConfigError
 

@@ -8,9 +8,9 @@ from typing import ClassVar
 
 from proxy.chat.group import Step
 from proxy.chat.tokens import PER_MESSAGE, estimate
-from proxy.context import reflecting
+from proxy.context.evidence import reflecting
+from proxy.context.evidence.reflecting import KIND, Reflecting
 from proxy.context.plan import Ask, Proposal, View
-from proxy.context.reflecting import KIND, Reflecting
 from proxy.context.stage import When
 from proxy.errors import ConfigError
 from proxy.memory import reflection

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from proxy.chat.key import public_id
-from proxy.context.importance import Weights, scores
 from proxy.context.pins import pinned
 from proxy.context.plan import Edit, Note, Proposal, View
+from proxy.context.ranking.importance import Weights, scores
+from proxy.context.ranking.units import Unit, best, units
 from proxy.context.stage import When
-from proxy.context.units import Unit, best, units
 
 NAME = "drop_unimportant"
 

@@ -9,11 +9,11 @@ from typing import ClassVar, Literal
 
 from proxy.chat.key import public_id
 from proxy.chat.message import Message
-from proxy.context import facts
+from proxy.context.evidence import facts
 from proxy.context.plan import Proposal, View
 from proxy.context.stage import When
 from proxy.context.stages.refer_repeats import referred
-from proxy.context.stub import Keep, Writer, rough
+from proxy.context.wording.stub import Keep, Writer, rough
 
 Rules = tuple[tuple[int, int], ...]
 """(user turns since, steps since) that make a result stale; one that holds is enough."""

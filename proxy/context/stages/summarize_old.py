@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from proxy.context import summary
 from proxy.context.pins import pinned
 from proxy.context.plan import Ask, Proposal, View
+from proxy.context.ranking.units import closure, units
 from proxy.context.stage import When
 from proxy.context.stages.drop_unimportant import marked_with
-from proxy.context.units import closure, units
+from proxy.context.wording import summary
 
 NAME = "summarize_old"
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from proxy.context.iteration import Iteration, iteration, reached
+from proxy.context.evidence.iteration import Iteration, iteration, reached
+from proxy.context.evidence.streams import Streams, streams
 from proxy.context.plan import Proposal, View
 from proxy.context.stage import When
-from proxy.context.streams import Streams, streams
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from proxy.context.iteration import check_urgency, iteration, urgency
+from proxy.context.evidence.iteration import check_urgency, iteration, urgency
 from proxy.context.plan import Insert, View
 
 _TEXTS = {

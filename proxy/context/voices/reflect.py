@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from proxy.context import front, reflecting
+from proxy.context import front
+from proxy.context.evidence import reflecting
+from proxy.context.evidence.reflecting import Done, Looked, Reflecting
 from proxy.context.plan import Insert, View
-from proxy.context.reflecting import Done, Looked, Reflecting
 from proxy.context.voices.warn_of_loops import WarnOfLoops
 from proxy.memory import actions, reflection
 from proxy.memory.reflection import Progress

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from proxy.context.iteration import iteration
+from proxy.context.evidence.iteration import iteration
+from proxy.context.evidence.streams import research
 from proxy.context.plan import Insert, View
-from proxy.context.streams import research
 from proxy.errors import ConfigError
 
 

@@ -9,9 +9,10 @@ from typing import ClassVar, NamedTuple
 
 from proxy.chat.key import public_id
 from proxy.chat.message import Message
-from proxy.context import extracts, terms
-from proxy.context.levels import pattern, task
+from proxy.context.evidence import terms
 from proxy.context.plan import Found, Insert, View
+from proxy.context.ranking.levels import pattern, task
+from proxy.context.wording import extracts
 from proxy.errors import ConfigError
 
 SOURCE = "retrieve"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from proxy.context.ledger import record
+from proxy.context.evidence.ledger import record
 from proxy.context.plan import Insert, View
 
 HEADING = "[From the record of your own work so far; {count} results were shortened or left out.]"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from proxy.context.iteration import check_urgency, urgency
+from proxy.context.evidence.iteration import check_urgency, urgency
+from proxy.context.evidence.signs import Signs
+from proxy.context.evidence.stuck import KINDS, Loop, loops
 from proxy.context.plan import Insert, View
-from proxy.context.signs import Signs
-from proxy.context.stuck import KINDS, Loop, loops
 from proxy.errors import ConfigError
 
 _FIRM = {

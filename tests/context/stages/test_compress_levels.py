@@ -11,7 +11,7 @@ import pytest
 
 from proxy.chat import key
 from proxy.chat.tokens import Weigh, estimate
-from proxy.context import terms
+from proxy.context.evidence import terms
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Plan
 from proxy.context.policy import Policy
@@ -21,7 +21,7 @@ from proxy.context.stages import BUILT_IN
 from proxy.context.stages.compress_levels import CompressLevels
 from proxy.errors import ConfigError
 from tests.context.agent import load
-from tests.context.test_levels import step
+from tests.context.ranking.test_levels import step
 from tests.conversations import PLAIN, WEIGH, Json, assistant, look, request, system, user
 
 DEFAULT = CompressLevels()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from proxy.chat.key import chain
-from proxy.context import reflecting
+from proxy.context.evidence import reflecting
 from proxy.context.pipeline import rewrite
 from proxy.context.session import Session
 from proxy.context.voices.reflect import HEADING, Reflect, stuck

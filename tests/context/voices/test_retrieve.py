@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from proxy.chat.key import public_id
+from proxy.context.evidence.terms import terms
 from proxy.context.plan import Edit, Found, Insert, View
 from proxy.context.policy import Policy
 from proxy.context.stage import make_voice
-from proxy.context.terms import terms
 from proxy.context.voices import BUILT_IN
 from proxy.context.voices.retrieve import HEAD, Retrieve, excerpt
 from proxy.errors import ConfigError
-from tests.context.test_levels import step
+from tests.context.ranking.test_levels import step
 from tests.conversations import Json, assistant, look, result, user
 
 OLD = [

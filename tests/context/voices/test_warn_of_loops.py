@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from proxy.context.evidence.signs import Signs
+from proxy.context.evidence.stuck import KINDS, Loop
 from proxy.context.plan import Insert
-from proxy.context.signs import Signs
-from proxy.context.stuck import KINDS, Loop
 from proxy.context.voices.warn_of_loops import _TEXTS, WarnOfLoops, worth_telling
 from proxy.errors import ConfigError
 from tests.context.research import plan, step

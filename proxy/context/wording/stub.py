@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from proxy.chat.message import Message
-from proxy.context import facts
-from proxy.context.facts import Held, Standing
+from proxy.context.evidence import facts
+from proxy.context.evidence.facts import Held, Standing
 
 _ERROR = re.compile(
     r"\b(?:[A-Za-z]*(?:Error|Exception)|Traceback|FAIL(?:ED|URE|URES)?|panic|fatal|error|denied|not found|No such)\b"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from proxy.context import triage
-from proxy.context.levels import Level
 from proxy.context.policy import Policy
-from tests.context.test_ladder import LONG, check, ladder
-from tests.context.test_levels import step
+from proxy.context.ranking import triage
+from proxy.context.ranking.levels import Level
+from tests.context.ranking.test_ladder import LONG, check, ladder
+from tests.context.ranking.test_levels import step
 from tests.conversations import assistant, user
 
 TALK = [

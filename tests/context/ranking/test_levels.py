@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from proxy.context.levels import Layout, Level, compiled, lay_out, pattern, priorities, priority, task
 from proxy.context.plan import View
 from proxy.context.policy import Policy, compile_patterns
+from proxy.context.ranking.levels import Layout, Level, compiled, lay_out, pattern, priorities, priority, task
 from proxy.context.stages.compress_levels import CompressLevels
 from tests.conversations import Json, assistant, look, result, system, user
 

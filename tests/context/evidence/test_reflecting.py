@@ -6,9 +6,9 @@ import pytest
 
 from proxy.chat import group, key
 from proxy.chat.key import chain
-from proxy.context import reflecting
+from proxy.context.evidence import reflecting
+from proxy.context.evidence.reflecting import Reflecting
 from proxy.context.plan import Ask
-from proxy.context.reflecting import Reflecting
 from proxy.errors import ConfigError
 from tests.context.research import step
 from tests.conversations import Json, assistant, messages, result, user

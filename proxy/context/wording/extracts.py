@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from proxy.chat.group import Step
 from proxy.chat.key import public_id
-from proxy.context import facts
+from proxy.context.evidence import facts
 from proxy.context.plan import Ask, View
 
 PROMPT = (

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from proxy.chat.message import Call, Message
-from proxy.context import facts
+from proxy.context.evidence import facts
 
 _PATHS = ("file_path", "path", "filename", "file", "notebook_path", "target_file")
 _COMMANDS = ("command", "cmd", "script")

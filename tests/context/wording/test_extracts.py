@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.chat.key import public_id
-from proxy.context import extracts
 from proxy.context.plan import View
-from tests.context.test_levels import call, step
+from proxy.context.wording import extracts
+from tests.context.ranking.test_levels import call, step
 from tests.conversations import assistant, look, result, user
 
 LOG = """

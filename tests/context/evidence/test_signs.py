@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from proxy.context.signs import ERROR, FAILED, SHELL_POLLS, SHELL_WRITES, THEMES, Signs
+from proxy.context.evidence.signs import ERROR, FAILED, SHELL_POLLS, SHELL_WRITES, THEMES, Signs
 from proxy.errors import ConfigError
 
 CHANGES = (

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, get_args
 
 from proxy.chat.group import Step
 from proxy.chat.message import Call, Message
-from proxy.context import terms
+from proxy.context.evidence import terms
 from proxy.context.plan import Ask, View
 from proxy.errors import ConfigError
 from proxy.memory import reflection

@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 from proxy.chat.key import canonical_arguments
 from proxy.chat.message import Call, Message
+from proxy.context.evidence.signs import GENERAL, Signs
 from proxy.context.plan import View
-from proxy.context.signs import GENERAL, Signs
 
 KINDS = (
     "theme_loop",

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from proxy.context.ladder import Ladder
-from proxy.context.levels import Block, Level
+from proxy.context.ranking.ladder import Ladder
+from proxy.context.ranking.levels import Block, Level
 
 Over = Callable[[], bool]
 

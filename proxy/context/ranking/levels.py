@@ -16,7 +16,7 @@ from typing import Literal
 
 from proxy.chat.group import Step
 from proxy.chat.message import Message
-from proxy.context import terms
+from proxy.context.evidence import terms
 from proxy.context.pins import pinned
 from proxy.context.plan import View
 

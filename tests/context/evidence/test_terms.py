@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.context import terms
+from proxy.context.evidence import terms
 from tests.conversations import assistant, message, result, user
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.context import facts
-from proxy.context.facts import Standing
+from proxy.context.evidence import facts
+from proxy.context.evidence.facts import Standing
 from proxy.context.plan import Edit
 from proxy.context.session import Session
 from tests.conversations import Json, assistant, call, look, result, user

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from proxy.chat.message import Call
-from proxy.context.ledger import Ledger, record
+from proxy.context.evidence.ledger import Ledger, record
 from tests.conversations import Json, assistant, call, look, result, user
 
 

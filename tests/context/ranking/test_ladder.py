@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from proxy.context import extracts, rules
-from proxy.context.ladder import ELSEWHERE, STAGE, Ladder, Sizes
-from proxy.context.levels import Level, compiled, lay_out
+from proxy.context import rules
 from proxy.context.plan import Edit, Proposal, View
 from proxy.context.policy import Policy
 from proxy.context.prices import Model
+from proxy.context.ranking.ladder import ELSEWHERE, STAGE, Ladder, Sizes
+from proxy.context.ranking.levels import Level, compiled, lay_out
 from proxy.context.render import visible
 from proxy.context.session import Session
-from tests.context.test_levels import step
+from proxy.context.wording import extracts
+from tests.context.ranking.test_levels import step
 from tests.conversations import PLAIN, Json, assistant, look, result, user
 
 LITERAL = Policy("p", schedule="always")

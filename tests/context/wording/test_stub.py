@@ -7,9 +7,9 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.context import facts
-from proxy.context.facts import Standing
-from proxy.context.stub import Keep, Writer, rough
+from proxy.context.evidence import facts
+from proxy.context.evidence.facts import Standing
+from proxy.context.wording.stub import Keep, Writer, rough
 from tests.conversations import assistant, look, result, user
 
 FILLER = [f"nothing of note in this line, number {'x' * (n % 7)}" for n in range(60)]

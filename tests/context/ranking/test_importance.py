@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.context.importance import DEFAULT, ERRORS, OPERATIONS, Weights, own, score, scores
+from proxy.context.ranking.importance import DEFAULT, ERRORS, OPERATIONS, Weights, own, score, scores
 from tests.conversations import Json, assistant, message, messages, result, system, user
 
 EXAMPLE = (system("a"), user("b"), assistant("c"), user("d"), assistant("e"), user("f"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from proxy.chat import group
-from proxy.context.units import Unit, best, closure, units
+from proxy.context.ranking.units import Unit, best, closure, units
 from tests.conversations import Json, assistant, messages, result, system, user
 
 CALL = [assistant(None, "c"), result("c", "r")]

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from proxy.context.signs import Signs
-from proxy.context.stuck import KINDS, Loop, along, loops, theme
+from proxy.context.evidence.signs import Signs
+from proxy.context.evidence.stuck import KINDS, Loop, along, loops, theme
 from tests.context.loops import PLANTED
 from tests.context.research import ask, step, working
 from tests.conversations import Json, assistant, look, messages, result, system, user

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from proxy.context.signs import Signs
-from proxy.context.stuck import KINDS, along
+from proxy.context.evidence.signs import Signs
+from proxy.context.evidence.stuck import KINDS, along
 from proxy.context.voices.warn_of_loops import worth_telling
 from tests.context.loops import PLANTED
 from tests.conversations import messages

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from proxy.context.evidence.streams import research, streams
 from proxy.context.policy import Policy
-from proxy.context.streams import research, streams
 from tests.context.research import ask, step
 from tests.conversations import assistant, look, result, system, user
 

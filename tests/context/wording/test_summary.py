@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.context.summary import ARGUMENTS, INSTRUCTION, TEXT, accepted, counted, question, size
+from proxy.context.wording.summary import ARGUMENTS, INSTRUCTION, TEXT, accepted, counted, question, size
 from tests.conversations import assistant, message, messages, result, system, user
 
 

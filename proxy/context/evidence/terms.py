@@ -15,7 +15,7 @@ from operator import mul
 from typing import NamedTuple
 
 from proxy.chat.message import Message
-from proxy.context import facts
+from proxy.context.evidence import facts
 
 K1 = 1.2
 B = 0.75

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from proxy.chat.group import Step
-from proxy.context import extracts
-from proxy.context.levels import Block, Layout, Level
 from proxy.context.plan import Action, Ask, Proposal, View
+from proxy.context.ranking.levels import Block, Layout, Level
 from proxy.context.view import edited_size
+from proxy.context.wording import extracts
 
 STAGE = "compress_levels"
 ELSEWHERE = "[in the summary beside this]"

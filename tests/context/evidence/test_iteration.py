@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from proxy.context.iteration import check_urgency, iteration, reached, urgency
+from proxy.context.evidence.iteration import check_urgency, iteration, reached, urgency
 from proxy.context.policy import Policy
 from proxy.errors import ConfigError
 from tests.context.research import step, working

@@ -1,0 +1,1 @@
+"""What of a conversation is worth how much, and so what goes first."""

@@ -1,0 +1,1 @@
+"""What stands in a prompt for what has left it, in words."""
