@@ -91,6 +91,7 @@ class Metrics:
         self.client_gone_total = self._counter("client_gone_total", (), "Clients that left before their answer ended.")
         self._of_helpers()
         self._of_compression()
+        self._of_tools()
         self.live_threads = self._gauge("live_threads", "Threads whose state is in memory.")
         self.message_cache_bytes = self._gauge("message_cache_bytes", "Memory taken by messages already read.")
         self.store_queue = self._gauge("store_queue", "Transactions waiting to be written.")
@@ -134,6 +135,19 @@ class Metrics:
         )
         self.retrieved_items_total = self._counter(
             "retrieved_items_total", (), "Messages that were quoted in a prompt after they had left it."
+        )
+
+    def _of_tools(self) -> None:
+        self.tools_total = self._counter(
+            "tools_total",
+            ("tool", "outcome"),
+            "Calls of the proxy's own tools: done, refused (the arguments), limited (time or size), or failed.",
+        )
+        self.tool_seconds = self._histogram(
+            "tool_seconds", ANSWER_TIME, ("tool",), "Time that a call of one of the proxy's own tools took."
+        )
+        self.memos_total = self._counter(
+            "memos_total", ("outcome",), "Memos that were saved, merged with one that was there, or turned away."
         )
 
     def label(self, kind: str, value: object) -> str:

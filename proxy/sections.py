@@ -10,7 +10,7 @@ import re
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
 DEMO = "demo"
 """The base URL that stands for the scripted model in the package."""
@@ -42,9 +42,18 @@ def checked_name(value: str) -> str:
     return value
 
 
+def listed(value: object) -> object:
+    """A list that is written in an environment variable, with commas between; one word alone stays a word."""
+    if not isinstance(value, str) or value == "policy":
+        return value
+    return tuple(name.strip(' "') for name in value.strip("[] ").split(",") if name.strip(' "'))
+
+
 Pattern = Annotated[str, AfterValidator(checked_pattern)]
 Url = Annotated[str, AfterValidator(checked_url)]
 PolicyName = Annotated[str, AfterValidator(checked_name)]
+ToolName = Literal["recall", "query_db", "describe_db", "manage_scratchpad", "save_memo", "retrieve_memos"]
+Enabled = Annotated[Literal["policy"] | tuple[ToolName, ...], BeforeValidator(listed)]
 Count = Annotated[int, Field(ge=1)]
 Milliseconds = Annotated[int, Field(ge=0, le=600_000)]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
@@ -188,3 +197,36 @@ class Embeddings(Section):
     """The model's name there."""
     batch: Annotated[int, Field(ge=1, le=2048)] = 64
     """Texts in one call."""
+
+
+class Tools(Section):
+    """`[tools]`: what the proxy does for the model, unseen by the client."""
+
+    enabled: Enabled = "policy"
+    """Which are offered: `policy`, or a list of recall, query_db, describe_db, manage_scratchpad, save_memo,
+    retrieve_memos."""
+    offer: Literal["policy", "first_request", "first_edit", "never"] = "policy"
+    """Since when: a thread's first request, its first edit, or never; `policy`: as the policy says."""
+    rounds: Annotated[int, Field(ge=1, le=64)] = 8
+    """Answers in a row that may go into tools of ours before the model has to answer without them."""
+    seconds: Seconds = 60.0
+    """How long these may take together."""
+    result_chars: Annotated[int, Field(ge=500, le=64_000)] = 8000
+    """Longest result; what is longer says how to get the rest."""
+    scratchpad_chars: Annotated[int, Field(ge=200, le=64_000)] = 8000
+    """Longest scratchpad of a session."""
+
+
+class Memos(Section):
+    """`[memos]`: what the model notes for later sessions."""
+
+    scope: Literal["session", "tenant"] = "session"
+    """Who may use them: sessions that the client names (`session`), or all of the tenant's, guessed ones too."""
+    most: Annotated[int, Field(ge=0, le=50)] = 5
+    """Memos put into a prompt at most; 0: none."""
+    max_chars: Annotated[int, Field(ge=200, le=64_000)] = 2000
+    """Characters of a prompt that they may take together."""
+    keep: Annotated[int, Field(ge=1, le=100_000)] = 1000
+    """Memos kept for a tenant's project; then none is saved until one is deleted."""
+    project_header: str = "x-context-project"
+    """The header that names a project: its memos are kept apart from those of others. Empty: none does."""

@@ -26,6 +26,7 @@ from proxy.sections import (
     Helper,
     Identity,
     Limits,
+    Memos,
     PolicyName,
     Pool,
     Section,
@@ -33,6 +34,7 @@ from proxy.sections import (
     Storage,
     Timeouts,
     Tokens,
+    Tools,
     Url,
     checked_name,
     checked_url,
@@ -40,8 +42,8 @@ from proxy.sections import (
 from proxy.tomlfile import Keys, Tree, dotted, line_of, read_toml
 
 __all__ = [
-    "DEMO", "PREFIX", "SECRET", "Embeddings", "Groups", "Helper", "Identity", "Limits", "Pool", "Section", "Settings",
-    "State", "Storage", "Timeouts", "Tokens", "Upstream", "load", "masked", "shipped",
+    "DEMO", "PREFIX", "SECRET", "Embeddings", "Groups", "Helper", "Identity", "Limits", "Memos", "Pool", "Section",
+    "Settings", "State", "Storage", "Timeouts", "Tokens", "Tools", "Upstream", "load", "masked", "shipped",
 ]  # fmt: skip
 """Also the parts of the tree, which stand in sections.py: who works with the settings need not know."""
 
@@ -113,6 +115,8 @@ class Settings(Section):
     tokens: Tokens = Tokens()
     helper: Helper = Helper()
     embeddings: Embeddings = Embeddings()
+    tools: Tools = Tools()
+    memos: Memos = Memos()
     upstreams: Mapping[str, Upstream] = Field(default_factory=dict)
 
     @property

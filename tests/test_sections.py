@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from proxy import sections
 from proxy.cli.fields import fields
-from proxy.sections import Embeddings, Helper, Section, checked_name, checked_pattern, checked_url
+from proxy.sections import Embeddings, Helper, Memos, Section, Tools, checked_name, checked_pattern, checked_url
 
 PARTS = [kind for kind in vars(sections).values() if isinstance(kind, type) and issubclass(kind, Section)]
 
@@ -48,3 +48,27 @@ def test_values_are_checked_where_they_are_written() -> None:
     for check, wrong in ((checked_url, "ftp://a"), (checked_name, "../etc"), (checked_pattern, "(")):
         with pytest.raises(ValueError, match=r"\w"):
             check(wrong)
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("policy", "policy"),
+        ("recall", ("recall",)),
+        ("recall, query_db", ("recall", "query_db")),
+        ('["recall","query_db"]', ("recall", "query_db")),
+        (["save_memo"], ("save_memo",)),
+        ([], ()),
+    ],
+)
+def test_tools_are_named_in_a_file_or_in_an_environment_variable(written: object, read: object) -> None:
+    assert Tools.model_validate({"enabled": written}).enabled == read
+
+
+def test_a_tool_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ValidationError):
+        Tools.model_validate({"enabled": "recall,forget"})
+
+
+def test_memos_need_a_session_that_the_client_names_unless_the_operator_says_otherwise() -> None:
+    assert (Memos().scope, Memos().most, Tools().offer, Tools().enabled) == ("session", 5, "policy", "policy")
