@@ -10,10 +10,12 @@ import re
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
 DEMO = "demo"
 """The base URL that stands for the scripted model in the package."""
+ALL_TENANTS = "*"
+"""The tenant of a key that sees every tenant's sessions."""
 
 
 def checked_pattern(value: str) -> str:
@@ -47,6 +49,33 @@ def listed(value: object) -> object:
     if not isinstance(value, str) or value == "policy":
         return value
     return tuple(name.strip(' "') for name in value.strip("[] ").split(",") if name.strip(' "'))
+
+
+def checked_digest(value: str) -> str:
+    """A SHA-256 in hexadecimal. The value itself is not told: somebody may have written the key in its place."""
+    if not re.fullmatch(r"[0-9a-fA-F]{64}", value):
+        raise ValueError("the 64 hexadecimal digits of the key's SHA-256 (`context-proxy key` makes both)")
+    return value.lower()
+
+
+def checked_label(value: str) -> str:
+    """A name that can stand in a log line, a path and a header."""
+    if not re.fullmatch(r"[A-Za-z0-9._:@-]{1,128}", value):
+        raise ValueError("1 to 128 letters, digits and . _ : @ -")
+    return value
+
+
+def checked_tenant(value: str) -> str:
+    """A tenant's name, or * for all of them."""
+    return value if value == ALL_TENANTS else checked_label(value)
+
+
+def checked_origin(value: str) -> str:
+    """An origin as browsers write it: scheme, host, port unless it is the scheme's own."""
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname or value != f"{parts.scheme}://{parts.netloc}":
+        raise ValueError("an origin such as https://example.com, without a path or a slash at the end")
+    return value.lower()
 
 
 Pattern = Annotated[str, AfterValidator(checked_pattern)]
@@ -230,3 +259,35 @@ class Memos(Section):
     """Memos kept for a tenant's project; then none is saved until one is deleted."""
     project_header: str = "x-context-project"
     """The header that names a project: its memos are kept apart from those of others. Empty: none does."""
+
+
+Plane = Literal["data", "admin", "read", "metrics"]
+
+
+class Key(Section):
+    """`[[keys]]`: who may ask for what. `context-proxy key` makes one and prints its entry."""
+
+    name: Annotated[str, AfterValidator(checked_label)]
+    """What the key is called in logs; never the key itself."""
+    sha256: Annotated[str, Field(repr=False), AfterValidator(checked_digest)]
+    """SHA-256 of the key, in hexadecimal. The key itself is stored nowhere."""
+    tenant: Annotated[str, AfterValidator(checked_tenant)]
+    """Whose sessions it opens; `*`, for the planes other than data: everybody's."""
+    plane: Plane
+    """`data`: chat and what is passed through. `admin`: the whole of /api, and /metrics. `read`: its GETs, for a
+    dashboard that many see. `metrics`: /metrics alone."""
+
+    @model_validator(mode="after")
+    def _one_tenant_for_chat(self) -> Key:
+        if self.plane == "data" and self.tenant == ALL_TENANTS:
+            raise ValueError("a tenant's name: what is said with a data key belongs to one tenant")
+        return self
+
+
+class Dashboard(Section):
+    """`[dashboard]`: which pages in a browser may ask us."""
+
+    hosts: tuple[Annotated[str, AfterValidator(str.lower)], ...] = ()
+    """Names, beside localhost and IP addresses, by which browsers may reach a proxy that has no keys."""
+    origins: tuple[Annotated[str, AfterValidator(checked_origin)], ...] = ()
+    """Other origins (https://example.com) whose pages may call /api, each with a key of its own."""

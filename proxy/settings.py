@@ -21,10 +21,12 @@ from pydantic_core import ErrorDetails
 from proxy.errors import ConfigError
 from proxy.sections import (
     DEMO,
+    Dashboard,
     Embeddings,
     Groups,
     Helper,
     Identity,
+    Key,
     Limits,
     Memos,
     PolicyName,
@@ -42,16 +44,16 @@ from proxy.sections import (
 from proxy.tomlfile import Keys, Tree, dotted, line_of, read_toml
 
 __all__ = [
-    "DEMO", "PREFIX", "SECRET", "Embeddings", "Groups", "Helper", "Identity", "Limits", "Memos", "Pool", "Section",
-    "Settings", "State", "Storage", "Timeouts", "Tokens", "Tools", "Upstream", "load", "masked", "shipped",
+    "DEMO", "PREFIX", "SECRET", "Dashboard", "Embeddings", "Groups", "Helper", "Identity", "Key", "Limits", "Memos", "Pool",
+    "Section", "Settings", "State", "Storage", "Timeouts", "Tokens", "Tools", "Upstream", "load", "masked", "shipped",
 ]  # fmt: skip
 """Also the parts of the tree, which stand in sections.py: who works with the settings need not know."""
 
 PREFIX = "CONTEXT_PROXY_"
 """An environment variable is this and the key's path, in capitals, its parts joined by two underscores."""
 
-SECRET = frozenset({"salt", "proxy", "db"})
-"""Settings whose values are never shown in an error: two may be URLs with a password."""
+SECRET = frozenset({"salt", "proxy", "db", "sha256"})
+"""Settings whose values are never shown in an error: two may be URLs with a password, one the key itself by mistake."""
 
 
 def _database(value: str) -> str:
@@ -117,6 +119,9 @@ class Settings(Section):
     embeddings: Embeddings = Embeddings()
     tools: Tools = Tools()
     memos: Memos = Memos()
+    dashboard: Dashboard = Dashboard()
+    keys: tuple[Key, ...] = ()
+    """Who may ask. None: whoever reaches this machine's own address, and nobody else."""
     upstreams: Mapping[str, Upstream] = Field(default_factory=dict)
 
     @property
@@ -249,6 +254,13 @@ def _outside(settings: Settings) -> Iterator[tuple[Keys, object, str]]:
         if policy and policy not in policies:
             yield path, policy, "one of " + ", ".join(sorted(policies))
     yield from _helpers(settings)
+    for field in ("name", "sha256"):
+        seen: set[str] = set()
+        for n, one in enumerate(settings.keys):
+            value = getattr(one, field)
+            if value in seen:
+                yield ("keys", n, field), value, "one that no other key has"
+            seen.add(value)
     if settings.policies_dir and not Path(settings.policies_dir).is_dir():
         yield ("policies_dir",), settings.policies_dir, "a folder that is there"
     if settings.models_file:

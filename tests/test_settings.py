@@ -226,3 +226,26 @@ def test_only_settings_reads_the_environment() -> None:
             text = file.read_text()
             assert "os.environ" not in text, file
             assert "getenv" not in text, file
+
+
+def test_two_keys_have_two_names_and_two_hashes(tmp_path: Path) -> None:
+    def entry(name: str, digit: str) -> str:
+        return f'[[keys]]\nname = "{name}"\nsha256 = "{digit * 64}"\ntenant = "t"\nplane = "data"\n'
+
+    assert len(load(write(tmp_path, entry("a", "1") + entry("b", "2"))).keys) == 2
+    twice = refused(write(tmp_path, entry("a", "1") + entry("a", "2")))
+    assert (twice.key, twice.line) == ("keys[1].name", 7)
+    same = refused(write(tmp_path, entry("a", "1") + entry("b", "1")))
+    assert same.key == "keys[1].sha256"
+    assert "1111" not in str(same)
+
+
+def test_a_key_written_where_its_hash_belongs_is_not_told(tmp_path: Path) -> None:
+    text = '[[keys]]\nname = "a"\nsha256 = "cp-canary"\ntenant = "t"\nplane = "data"\n'
+    assert "canary" not in str(refused(write(tmp_path, text)))
+
+
+def test_keys_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = f'[{{"name": "a", "sha256": "{"1" * 64}", "tenant": "t", "plane": "read"}}]'
+    monkeypatch.setenv("CONTEXT_PROXY_KEYS", key)
+    assert load().keys[0].plane == "read"

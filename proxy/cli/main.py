@@ -10,6 +10,7 @@ import typer
 
 from proxy.cli.check import check
 from proxy.cli.docs import docs
+from proxy.cli.key import key
 from proxy.cli.replay import replay
 from proxy.cli.serve import serve
 from proxy.errors import ConfigError, StoreRefused
@@ -24,6 +25,7 @@ app = typer.Typer(
 )
 app.command()(serve)
 app.command()(check)
+app.command()(key)
 app.command()(replay)
 app.command()(docs)
 

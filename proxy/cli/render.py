@@ -8,7 +8,7 @@ import textwrap
 from pydantic import SecretStr
 
 from proxy.cli.fields import Told, fields, summary
-from proxy.settings import Section, Settings, Upstream, masked
+from proxy.settings import Key, Section, Settings, Upstream, masked
 
 HEAD = """\
 # Every setting with its default: this file changes nothing. Written by `context-proxy docs` from proxy/settings.py.
@@ -22,6 +22,18 @@ EXAMPLE = """\
 # [upstreams.main]
 """
 
+KEYS = """\
+
+# Who may ask; without any: whoever reaches this machine's own address, and nobody else. One entry a key.
+# [[keys]]
+"""
+
+KEY = {"name": "laptop", "sha256": "0" * 64, "tenant": "acme", "plane": "data"}
+"""The entry that stands as an example: no key has this hash."""
+
+LISTS = frozenset({"upstreams", "keys"})
+"""Settings that are tables of a person's own, and have no default to print."""
+
 WIDTH = 118
 
 
@@ -29,7 +41,7 @@ def defaults() -> str:
     """The text of config/default.toml."""
     told_all = fields(Settings)
     parts = [HEAD]
-    top = [told for told in told_all if told.name != "upstreams" and not isinstance(told.default, Section)]
+    top = [told for told in told_all if told.name not in LISTS and not isinstance(told.default, Section)]
     parts += ["\n" + _comment(told.text) + _line(told) for told in top]
     for told in told_all:
         if isinstance(told.default, Section):
@@ -40,18 +52,24 @@ def defaults() -> str:
     for told in fields(Upstream):
         shown = "https://api.openai.com/v1" if told.required else told.default
         parts.append(textwrap.indent(_comment(told.text) + f"{told.name} = {literal(shown)}\n", "# "))
+    parts.append(KEYS)
+    for told in fields(Key):
+        parts.append(textwrap.indent(_comment(told.text) + f"{told.name} = {literal(KEY[told.name])}\n", "# "))
     return "".join(parts)
 
 
 def in_force(settings: Settings) -> str:
     """All settings as they are, secrets as stars, without comments."""
-    top, tables = [], []
+    top: list[str] = []
+    tables: list[str] = []
     for name in Settings.model_fields:
         value = getattr(settings, name)
         if isinstance(value, Section):
             tables.append(_table(name, value))
         elif name == "upstreams":
             tables += [_table(f"upstreams.{_key(target)}", upstream) for target, upstream in settings.targets.items()]
+        elif name == "keys":
+            tables += [_table("[keys]", key.model_copy(update={"sha256": "***"})) for key in settings.keys]
         else:
             top.append(f"{name} = {literal(value)}")
     return "\n\n".join(["\n".join(top), *tables]) + "\n"

@@ -34,7 +34,7 @@ def serve(
 ) -> None:
     """Start the proxy. Each option is also an environment variable: CONTEXT_PROXY_PORT and so on."""
     settings = read(config, host=host, port=port, upstream=upstream, db=db, policy=policy)
-    listener = listen(settings.host, settings.port)
+    listener = listen(settings.host, settings.port, keyed=bool(settings.keys))
     set_up(settings.log_level)
     with listener:
         server = Announced(settings, listener)
@@ -76,14 +76,18 @@ class Announced(uvicorn.Server):
             announce(self._settings, base_url(*self._address), Console())
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A bound socket. Raises ConfigError where the address is not ours, taken, or open to others without keys."""
+def listen(host: str, port: int, *, keyed: bool = False) -> socket.socket:
+    """A bound socket. keyed: whether keys are configured. Raises ConfigError where the address is not ours, taken, or
+    open to others without keys."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except (OSError, UnicodeError) as error:
         raise ConfigError("host", host, f"an address or name of this machine ({error})") from None
-    if not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback:
-        allowed = "127.0.0.1, ::1 or localhost: others could reach anything else, and no keys are configured"
+    if not keyed and not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback:
+        allowed = (
+            "127.0.0.1, ::1 or localhost: others could reach anything else, and no keys are configured "
+            "(`context-proxy key` makes one and prints its [[keys]] entry)"
+        )
         raise ConfigError("host", host, allowed)
     try:
         return socket.create_server(address[:2], family=family, backlog=2048)

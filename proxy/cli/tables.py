@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from proxy.cli.fields import fields, summary
-from proxy.cli.render import literal
+from proxy.cli.render import LISTS, literal
 from proxy.context.stages import BUILT_IN
 from proxy.metrics import Metrics
-from proxy.settings import Section, Settings, Upstream
+from proxy.settings import Key, Section, Settings, Upstream
 from proxy.web import app as web
 
 NAMES = ("settings", "stages", "metrics", "commands", "routes")
@@ -32,7 +32,7 @@ def table(name: str, commands: Any) -> str:
 def _settings() -> Iterator[str]:
     yield from _head("Key", "Default", "What it does")
     for told in fields(Settings):
-        if told.name != "upstreams" and not isinstance(told.default, Section):
+        if told.name not in LISTS and not isinstance(told.default, Section):
             yield _row(f"`{told.name}`", f"`{_short(told.default)}`", told.text)
     for told in fields(Settings):
         if isinstance(told.default, Section):
@@ -41,6 +41,8 @@ def _settings() -> Iterator[str]:
     for told in fields(Upstream):
         default = "required" if told.required else f"`{_short(told.default)}`"
         yield _row(f"`upstreams.NAME.{told.name}`", default, told.text)
+    for told in fields(Key):
+        yield _row(f"`keys[].{told.name}`", "required", told.text)
 
 
 def _stages() -> Iterator[str]:

@@ -5,7 +5,7 @@ import tomllib
 import pytest
 from pydantic import SecretStr
 
-from proxy.cli.render import defaults, in_force, literal
+from proxy.cli.render import LISTS, defaults, in_force, literal
 from proxy.settings import Settings, shipped
 
 
@@ -16,17 +16,23 @@ def test_default_toml_is_what_the_code_says() -> None:
 def test_default_toml_equals_the_defaults() -> None:
     tree = tomllib.loads(defaults())
     assert Settings.model_validate(tree) == Settings()
-    assert set(tree) == set(Settings.model_fields) - {"upstreams"}
+    assert set(tree) == set(Settings.model_fields) - LISTS
     for name, section in tree.items():
         if isinstance(section, dict):
             assert set(section) == set(type(getattr(Settings(), name)).model_fields)
 
 
 def test_the_example_of_an_upstream_is_toml_once_it_is_uncommented() -> None:
-    example = defaults().partition("# [upstreams.main]\n")[2]
+    example = defaults().partition("# [upstreams.main]\n")[2].partition("\n\n")[0]
     text = "[upstreams.main]\n" + "\n".join(line.removeprefix("# ") for line in example.splitlines())
     settings = Settings.model_validate(tomllib.loads(text))
     assert settings.upstreams["main"].base_url == "https://api.openai.com/v1"
+
+
+def test_the_example_of_a_key_is_toml_once_it_is_uncommented() -> None:
+    example = defaults().partition("# [[keys]]\n")[2]
+    text = "[[keys]]\n" + "\n".join(line.removeprefix("# ") for line in example.splitlines())
+    assert Settings.model_validate(tomllib.loads(text)).keys[0].plane == "data"
 
 
 def test_what_is_in_force_is_toml_that_gives_the_same_settings() -> None:
@@ -47,11 +53,14 @@ def test_secrets_are_stars() -> None:
             "db": "postgresql://me:canary@h/x",
             "identity": {"salt": "canary"},
             "upstreams": {"a": {"base_url": "demo", "proxy": "http://me:canary@h"}},
+            "keys": [{"name": "k", "sha256": "ab" * 32, "tenant": "t", "plane": "read"}],
         }
     )
     text = in_force(settings)
     assert "canary" not in text
-    assert text.count("***") == 3
+    assert "abab" not in text
+    assert text.count("***") == 4
+    assert tomllib.loads(text)["keys"][0]["plane"] == "read"
 
 
 @pytest.mark.parametrize(

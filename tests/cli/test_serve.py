@@ -112,6 +112,19 @@ def test_an_address_that_others_can_reach_is_refused_without_keys(host: str) -> 
         listen(host, 0)
 
 
+def test_with_keys_any_address_may_be_listened_on() -> None:
+    with listen("0.0.0.0", 0, keyed=True) as listener:
+        assert listener.getsockname()[0] == "0.0.0.0"
+
+
+def test_a_start_that_others_could_reach_without_keys_ends_with_2_and_what_to_do(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "proxy.cli.main", "serve", "--host", "0.0.0.0", "--db", str(tmp_path / "a")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 2
+    assert "context-proxy key" in done.stderr
+    assert not (tmp_path / "a").exists()
+
+
 def test_a_name_that_is_none_is_refused() -> None:
     with pytest.raises(ConfigError, match="address or name"):
         listen("not a name", 0)

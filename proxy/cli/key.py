@@ -1,0 +1,55 @@
+"""`context-proxy key`: makes a key and prints the entry that lets it in.
+
+The key is 256 random bits and is shown once. What is kept, its SHA-256, opens nothing: no key can be found from it,
+which is why a plain hash is enough here and would not be for a password that a person chose.
+"""
+
+from __future__ import annotations
+
+import secrets
+from hashlib import sha256
+from typing import Annotated
+
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+
+from proxy.cli.render import literal
+from proxy.errors import ConfigError
+from proxy.sections import Key
+
+MARK = "cp-"
+"""What keys of ours begin with, so that one that has got lost somewhere can be searched for."""
+
+
+def key(
+    plane: Annotated[str, typer.Option(help="What it opens: data, admin, read or metrics.")] = "data",
+    tenant: Annotated[str, typer.Option(help="Whose sessions; * for everybody's (not with data).")] = "default",
+    name: Annotated[str, typer.Option(help="What it is called in logs; empty: after tenant and plane.")] = "",
+) -> None:
+    """Make a key: the key itself on stderr, its entry for the config file on stdout."""
+    made = MARK + secrets.token_urlsafe(32)
+    typer.echo(entry(made, name, tenant, plane))
+    # Apart from the entry, so that `context-proxy key >>config.toml` writes the key itself nowhere.
+    console = Console(stderr=True)
+    console.print("\nThe key, shown only now; clients send it as x-context-key:")
+    console.print(made, soft_wrap=True, highlight=False, markup=False)
+
+
+def entry(made: str, name: str, tenant: str, plane: str) -> str:
+    """The `[[keys]]` entry of a key. Raises ConfigError where it could not be used."""
+    everybody = "everybody" if tenant == "*" else tenant
+    tree = {
+        "name": name or f"{everybody}-{plane}-{secrets.token_hex(3)}",
+        "sha256": sha256(made.encode()).hexdigest(),
+        "tenant": tenant,
+        "plane": plane,
+    }
+    try:
+        checked = Key.model_validate(tree)
+    except ValidationError as error:
+        first = error.errors()[0]
+        wrong = str(first["loc"][0]) if first["loc"] else "tenant"
+        allowed = first["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+        raise ConfigError(wrong, tree[wrong], allowed, source=f"--{wrong}") from None
+    return "\n".join(["[[keys]]", *(f"{field} = {literal(getattr(checked, field))}" for field in Key.model_fields)])

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import tomllib
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from proxy.cli.key import entry
+from proxy.cli.main import app
+from proxy.errors import ConfigError
+from proxy.sections import Key
+from proxy.settings import load
+
+
+def test_the_entry_fits_the_key_that_was_shown(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["key", "--plane", "admin", "--tenant", "acme"])
+    assert done.exit_code == 0
+    (shown,) = [line for line in done.stderr.splitlines() if line.startswith("cp-")]
+    assert shown not in done.stdout, "what is written to the config file opens nothing"
+    file = tmp_path / "config.toml"
+    file.write_text(done.stdout)
+    (key,) = load(file).keys
+    assert (key.plane, key.tenant, key.sha256) == ("admin", "acme", sha256(shown.encode()).hexdigest())
+
+
+def test_two_keys_are_two_keys() -> None:
+    made = [CliRunner().invoke(app, ["key"]).stderr.split()[-1] for _ in range(2)]
+    assert made[0] != made[1]
+    assert all(len(one) > 40 for one in made)
+
+
+@pytest.mark.parametrize(
+    ("name", "tenant", "plane", "told"),
+    [
+        ("a b", "t", "data", "--name"),
+        ("", "", "data", "--tenant"),
+        ("", "*", "data", "one tenant"),
+        ("", "t", "x", "--plane"),
+    ],
+)
+def test_what_could_not_be_used_is_refused(name: str, tenant: str, plane: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        entry("cp-key", name, tenant, plane)
+
+
+def test_a_key_may_see_everybody() -> None:
+    (made,) = tomllib.loads(entry("cp-key", "", "*", "read"))["keys"]
+    assert Key.model_validate(made).tenant == "*"
+    assert made["name"].startswith("everybody-read-")
