@@ -75,6 +75,9 @@ def look(
     now: float = 0.0,
     strategy: str = "openai",
     strategies: Sequence[str] | None = None,
+    offered: frozenset[str] = frozenset(),
+    guarded: Sequence[int] = (),
+    toll: int = 0,
     **more: Any,
 ) -> View:
     """The View of a conversation."""
@@ -90,4 +93,7 @@ def look(
         WEIGH,
         strategy,
         strategies or [strategy] * len(keys),
+        offered=offered,
+        guarded=frozenset(keys[n] for n in guarded),
+        toll=toll,
     )

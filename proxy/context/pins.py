@@ -24,9 +24,11 @@ def marked(message: Message) -> bool:
 
 
 def pinned(view: View, index: int) -> bool:
-    """Whether messages[index] is pinned. A system message shares its neighbour's key, and stays in any case. Tool
-    output in a user message is nobody's word."""
+    """Whether messages[index] is pinned, or guarded for now. A system message shares its neighbour's key, and stays in
+    any case. Tool output in a user message is nobody's word."""
     message = view.messages[index]
-    if view.pins and not message.is_system and view.keys[index] in view.pins:
-        return True
+    if (view.pins or view.guarded) and not message.is_system:
+        k = view.keys[index]
+        if k in view.pins or k in view.guarded:
+            return True
     return not view.is_result[index] and marked(message)

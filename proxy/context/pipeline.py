@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from proxy.chat import key
 from proxy.chat.group import Group, Step
@@ -40,6 +41,11 @@ def rewrite(
     relevance: Mapping[bytes, float] | None = None,
     frozen: bool = False,
     options: Mapping[str, str] | None = None,
+    offered: frozenset[str] = frozenset(),
+    guarded: frozenset[bytes] = frozenset(),
+    toll: int = 0,
+    scratchpad: str = "",
+    memos: Sequence[Any] = (),
 ) -> Plan:
     """Plan one request.
 
@@ -47,13 +53,18 @@ def rewrite(
     strategy: the wire format of the upstream that it goes to; strategies: the one that each message was made for.
     times: when each was first seen. options: what the request asks for by x-context-* headers. found: what a search of
     the store has brought up. relevance: of messages to the task, by form.
-    frozen: make no new edits (the store cannot take them). Raises nothing on purpose: a plan that breaks a rule comes
+    frozen: make no new edits (the store cannot take them). offered: names of the proxy's tools that the model has, or
+    will have where the plan makes a first edit; that costs `toll` tokens in the head then. guarded: chain keys of
+    messages that stay as they are. scratchpad: the session's. memos: those that fit the last user message. Raises nothing on purpose: a plan that breaks a rule comes
     back as `refused`, and the original goes out.
     """
     keys = key.chain("", request.messages) if keys is None else keys
     policy = for_model(policy, model)
     strategies, times = strategies or [strategy] * len(keys), times or [now] * len(keys)
-    more = (policy, model, now, weigh, strategy, strategies, times, found, relevance, options)
+    more = (
+        policy, model, now, weigh, strategy, strategies, times, found, relevance, options, offered, guarded, toll,
+        scratchpad, memos,
+    )  # fmt: skip
     seen = view.build(request, keys, session, *more)
     if over := _over(seen, policy):
         session = replace(session, edits={k: e for k, e in session.edits.items() if k not in over})
@@ -318,7 +329,7 @@ def _plan(
         keys=seen.keys,
         before=seen.head + sum(seen.whole),
         after=seen.head + sum(made.sizes) + added,
-        predicted=_predicted(seen, session, made, now),
+        predicted=_predicted(seen, session, made, now, moved=bool(seen.toll and cuts(edits))),
         asked=asked and any(i.source == "ask" for _, i in placed),
     )
 
@@ -329,15 +340,17 @@ def _asks(stage: object, seen: View) -> Iterable[Ask]:
     return asks(seen) if asks is not None else ()
 
 
-def _predicted(seen: View, session: Session, made: Rendering, now: float) -> int:
-    """Tokens that the provider's cache should serve of what goes out now."""
+def _predicted(seen: View, session: Session, made: Rendering, now: float, *, moved: bool) -> int:
+    """Tokens that the provider's cache should serve of what goes out now. moved: tool definitions come into the head
+    with it."""
     if not session.sent:
         return min(seen.cached, seen.head + sum(made.sizes))
     if session.sent_at is None or now - session.sent_at > seen.model.ttl_s or seen.model.cache == "none":
         return 0
     same = found = seen.head
     matched = 0
-    for mine, theirs, size, out in zip(made.marks, session.sent, made.sizes, made.outs, strict=False):
+    sent = () if moved else session.sent
+    for mine, theirs, size, out in zip(made.marks, sent, made.sizes, made.outs, strict=False):
         if mine != theirs:
             break
         matched += 1

@@ -145,6 +145,9 @@ class View:
     budget: the most tokens the prompt should have, None where no limit is known. strategies: for which wire format each
     message was made; strategy: which one it goes to now. is_result: tool results, and user messages that are really
     tool output. literal: edits are made anew with every request.
+    offered: names of the proxy's tools that the model has in this request. guarded: chain keys of messages that no
+    stage may edit. toll: tokens of tool definitions that come into the head with the first edit, and move all of it.
+    scratchpad: the session's. memos: those that fit the last user message.
     now: seconds. times: when each message was first seen, in seconds. state, answers, said, pins: as `Session` has
     them. found: what a search of the store has brought up for this request. relevance: how near messages are to
     the current task, 0 to 1, by form, where somebody knows better than by their words.
@@ -179,6 +182,11 @@ class View:
     """What the request asks for by its x-context-* headers: values by the rest of the name, in small letters."""
     found: Sequence[Found] = ()
     relevance: Mapping[bytes, float] = field(default_factory=dict)
+    offered: frozenset[str] = frozenset()
+    guarded: frozenset[bytes] = frozenset()
+    toll: int = 0
+    scratchpad: str = ""
+    memos: Sequence[Any] = ()
     _made: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
 
     def once(self, name: object, make: Callable[[], T]) -> T:
@@ -197,8 +205,11 @@ class View:
         """For each message: the cached tokens that are still served when it is edited.
 
         All in front of it where any prefix is found; where a cache ends at explicit breakpoints, only what ends
-        with a message that the client has marked (OpenAI's and Anthropic's caching pages).
+        with a message that the client has marked (OpenAI's and Anthropic's caching pages). Nothing but the head where
+        tool definitions come with the edit.
         """
+        if self.toll:
+            return [min(self.cached, self.head)] * len(self.messages)
         at = found = self.head
         fronts = []
         for message, size in zip(self.messages, self.tokens, strict=True):

@@ -18,6 +18,10 @@ ScheduleName = Literal["always", "over_budget", "when_it_pays"]
 Mode = Literal["rewrite", "observe", "passthrough"]
 AskWhen = Literal["always", "when_needed", "never"]
 StatePlace = Literal["system", "tail"]
+Offer = Literal["first_request", "first_edit", "never"]
+
+TOOLS = ("recall", "query_db", "describe_db", "manage_scratchpad", "save_memo", "retrieve_memos")
+"""The tools that the proxy runs, by name, in the order in which they are offered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,10 @@ class Policy:
     """Text in place of our own history guidelines; empty: ours."""
     observation: re.Pattern[str] | None = None
     """User messages that match are really tool output."""
+    tools: tuple[str, ...] = ()
+    """Which of the proxy's own tools the model is offered, where the client sent tools itself."""
+    offer: Offer = "never"
+    """From when on they are offered: a thread's first request, its first edit, or never."""
 
     def window_of(self, model: Model) -> int | None:
         """The model's window as this policy sees it: a figure of its own (`[models."NAME".POLICY]`), else the model's,
@@ -63,6 +71,7 @@ class Policy:
         return self.schedule == "always"
 
 
+_TOOL_KEYS = ("enabled", "offer")
 _CHOICES: dict[str, tuple[str, ...]] = {
     "schedule": get_args(ScheduleName),
     "mode": get_args(Mode),
@@ -79,10 +88,13 @@ def read_policy(
     source: str = "",
 ) -> Policy:
     """The policy in a parsed TOML file. ConfigError names the key, the value and what is allowed."""
-    known = {f.name for f in fields(Policy)}
+    known = {f.name for f in fields(Policy)} - {"offer"}  # the table `tools` has it
     values: dict[str, Any] = {}
     for key, given in table.items():
         value = given
+        if key == "tools":
+            values["tools"], values["offer"] = _tools(value, source)
+            continue
         if key not in known:
             raise ConfigError(key, value, "one of " + ", ".join(sorted(known)), source=source)
         if key in _CHOICES and value not in _CHOICES[key]:
@@ -107,6 +119,23 @@ def read_policy(
     if "name" not in values:
         raise ConfigError("name", None, "the policy's name", source=source)
     return Policy(**values)
+
+
+def _tools(table: Any, source: str) -> tuple[tuple[str, ...], Offer]:
+    """(the names, when they are offered) of a policy file's table `[tools]`."""
+    if not isinstance(table, Mapping):
+        raise ConfigError("tools", table, "a table [tools] with enabled and offer", source=source)
+    for key in table:
+        if key not in _TOOL_KEYS:
+            raise ConfigError(f"tools.{key}", table[key], "one of " + ", ".join(_TOOL_KEYS), source=source)
+    names = table.get("enabled", [])
+    if not isinstance(names, list | tuple) or any(name not in TOOLS for name in names):
+        raise ConfigError("tools.enabled", names, "some of " + ", ".join(TOOLS), source=source)
+    offer = table.get("offer", "first_request")
+    if offer not in get_args(Offer):
+        raise ConfigError("tools.offer", offer, "one of " + ", ".join(get_args(Offer)), source=source)
+    # In one order, whatever the file's: the definitions stand in the prompt, byte for byte.
+    return tuple(name for name in TOOLS if name in names), offer
 
 
 def compile_patterns(patterns: Any, *, source: str = "") -> re.Pattern[str] | None:

@@ -35,7 +35,8 @@ def when_it_pays(view: View, proposals: Sequence[Proposal], rent: float = 1.0, p
     token that it saves and each request since it could have been saved. Of the batches whose rent, times `rent`, has
     reached their price, the one with the most left over is taken. A price of nothing or less (a cold cache, a prefix
     that the client moved) is always paid. payback: how long the savings may take to bring the price in again, as a
-    share of the requests so far; 0: not asked. Riders go along behind the first edit of a batch and count for nothing.
+    share of the requests so far; 0: not asked. Tool definitions that come with the first edit are part of its price,
+    and so is the head that they move. Riders go along behind the first edit of a batch and count for nothing.
     """
     w, r = view.model.w, view.model.r
     total = view.total
@@ -52,7 +53,7 @@ def when_it_pays(view: View, proposals: Sequence[Proposal], rent: float = 1.0, p
         saving += gain
         paid += r * gain * (now - view.requests[proposal.since])
         cached = fronts[proposal.index]
-        price = w * (total - saving - cached) + r * cached - keep
+        price = w * (total + view.toll - saving - cached) + r * cached - keep
         left = rent * paid - price
         if saving > 0 and left >= 0 and left > most and (payback == 0 or payback * now * r * saving >= price):
             best, most = n, left

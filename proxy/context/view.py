@@ -6,6 +6,7 @@ This is where a request and what is remembered of its thread meet; everything af
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from proxy.chat import group, key
 from proxy.chat.message import Message, Request
@@ -31,6 +32,11 @@ def build(
     found: Sequence[Found] = (),
     relevance: Mapping[bytes, float] | None = None,
     options: Mapping[str, str] | None = None,
+    offered: frozenset[str] = frozenset(),
+    guarded: frozenset[bytes] = frozenset(),
+    toll: int = 0,
+    scratchpad: str = "",
+    memos: Sequence[Any] = (),
 ) -> View:
     """The View of a request. Literal policies begin from the client's own history, all others from their old edits."""
     messages = request.messages
@@ -70,6 +76,11 @@ def build(
         options=options or {},
         found=found,
         relevance=relevance or {},
+        offered=offered,
+        guarded=guarded,
+        toll=toll,
+        scratchpad=scratchpad,
+        memos=memos,
     )
 
 

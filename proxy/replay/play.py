@@ -163,6 +163,7 @@ class _Player:
             plan = rewrite(
                 request, self.session, policy, self.match.model, now,
                 weigh=table.weigh, keys=table.keys[:position], times=table.times[:position],
+                offered=frozenset(policy.tools) if request.tools and policy.offer != "never" else frozenset(),
             )  # fmt: skip
         except Exception as problem:  # noqa: BLE001  # as the server does: counted, and the history goes out as it is
             tally.failed += 1

@@ -73,3 +73,20 @@ def test_e7_a_system_message_behind_a_pinned_one_is_no_matter() -> None:
     talk = [user("[pin] a"), system("late"), assistant("b"), user("c")]
     plan = rewrite(request(talk), Session(), load("hierarchical"), Model(), 0.0, weigh=WEIGH)
     assert plan.messages is None
+
+
+@pytest.mark.parametrize("name", ["rolling", "thrifty/over_budget", "hierarchical", "importance", "progressive"])
+def test_what_is_guarded_stays_as_it_came_whatever_the_policy(name: str) -> None:
+    """Results of the proxy's own tools, while the model works on what it asked them for."""
+    values = [user("go"), *(m for n in range(30) for m in (assistant(None, f"c{n}"), result(f"c{n}", "word " * 2000)))]
+    asked = request([*values, user("on")])
+    keys = key.chain("", asked.messages)
+    model = Model("m", window=40_000)
+
+    def sent(guarded: frozenset[bytes]) -> bytes:
+        plan = rewrite(asked, Session(), load(name), model, 0.0, weigh=WEIGH, keys=keys, guarded=guarded)
+        assert plan.refused is None
+        return b"".join(plan.messages or ())
+
+    assert asked.messages[4].raw not in sent(frozenset())
+    assert asked.messages[4].raw in sent(frozenset({keys[4]}))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.context.policy import Policy, compile_patterns, read_policy, with_schedule
+from proxy.context.policy import TOOLS, Policy, compile_patterns, read_policy, with_schedule
 from proxy.context.prices import Model, find_model, read_models
 from proxy.context.ranking.importance import Weights
 from proxy.context.stages import BUILT_IN
@@ -165,3 +165,21 @@ def test_observation_patterns_are_alternatives() -> None:
     assert pattern is not None
     assert [bool(pattern.search(t)) for t in ("OBS: x", "x OBS", "xb", "x")] == [True, False, True, False]
     assert compile_patterns([]) is None
+
+
+def test_a_policy_says_which_tools_it_offers_and_from_when_on() -> None:
+    assert (load("rolling").tools, load("rolling").offer) == (TOOLS, "first_request")
+    assert (load("thrifty").tools, load("thrifty").offer) == (("recall",), "first_request")
+    for name in ("passthrough", "observe"):
+        assert (load(name).tools, load(name).offer) == ((), "never")
+    made = read_policy({"name": "mine", "tools": {"enabled": ["query_db", "recall"], "offer": "first_edit"}}, BUILT_IN)
+    assert (made.tools, made.offer) == (("recall", "query_db"), "first_edit"), "in the proxy's order, not the file's"
+    assert read_policy({"name": "mine", "tools": {"enabled": ["recall"]}}, BUILT_IN).offer == "first_request"
+
+
+@pytest.mark.parametrize(
+    "tools", ["recall", ["recall"], {"enabled": "recall"}, {"enabled": ["bash"]}, {"offer": "later"}, {"use": 1}]
+)
+def test_what_is_no_table_of_tools_is_refused(tools: Any) -> None:
+    assert refused(tools=tools).key.startswith("tools")
+    assert refused(offer="never").key == "offer"

@@ -22,12 +22,12 @@ def talk(rounds: int, size: int = 996) -> list[Json]:
     return made
 
 
-def seen(values: list[Json], *, warm: bool = True) -> View:
+def seen(values: list[Json], *, warm: bool = True, toll: int = 0) -> View:
     """The view in which all but the last round is in the provider's cache."""
     if not warm:
         return look(values)
     marks = tuple(mark(m, None) for m in messages(*values[:-2]))
-    return look(values, session=Session(sent=marks, sent_at=0.0), now=1.0)
+    return look(values, session=Session(sent=marks, sent_at=0.0), now=1.0, toll=toll)
 
 
 def shorten(index: int, after: int, since: int = SINCE) -> Proposal:
@@ -98,6 +98,15 @@ def test_an_edit_is_made_in_the_round_in_which_its_rent_has_reached_its_price() 
     assert when_it_pays(seen(talk(4, 700)), [proposal]) == []
     # Half the price is enough where that is asked for: 2 * 70 >= 80.65.
     assert when_it_pays(seen(talk(3, 700)), [proposal], rent=2) == [proposal]
+
+
+def test_tools_that_come_with_the_first_edit_are_part_of_its_price() -> None:
+    # As above with 2004: keep 375.55, rent 200. Nothing is served any more: 1.25 * (295 + 80) = 468.75: 93.2.
+    proposal = shorten(2, 4)
+    assert when_it_pays(seen(talk(3, 2000), toll=80), [proposal]) == [proposal]
+    # 1.25 * (295 + 164) = 573.75: 198.2, and a token more is 199.45, two 200.7.
+    assert when_it_pays(seen(talk(3, 2000), toll=165), [proposal]) == [proposal]
+    assert when_it_pays(seen(talk(3, 2000), toll=166), [proposal]) == []
 
 
 def test_a_cold_cache_makes_every_edit_free() -> None:

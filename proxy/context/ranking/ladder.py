@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from proxy.chat.group import Step
+from proxy.chat.key import public_id
 from proxy.context.plan import Action, Ask, Proposal, View
 from proxy.context.ranking.levels import Block, Layout, Level
 from proxy.context.view import edited_size
@@ -58,6 +59,7 @@ class Ladder:
         self.changes: dict[int, Change] = {}
         self.asks: list[Ask] = []
         self.folded: set[Block] = set()
+        self.recalls = "recall" in view.offered
         self._no_results = not any(m.is_result for m in view.messages)
         self.used = [0, 0, 0, 0]
         self._step_of: list[int] = []
@@ -108,7 +110,8 @@ class Ladder:
         for n in range(step.start, step.end):
             if self._editable(n) and n not in self.changes:
                 message = self.view.messages[n]
-                text = message.derive(lambda _, n=n: extracts.of_result(self.view, step, n), "extract")  # type: ignore[misc]  # a bound value
+                made = ("extract", self.recalls)
+                text = message.derive(lambda _, n=n: extracts.of_result(self.view, step, n), made)  # type: ignore[misc]  # a bound value
                 self._write(n, text, reason, step.end - 1)
 
     def drop(self, i: int, reason: str) -> None:
@@ -171,7 +174,8 @@ class Ladder:
             if self.layout.fixed[i]:
                 continue
             if len(message.text) > limit + 40 and message.shape in ("string", "parts"):
-                text = message.derive(lambda m: extracts.shortened(m.text, limit), ("told", limit))
+                name = public_id(self.view.keys[step.start]) if self.recalls else ""
+                text = message.derive(lambda m, k=name: extracts.shortened(m.text, limit, k), ("told", limit, name))
                 self._write(step.start, text, reason, self.view.groups[group].end - 1)
             self._move(i, Level.SESSION)
 

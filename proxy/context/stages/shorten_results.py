@@ -173,8 +173,10 @@ class _Batch:
             self._made = Writer(facts.Standing(self._view), self._keep)
         view = self._view
         message = view.messages[n]
-        wanted = self._referred.get(public_id(view.keys[n]).encode(), ())
-        return self._made.write(message, facts.of(message, view.edit(n)), wanted, is_view=is_view)
+        name = public_id(view.keys[n])
+        wanted = self._referred.get(name.encode(), ())
+        held = facts.of(message, view.edit(n))
+        return self._made.write(message, held, wanted, is_view=is_view, name=name if "recall" in view.offered else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,9 @@ from proxy.context.plan import Proposal, View
 from proxy.context.stage import When
 
 HINT = "... [TRUNCATED. Use query_db(sql=\"SELECT content FROM messages WHERE id='<ID>'\") to see full output]"
+"""The source's, word for word."""
+RECALL = '... [TRUNCATED. <MISSING> characters are missing; recall("<ID>") has all]'
+MISSING = "... [TRUNCATED. <MISSING> characters are missing]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,12 @@ class TruncateResults:
     head: float = 0.2
     """Share of the kept characters that comes from the beginning; the rest is from the end."""
     hint: str = HINT
-    """What stands after the kept text; <ID> is the message's id, <MISSING> how many characters are left out."""
+    """What stands after the kept text where the model has the tool query_db; <ID> is the message's id, <MISSING> how
+    many characters are left out."""
+    recall_hint: str = RECALL
+    """The same where it has recall alone."""
+    bare_hint: str = MISSING
+    """The same where it has neither."""
     when: ClassVar[When] = "schedule"
 
     def __call__(self, view: View) -> Iterable[Proposal]:
@@ -43,6 +51,7 @@ class TruncateResults:
         results = [n for n, is_result in enumerate(view.is_result) if is_result]
         active = [n for n in results if n >= view.active]
         recent = set(active[-self.recent :] if self.recent else ())
+        hint = self.hint_for(view.offered)
         # A group has been inactive since the next one began.
         ended = {n: after.start for group, after in pairwise(view.groups) for n in range(group.start, group.end)}
         for at, n in enumerate(results):
@@ -58,16 +67,20 @@ class TruncateResults:
                 continue
             # Literal policies come here with every request: what a result is cut to is made once a limit.
             name = public_id(view.keys[n])
-            text, after = message.derive(partial(self._cut, limit, name), (self, limit, name))
+            text, after = message.derive(partial(self._cut, limit, name, hint), (self, limit, name, hint))
             reason = f"{tier}: {len(message.text)} characters cut to {limit}"
             yield Proposal(n, "text", "truncate_results", reason, after, text, since)
 
-    def _cut(self, limit: int, name: str, message: Message) -> tuple[str, int]:
-        text = self.cut(message.text, limit, name)
+    def hint_for(self, offered: frozenset[str]) -> str:
+        """The hint for a model that has these tools of ours."""
+        return self.hint if "query_db" in offered else self.recall_hint if "recall" in offered else self.bare_hint
+
+    def _cut(self, limit: int, name: str, hint: str, message: Message) -> tuple[str, int]:
+        text = self.cut(message.text, limit, name, hint)
         return text, PER_MESSAGE + estimate(text)
 
-    def cut(self, text: str, limit: int, message_id: str) -> str:
+    def cut(self, text: str, limit: int, message_id: str, hint: str) -> str:
         """`limit` characters of the text, from both ends, and the hint, which does not count against the limit."""
         head = int(limit * self.head)
-        hint = self.hint.replace("<ID>", message_id).replace("<MISSING>", str(len(text) - limit))
+        hint = hint.replace("<ID>", message_id).replace("<MISSING>", str(len(text) - limit))
         return f"{text[:head]}\n[...]\n{text[len(text) - (limit - head) :]}\n{hint}"

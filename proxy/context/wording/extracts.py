@@ -15,6 +15,7 @@ from proxy.chat.group import Step
 from proxy.chat.key import public_id
 from proxy.context.evidence import facts
 from proxy.context.plan import Ask, View
+from proxy.context.wording.stub import recalling
 
 PROMPT = (
     "Summarize the following conversation, preserving: key decisions, action items, errors encountered, and current "
@@ -90,7 +91,9 @@ def of_result(view: View, step: Step, index: int) -> str:
     message = view.messages[index]
     first = _first(message.text, FIRST)
     errors = errors_of(message.text, without=first)
-    rows = [f"[extract of message {public_id(view.keys[index])}, {len(message.text)} characters]"]
+    name = public_id(view.keys[index])
+    whole = f"; {recalling(name)} has all" if "recall" in view.offered else ""
+    rows = [f"[extract of message {name}, {len(message.text)} characters{whole}]"]
     if first:
         rows.append(first)
     rows += errors
@@ -137,12 +140,13 @@ def answered(view: View, steps: Sequence[Step], answer: str, limit: int) -> str:
     return cut(f"{head(view, steps)}\n{answer.strip()}", limit)
 
 
-def shortened(text: str, limit: int) -> str:
-    """The beginning of a text, and how much is missing."""
+def shortened(text: str, limit: int, name: str = "") -> str:
+    """The beginning of a text, and how much is missing; name: the id by which the model can have all of it again."""
     if len(text) <= limit:
         return text
     kept = text[:limit].rsplit(" ", 1)[0].rstrip() or text[:limit]
-    return f"{kept}\n[... {len(text) - len(kept)} characters left out]"
+    whole = f"; {recalling(name)} has all" if name else ""
+    return f"{kept}\n[... {len(text) - len(kept)} characters left out{whole}]"
 
 
 def ask(view: View, steps: Sequence[Step], longest: int, keep: int) -> Ask:

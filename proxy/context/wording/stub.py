@@ -60,16 +60,18 @@ class Writer:
         self._standing = standing
         self._keep = keep
 
-    def write(self, message: Message, held: Held, referred: Sequence[tuple[int, int]] = (), *, is_view: bool) -> str:
+    def write(
+        self, message: Message, held: Held, referred: Sequence[tuple[int, int]] = (), *, is_view: bool, name: str = ""
+    ) -> str:
         """The stub of one result. held: what it holds now. referred: (start, end) of lines that a later result
-        refers to and that stay. is_view: it shows a file or page that may be edited later."""
+        refers to and that stay. is_view: it shows a file or page that may be edited later. name: see `render`."""
         lines = message.text.splitlines()
         bare = [facts.bare(line) for line in lines]
         kept = self._fixed(lines, bare, held, is_view=is_view)
         for start, end in referred:
             kept.update(range(start, min(end, len(lines))))
         names = self._loose(message, lines, held, kept)
-        text = render(message.text, lines, kept, names)
+        text = render(message.text, lines, kept, names, name)
         self._standing.remove(held)
         self._standing.add(facts.held(text))
         return text
@@ -110,8 +112,9 @@ class Writer:
         return loose
 
 
-def render(text: str, lines: Sequence[str], kept: set[int], names: Sequence[str]) -> str:
-    """The kept lines in their order, a mark where lines are missing, the names, and in front how much there was."""
+def render(text: str, lines: Sequence[str], kept: set[int], names: Sequence[str], name: str = "") -> str:
+    """The kept lines in their order, a mark where lines are missing, the names, and in front how much there was. name:
+    the id by which the model can have all of it again; empty where it cannot."""
     out: list[str] = []
     gap = 0
     for n, line in enumerate(lines):
@@ -127,4 +130,10 @@ def render(text: str, lines: Sequence[str], kept: set[int], names: Sequence[str]
     if names:
         out.append("[also there: " + " ".join(names) + "]")
     body = "\n".join(out)
-    return f"[shortened: {len(body)} of {len(text)} characters]\n{body}"
+    whole = f"; {recalling(name)} has all" if name else ""
+    return f"[shortened: {len(body)} of {len(text)} characters{whole}]\n{body}"
+
+
+def recalling(name: str) -> str:
+    """How the model calls for a message by its id."""
+    return f'recall("{name}")'

@@ -12,7 +12,7 @@ from proxy.chat.key import public_id
 from proxy.context.plan import Edit, Proposal, View
 from proxy.context.policy import Policy
 from proxy.context.session import Session
-from proxy.context.stages.truncate_results import TruncateResults
+from proxy.context.stages.truncate_results import HINT, TruncateResults
 from tests.conversations import Json, assistant, look, result, user
 
 LITERAL = Policy("p", schedule="always")
@@ -33,7 +33,7 @@ def kept(proposal: Proposal) -> int:
     """Characters of the result that are left."""
     head, _, rest = (proposal.text or "").partition("\n[...]\n")
     tail, _, hint = rest.rpartition("\n")
-    assert "query_db" in hint
+    assert "TRUNCATED" in hint
     return len(head) + len(tail)
 
 
@@ -55,7 +55,7 @@ def test_a_result_at_its_limit_stays_and_one_over_it_is_cut(limit: int) -> None:
 
 
 def test_a_fifth_of_what_is_kept_is_from_the_head_and_the_rest_from_the_tail() -> None:
-    view = look([user("a"), *rounds(1), user("b")], policy=LITERAL)
+    view = look([user("a"), *rounds(1), user("b")], policy=LITERAL, offered=frozenset({"query_db"}))
     text = cuts(view)[2].text or ""
     hint = (
         "... [TRUNCATED. Use query_db(sql=\"SELECT content FROM messages WHERE id='"
@@ -65,8 +65,21 @@ def test_a_fifth_of_what_is_kept_is_from_the_head_and_the_rest_from_the_tail() -
 
 
 def test_the_hint_names_the_message_and_how_much_is_missing() -> None:
-    stage = TruncateResults(hint="<MISSING> left out of <ID>", inactive_chars=100, head=0.5)
-    assert stage.cut("a" * 80 + "b" * 80, 100, "abc") == f"{'a' * 50}\n[...]\n{'b' * 50}\n60 left out of abc"
+    text = TruncateResults(head=0.5).cut("a" * 80 + "b" * 80, 100, "abc", "<MISSING> left out of <ID>")
+    assert text == f"{'a' * 50}\n[...]\n{'b' * 50}\n60 left out of abc"
+
+
+def test_a7_a_hint_names_no_tool_that_the_model_does_not_have() -> None:
+    values = [user("a"), *rounds(1), user("b")]
+
+    def hint(*offered: str) -> str:
+        view = look(values, policy=LITERAL, offered=frozenset(offered))
+        return (cuts(view)[2].text or "").rpartition("\n")[2].replace(public_id(view.keys[2]), "<ID>")
+
+    missing = len(LONG) - 300
+    assert hint() == f"... [TRUNCATED. {missing} characters are missing]"
+    assert hint("recall", "save_memo") == f'... [TRUNCATED. {missing} characters are missing; recall("<ID>") has all]'
+    assert hint("recall", "query_db") == HINT
 
 
 @settings(deadline=None)
@@ -74,7 +87,7 @@ def test_the_hint_names_the_message_and_how_much_is_missing() -> None:
 def test_a_cut_keeps_exactly_its_limit_from_both_ends(text: str, limit: int, head: float) -> None:
     if len(text) > limit:
         first = int(limit * head)
-        made = TruncateResults(head=head, hint="!").cut(text, limit, "id")
+        made = TruncateResults(head=head).cut(text, limit, "id", "!")
         last = text[len(text) - (limit - first) :]
         assert made == text[:first] + "\n[...]\n" + last + "\n!"
         assert len(made) == limit + len("\n[...]\n") + len("\n!")

@@ -47,6 +47,14 @@ def test_e4_an_extract_says_of_which_message_it_is_and_how_long_that_was() -> No
     ]
 
 
+def test_a7_an_extract_names_recall_where_the_model_has_it() -> None:
+    view = look([user("a"), call("pytest", 1), result("c1", LOG), user("b")], offered=frozenset({"recall"}))
+    name = public_id(view.keys[2])
+    first = extracts.of_result(view, view.steps[1], 2).splitlines()[0]
+    assert first == f'[extract of message {name}, {len(LOG)} characters; recall("{name}") has all]'
+    assert extracts.shortened("a b c d", 3, name) == f'a\n[... 6 characters left out; recall("{name}") has all]'
+
+
 @given(st.text(alphabet="ab/._ \n0123456789error:", max_size=400))
 def test_e4_extracts_are_honest(text: str) -> None:
     """Every identifier and every error line that is shown was there."""

@@ -28,6 +28,15 @@ def test_the_first_line_error_lines_and_gaps_stay_in_order() -> None:
     assert lines[1:] == ["Running the tests", "[... 60 lines]", "ValueError: no such thing", "[... 60 lines]"]
 
 
+def test_a7_the_id_to_recall_it_by_stands_there_where_the_model_can() -> None:
+    view = look([user("a"), assistant(None, "1"), result("1", "\n".join(FILLER)), assistant("b"), user("c")])
+    held = facts.of(view.messages[2], None)
+    bare = Writer(Standing(view), Keep()).write(view.messages[2], held, is_view=False)
+    named = Writer(Standing(view), Keep()).write(view.messages[2], held, is_view=False, name="abcdefghij")
+    assert named == bare.replace(" characters]", ' characters; recall("abcdefghij") has all]')
+    assert named != bare
+
+
 def test_names_that_stand_nowhere_else_are_listed_and_others_are_not() -> None:
     text = "\n".join(["found", *FILLER, "see src/one.py and src/two.py:7 there", *FILLER])
     assert stub(text).splitlines()[-1] == "[also there: src/one.py src/two.py:7]"
