@@ -1,0 +1,190 @@
+"""The request that upstream should see, made from the one that the client sent.
+
+What the proxy's own tools were asked and what they gave never reached the client, so its history lacks it. Here it is
+put back, byte for byte as upstream wrote it and got it, where the answer stands that came of it; and the definitions
+of the tools that are offered stand behind the client's own. Live requests and the rebuilding of past prompts use the
+same function, so both give the same bytes. Where the client has changed its history, nothing is put in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from proxy.chat import key, slices
+from proxy.chat.dialects.completions import Reader, read_message
+from proxy.chat.message import Message, Request
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What is hidden behind one answer of ours.
+
+    key: the answer's chain key, as the client has it. head: that of the end of the request that it answers. replaces:
+    the messages that stand in its place, as upstream saw them; the last is the answer itself. results: of our own
+    calls in it, where it also called the client's tools. calls: the ids of those. at: when it was stored, in seconds.
+    """
+
+    key: bytes
+    head: bytes
+    replaces: tuple[bytes, ...]
+    results: tuple[bytes, ...] = ()
+    calls: tuple[str, ...] = ()
+    at: float = 0.0
+
+
+class _Body(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A round as it is stored. The messages are JSON texts in JSON strings: their bytes stay what they were."""
+
+    replaces: list[str]
+    results: list[str] = []
+    calls: list[str] = []
+
+
+_BODY = msgspec.json.Decoder(_Body)
+
+
+def write_round(found: Round) -> bytes:
+    """The part of a round that is stored as JSON."""
+    replaces, results = ([raw.decode() for raw in raws] for raws in (found.replaces, found.results))
+    return msgspec.json.encode(_Body(replaces, results, list(found.calls)))
+
+
+def read_round(chain_key: bytes, head: bytes, body: bytes, at: float) -> Round:
+    """A stored round. ValueError where it cannot be read."""
+    found = _BODY.decode(body)
+    replaces, results = (tuple(raw.encode() for raw in raws) for raws in (found.replaces, found.results))
+    return Round(chain_key, head, replaces, results, tuple(found.calls), at)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Woven:
+    """A request with what was put into it. keys: one a message; the client's messages keep theirs. rounds: how many
+    were put back. hidden: when each message that the client does not have was made, by its key. tools: the definitions
+    that were added, b"" for none."""
+
+    request: Request
+    keys: Sequence[bytes]
+    rounds: int = 0
+    hidden: Mapping[bytes, float] = field(default_factory=dict)
+    tools: bytes = b""
+
+
+Rounds = Mapping[bytes, Sequence[Round]]
+"""By the head of the request that they answer."""
+
+
+def weave(
+    request: Request, keys: Sequence[bytes], rounds: Rounds, tools: bytes = b"", read: Reader = read_message
+) -> Woven:
+    """The request with its hidden rounds and with `tools` (definitions, with commas between) behind the client's own.
+
+    Where there is nothing to add, the request itself. Raises NotManaged where a stored message cannot be read.
+    """
+    found = matching(request, keys, rounds) if rounds else {}
+    if not found and not tools:
+        return Woven(request, keys)
+    new: dict[str, bytes] = {}
+    messages, names, hidden = request.messages, keys, dict[bytes, float]()
+    if found:
+        messages, names, hidden = _put_back(request.messages, keys, found, read)
+        new["messages"] = b"[" + b",".join([m.raw for m in messages]) + b"]"
+    if tools and request.tools is not None:
+        new["tools"] = request.tools[:-1] + b"," + tools + b"]"
+    body, spans = _replaced(request.body, request.spans, new)
+    made = replace(
+        request, body=body, spans=spans, messages=messages, tools=new.get("tools", request.tools), shared=0, rest=0
+    )
+    return Woven(made, names, len(found), hidden, tools if "tools" in new else b"")
+
+
+def with_tools(woven: Woven, tools: bytes) -> Woven:
+    """The same with definitions added, for a tool that is offered once the prompt has been planned."""
+    added = weave(woven.request, woven.keys, {}, tools)
+    return replace(woven, request=added.request, tools=added.tools)
+
+
+def matching(request: Request, keys: Sequence[bytes], rounds: Rounds) -> dict[int, Round]:
+    """By the index of the answer that it stands for, each round that belongs to this history.
+
+    An answer is known by its chain key, or, where the client words it in its own way, by its place and the ids of its
+    calls.
+    """
+    found = {}
+    for n, message in enumerate(request.messages):
+        if message.role != "assistant" or not n:
+            continue
+        for one in rounds.get(keys[n - 1], ()):
+            if one.key == keys[n] or (one.calls and one.calls == tuple(call.id for call in message.calls)):
+                found[n] = one
+                break
+    return found
+
+
+def _put_back(
+    messages: Sequence[Message], keys: Sequence[bytes], found: Mapping[int, Round], read: Reader
+) -> tuple[tuple[Message, ...], list[bytes], dict[bytes, float]]:
+    made: list[Message] = []
+    names: list[bytes] = []
+    hidden: dict[bytes, float] = {}
+
+    def hide(raw: bytes, at: float) -> None:
+        message = read(raw)
+        name = key.step(names[-1], message.digest)
+        hidden[name] = at
+        made.append(message)
+        names.append(name)
+
+    done = 0
+    for n, one in found.items():
+        if n < done:
+            continue
+        made += messages[done:n]
+        names += keys[done:n]
+        for raw in one.replaces[:-1]:
+            hide(raw, one.at)
+        answer = read(one.replaces[-1])
+        made.append(answer)
+        names.append(keys[n])
+        done = n + 1
+        # Our results stand where their calls stand among all of the answer's, and the client's keep their own order.
+        places = {call.id: place for place, call in enumerate(answer.calls)}
+        ours = sorted(((places.get(read(raw).call_id or "", 0), raw) for raw in one.results), key=lambda pair: pair[0])
+        while done < len(messages) and messages[done].is_result:
+            place = places.get(messages[done].call_id or "", -1)
+            while ours and ours[0][0] < place:
+                hide(ours.pop(0)[1], one.at)
+            made.append(messages[done])
+            names.append(keys[done])
+            done += 1
+        for _, raw in ours:
+            hide(raw, one.at)
+    made += messages[done:]
+    names += keys[done:]
+    return tuple(made), names, hidden
+
+
+def _replaced(
+    body: bytes, spans: Mapping[str, tuple[int, int]], new: Mapping[str, bytes]
+) -> tuple[bytes, dict[str, tuple[int, int]]]:
+    """The body with other values at the top, and where all of them stand then."""
+    pieces, moved, at, by = [], {}, 0, 0
+    for name, (start, end) in sorted(spans.items(), key=lambda entry: entry[1]):
+        value = new.get(name)
+        size = end - start if value is None else len(value)
+        moved[name] = (start + by, start + by + size)
+        if value is not None:
+            pieces += [body[at:start], value]
+            at, by = end, by + size - (end - start)
+    return b"".join([*pieces, body[at:]]), moved
+
+
+def appended(body: bytes, messages: Sequence[bytes]) -> bytes:
+    """A body with more messages at the end of its own. ValueError where the place cannot be told."""
+    found = slices.member(body, "messages")
+    if found is None:
+        raise ValueError("a body without messages that can be told apart")
+    end = body.rindex(b"]", found.start, found.end)
+    return b"".join([body[:end].rstrip(b" \t\r\n"), *(b"," + raw for raw in messages), body[end:]])
