@@ -4,7 +4,15 @@
     ├── ConfigError            the start is refused: a setting is wrong
     ├── RequestError           the client's request breaks one of our own few limits
     │   ├── BadRequest         400
+    │   ├── Unauthorized       401   no key, or one that we do not know
+    │   ├── Forbidden          403   a key for something else, or a page of another site
+    │   ├── NotFound           404   admin API: no such session, message, ...
+    │   ├── Conflict           409   admin API: the name stands for more than one, or it cannot be done now
     │   ├── TooLarge           413
+    │   ├── WrongType          415   admin API: the body is not JSON
+    │   ├── WrongHost          421   a name that is not ours, where no keys protect us
+    │   ├── Unprocessable      422   admin API: the body is JSON and says what cannot be
+    │   ├── TooMany            429   admin API: as much of this as may run at once is running
     │   ├── HeadersTooLarge    431
     │   └── Unavailable        503   we are draining, overloaded, or storage is required and away
     ├── ClientGone             the client left; nobody is there to be told
@@ -16,6 +24,7 @@
     ├── StoreError
     │   ├── StoreUnavailable   a read or write failed, or the spool is full
     │   └── StoreRefused       the file cannot be opened safely: locked, newer schema, wrong rights
+    ├── ToolRefused            a call of one of our own tools that cannot be done; the model is told why
     ├── NotManaged             a request that we do not understand well enough to rewrite; it goes on as it is
     └── RuleBroken             a plan that a strict upstream would refuse; the original goes out
 
@@ -69,11 +78,69 @@ class BadRequest(RequestError):
     """400: the request cannot be read, and cannot be passed on as it is either."""
 
 
+class Unauthorized(RequestError):
+    """401: no key, or one that we do not know."""
+
+    status = 401
+    code = "invalid_api_key"
+    type = "authentication_error"
+
+
+class Forbidden(RequestError):
+    """403: the key is for something else, or a page of another site asks."""
+
+    status = 403
+    code = "forbidden"
+    type = "permission_error"
+
+
+class NotFound(RequestError):
+    """404: the admin API has no such thing, or it belongs to another tenant, which is told in the same words."""
+
+    status = 404
+    code = "not_found"
+
+
+class Conflict(RequestError):
+    """409: the name stands for more than one thing, or it cannot be done as things are."""
+
+    status = 409
+    code = "conflict"
+
+
 class TooLarge(RequestError):
     """413: the body is over `limits.body_mb`."""
 
     status = 413
     code = "request_too_large"
+
+
+class WrongType(RequestError):
+    """415: a state-changing call of the admin API whose body is not said to be JSON."""
+
+    status = 415
+    code = "unsupported_media_type"
+
+
+class WrongHost(RequestError):
+    """421: the Host header names a machine that we are not known to be."""
+
+    status = 421
+    code = "misdirected_request"
+
+
+class Unprocessable(RequestError):
+    """422: the request can be read, and says what cannot be."""
+
+    status = 422
+    code = "unprocessable"
+
+
+class TooMany(RequestError):
+    """429: as much of this as may run at once is running."""
+
+    status = 429
+    code = "too_many_requests"
 
 
 class HeadersTooLarge(RequestError):
@@ -147,6 +214,17 @@ class StoreRefused(StoreError):
     """The store cannot be opened safely; the start is refused."""
 
     code = "store_refused"
+
+
+class ToolRefused(ProxyError):
+    """A call of one of our own tools that cannot be done as it was made. Its text is the model's result. `limited`: it
+    would have been too much, in time or size."""
+
+    code = "tool_refused"
+
+    def __init__(self, message: str, *, hint: str = "", limited: bool = False) -> None:
+        super().__init__(message, hint=hint)
+        self.limited = limited
 
 
 class NotManaged(ProxyError):
