@@ -18,6 +18,9 @@ from msgspec import Struct
 
 from proxy.store.derived import AnswerRow, IterationRecord, IterationRow, SpendingRow, VectorRow
 from proxy.store.keywords import IndexRow, Match
+from proxy.store.listing import ListingStore, MessageFilter
+from proxy.store.removal import EraseRow, RemovalStore
+from proxy.store.written import WrittenRow, WrittenStore
 
 Kind = Literal["main", "fork", "twin", "side"]
 Action = Literal["text", "gone", "text_only", "append", "withdrawn", "pin", "unpin"]
@@ -191,6 +194,7 @@ class GapRow(Struct, frozen=True, gc=False):
 Row = (
     SessionRow | ThreadRow | HeadRow | MessageRow | FormRow | EditRow | StateRow | ExchangeRow | OutcomeRow | GapRow
     | AnswerRow | SpendingRow | VectorRow | IndexRow | IterationRow
+    | WrittenRow | EraseRow
 )  # fmt: skip
 
 
@@ -232,11 +236,16 @@ class ThreadRecord(ThreadRow, frozen=True, kw_only=True):
     """Oldest first."""
     answers: dict[str, str]
     """What helpers have answered in this session, by the id of the Ask: the newest 1,000, oldest first."""
+    offer: str | None = None
+    """Which of our tools it is offered: see `OfferRow`; None while that is undecided."""
 
 
 class SessionRecord(SessionRow, frozen=True, kw_only=True):
     """A session with its threads, oldest first, and how many rows it has in each table."""
 
+    last_at: float
+    policy: str
+    """Of the request that came last, "" before there is one."""
     threads: list[ThreadRow]
     counts: dict[str, int]
 
@@ -273,7 +282,7 @@ class ExchangeRecord(ExchangeRow, frozen=True, kw_only=True):
 
 
 @runtime_checkable
-class Store(Protocol):
+class Store(WrittenStore, ListingStore, RemovalStore, Protocol):
     """Reads raise StoreUnavailable when they fail or take too long; `open` raises StoreRefused."""
 
     @property
@@ -332,6 +341,23 @@ class Store(Protocol):
     async def search(self, tenant: str, session: str, query: str, limit: int = 10) -> list[Match]:
         """Messages and summaries of the session that have words of the query, best first. Brings the session's index up
         to date first, which waits for the writer."""
+        ...
+
+    async def message(self, tenant: str, session: str, public_id: str) -> MessageRecord | None:
+        """By the id that people and models see; None where there is none, or the id is none."""
+        ...
+
+    async def messages(
+        self,
+        tenant: str,
+        session: str,
+        after: int = 0,
+        limit: int = 100,
+        only: MessageFilter | None = None,
+        *,
+        newest: bool = False,
+    ) -> list[MessageRecord]:
+        """In the order they were stored, or newest first; `after` (exclusive, a `seq`) turns the page either way."""
         ...
 
     async def exchange(self, tenant: str, session: str, exchange: str) -> ExchangeRecord | None: ...

@@ -5,12 +5,13 @@ Rows of a type that follow each other become one `executemany`, in which SQLite'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from typing import Any, cast
 
 from msgspec.structs import astuple
 
-from proxy.store import keywords, sql
+from proxy.store import keywords, removal, sql, written
 from proxy.store.base import (
     EditRow,
     ExchangeRow,
@@ -26,6 +27,9 @@ from proxy.store.base import (
 )
 from proxy.store.derived import AnswerRow, IterationRow, SpendingRow, VectorRow
 from proxy.store.keywords import IndexRow
+from proxy.store.removal import EraseRow
+from proxy.store.texts import plain, to_bytes
+from proxy.store.written import MemoRow, NoteRow, OfferRow, RoundRow, ScratchpadRow, SettingsRow
 
 Args = tuple[Any, ...]
 
@@ -33,13 +37,8 @@ OVERHEAD = 256
 """Bytes that a row counts in the spool beside its bodies: keys, labels, and the objects themselves."""
 
 
-def to_bytes(text: str) -> bytes:
-    """Text of a model or client, as it is stored. Lone surrogates, which JSON can carry, survive."""
-    return text.encode("utf-8", "surrogatepass")
-
-
-def to_text(data: bytes) -> str:
-    return data.decode("utf-8", "surrogatepass")
+def _session(row: SessionRow) -> Args:
+    return (*astuple(row), row.created_at)
 
 
 def _thread(row: ThreadRow) -> Args:
@@ -48,6 +47,10 @@ def _thread(row: ThreadRow) -> Args:
 
 def _head(row: HeadRow) -> Args:
     return (row.head, row.answer, row.last_at, row.stopped, row.tenant, row.session, row.thread)
+
+
+def _touch(row: HeadRow) -> Args:
+    return (row.last_at, row.tenant, row.session, row.last_at)
 
 
 def _message(row: MessageRow) -> Args:
@@ -71,43 +74,52 @@ def _answer(row: AnswerRow) -> Args:
     return (*astuple(row)[:-1], to_bytes(row.text))
 
 
+def _policy(row: ExchangeRow) -> Args:
+    return (row.policy, row.tenant, row.session, row.policy)
+
+
 def _outcome(row: OutcomeRow) -> Args:
     args = astuple(row)
     return args[3:] + args[:3]
 
 
-_STATEMENTS: dict[type, tuple[str, Callable[[Any], Args]]] = {
-    SessionRow: (sql.INSERT_SESSION, astuple),
-    ThreadRow: (sql.INSERT_THREAD, _thread),
-    HeadRow: (sql.UPDATE_HEAD, _head),
-    MessageRow: (sql.INSERT_MESSAGE, _message),
-    FormRow: (sql.INSERT_FORM, astuple),
-    EditRow: (sql.INSERT_EDIT, _edit),
-    StateRow: (sql.INSERT_STATE, _state),
-    ExchangeRow: (sql.INSERT_EXCHANGE, astuple),
-    OutcomeRow: (sql.UPDATE_OUTCOME, _outcome),
-    GapRow: (sql.ADD_GAP, astuple),
-    IndexRow: (keywords.INDEX_SESSION, keywords.index_args),
-    AnswerRow: (sql.INSERT_ANSWER, _answer),
-    SpendingRow: (sql.ADD_SPENDING, astuple),
-    VectorRow: (sql.INSERT_VECTOR, astuple),
-    IterationRow: (sql.INSERT_ITERATION, astuple),
+_STATEMENTS: dict[type, tuple[tuple[str, Callable[[Any], Args]], ...]] = {
+    SessionRow: ((sql.INSERT_SESSION, _session),),
+    ThreadRow: ((sql.INSERT_THREAD, _thread),),
+    HeadRow: ((sql.UPDATE_HEAD, _head), (sql.TOUCH_SESSION, _touch)),
+    MessageRow: ((sql.INSERT_MESSAGE, _message),),
+    FormRow: ((sql.INSERT_FORM, astuple),),
+    EditRow: ((sql.INSERT_EDIT, _edit),),
+    StateRow: ((sql.INSERT_STATE, _state),),
+    ExchangeRow: ((sql.INSERT_EXCHANGE, astuple), (sql.SESSION_POLICY, _policy)),
+    OutcomeRow: ((sql.UPDATE_OUTCOME, _outcome),),
+    GapRow: ((sql.ADD_GAP, astuple),),
+    IndexRow: ((keywords.INDEX_SESSION, keywords.index_args),),
+    AnswerRow: ((sql.INSERT_ANSWER, _answer),),
+    SpendingRow: ((sql.ADD_SPENDING, astuple),),
+    VectorRow: ((sql.INSERT_VECTOR, astuple),),
+    IterationRow: ((sql.INSERT_ITERATION, astuple),),
+    RoundRow: ((written.INSERT_ROUND, astuple),),
+    OfferRow: ((written.UPDATE_OFFER, written.offer_args),),
+    ScratchpadRow: ((written.INSERT_SCRATCHPAD, written.scratchpad_args),),
+    MemoRow: ((written.UPSERT_MEMO, written.memo_args),),
+    SettingsRow: ((written.UPDATE_SETTINGS, written.settings_args),),
+    NoteRow: ((written.UPSERT_NOTE, written.note_args),),
 }
 
 
 def statements(rows: Sequence[Row]) -> list[tuple[str, list[Args]]]:
     """Each statement with the arguments of the rows that follow each other in it. Raises KeyError for a stranger."""
     made: list[tuple[str, list[Args]]] = []
-    last: type | None = None
-    args: list[Args] = []
-    for row in rows:
-        kind = type(row)
-        text, arguments = _STATEMENTS[kind]
-        if kind is not last:
-            args = []
-            made.append((text, args))
-            last = kind
-        args.append(arguments(row))
+    for kind, alike in groupby(rows, type):
+        if kind is EraseRow:
+            made.extend(
+                (removal.ERASE[row.table], [removal.erase_args(row)]) for row in cast("Iterator[EraseRow]", alike)
+            )
+            continue
+        texts = _STATEMENTS[kind]
+        several = list(alike)
+        made.extend((text, [arguments(row) for row in several]) for text, arguments in texts)
     return made
 
 
@@ -115,20 +127,17 @@ def size(rows: Sequence[Row]) -> int:
     """Bytes that the rows take in the spool."""
     total = OVERHEAD * len(rows)
     for row in rows:
-        if isinstance(row, (MessageRow, FormRow, IterationRow)):
+        if isinstance(row, (MessageRow, FormRow, IterationRow, RoundRow)):
             total += len(row.body)
-        elif isinstance(row, (EditRow, StateRow, AnswerRow)):
+        elif isinstance(row, (EditRow, StateRow, AnswerRow, ScratchpadRow, NoteRow)):
             total += len(row.text or "")
         elif isinstance(row, ExchangeRow):
             total += len(row.forms) + len(row.inserts)
         elif isinstance(row, VectorRow):
             total += len(row.vector)
+        elif isinstance(row, MemoRow):
+            total += len(row.content)
     return total
-
-
-def _plain(label: str) -> str:
-    """A label that any column takes, since a label that none takes may be why the rows were lost."""
-    return label.encode("utf-8", "replace").decode().replace("\x00", "?")
 
 
 def gap(rows: Sequence[Row], taken: int, reason: str) -> GapRow | None:
@@ -138,12 +147,12 @@ def gap(rows: Sequence[Row], taken: int, reason: str) -> GapRow | None:
     where nothing is lost with them.
     """
     first = rows[0] if rows else None
-    if type(first) not in _STATEMENTS or isinstance(first, (GapRow, IndexRow)) or first is None:
+    if type(first) not in _STATEMENTS or isinstance(first, (GapRow, IndexRow)) or first is None:  # erasures too
         return None
     exchange = ""
     latest = 0.0
     for row in rows:
         exchange = exchange or getattr(row, "exchange", "")
-        for name in ("created_at", "started_at", "ended_at", "last_at"):
+        for name in ("created_at", "started_at", "ended_at", "last_at", "updated_at"):
             latest = max(latest, getattr(row, name, 0.0))
-    return GapRow(_plain(first.tenant), _plain(first.session), _plain(exchange), taken, reason, latest)
+    return GapRow(plain(first.tenant), plain(first.session), plain(exchange), taken, reason, latest)

@@ -6,9 +6,9 @@ a thread or a network between, the trip costs more than the work.
 
 from __future__ import annotations
 
-import asyncio
+import base64
 import contextlib
-from abc import ABC, abstractmethod
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,34 +21,36 @@ from proxy.store.base import (
     Known,
     LeftOut,
     MessageRecord,
-    Row,
     SessionRecord,
     StateRow,
     ThreadRecord,
     ThreadRow,
 )
 from proxy.store.derived import OPERATOR, IterationRecord
-from proxy.store.encode import to_text
+from proxy.store.fetch import chunks
 from proxy.store.keywords import Match
+from proxy.store.listing import ListingReads, MessageFilter, says
+from proxy.store.removal import Removal
 from proxy.store.schema import TABLES
+from proxy.store.texts import to_text
+from proxy.store.written import WrittenReads
 
 _ALL = 1 << 62
 """Above any number of an edit, and inside 64 bits."""
 
+_LOOKED_THROUGH = 256
+"""Messages that are read at a time where a text is looked for in them."""
 
-def _chunks(keys: Sequence[bytes]) -> list[list[bytes]]:
-    """The keys, deepest first, in lists of the sizes in sql.CHUNKS, each filled up with its last key.
+_PUBLIC = re.compile(r"[a-z2-7]{10}")
+_SPAN = 1 << 6
+"""A public id is the first 50 of a key's bits: so many values of its first seven bytes are one id."""
 
-    The middle size comes first: a conversation that goes on is recognised by its last few dozen messages.
-    """
-    small, middle, large = sql.CHUNKS
-    left = list(reversed(keys))
-    made: list[list[bytes]] = []
-    while left:
-        size = small if len(left) <= small else middle if len(left) <= middle or not made else large
-        part, left = left[:size], left[size:]
-        made.append(part + part[-1:] * (size - len(part)))
-    return made
+
+def _first_key(public_id: str) -> bytes | None:
+    """The lowest key that has this public id; None where it is none."""
+    if not _PUBLIC.fullmatch(public_id):
+        return None
+    return base64.b32decode(public_id.upper() + "A" * 6)[:7]
 
 
 def _deepest(hits: list[Hit]) -> list[Hit]:
@@ -79,16 +81,12 @@ def _exchange(row: Sequence[Any]) -> ExchangeRecord:
     return ExchangeRecord(*row[:19], **dict(zip(_OUTCOME, row[19:], strict=True)))
 
 
-class Reads(ABC):
-    """The reading half of a `Store`."""
-
-    @abstractmethod
-    async def _fetch(self, text: str, args: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """All rows of one statement of sql.py. Raises StoreUnavailable."""
+class Reads(WrittenReads, ListingReads, Removal):
+    """The reading half of a `Store`, and what is made of reads and puts."""
 
     async def find(self, tenant: str, keys: Sequence[bytes], session: str | None) -> list[Hit]:
         hits: list[Hit] = []
-        for chunk in _chunks(keys):
+        for chunk in chunks(keys):
             size = len(chunk)
             if session is not None:
                 rows = await self._fetch(sql.FIND_IN_SESSION[size], (tenant, session, *chunk))
@@ -110,10 +108,6 @@ class Reads(ABC):
                 break
         return rows
 
-    @abstractmethod
-    def put(self, rows: Sequence[Row]) -> asyncio.Future[None]:
-        """As `Store.put`."""
-
     async def search(self, tenant: str, session: str, query: str, limit: int = 10) -> list[Match]:
         asked = keywords.query(tenant, session, query)
         if not asked:
@@ -126,7 +120,7 @@ class Reads(ABC):
 
     async def known(self, tenant: str, session: str, keys: Sequence[bytes]) -> dict[bytes, Known]:
         found: dict[bytes, Known] = {}
-        for chunk in _chunks(keys):
+        for chunk in chunks(keys):
             rows = await self._fetch(sql.KNOWN[len(chunk)], (tenant, session, *chunk))
             found.update((row[0], Known(row[1], row[2], bool(row[3]), row[4], row[5])) for row in rows)
         return found
@@ -141,7 +135,7 @@ class Reads(ABC):
         states = [StateRow(*(*s[:4], to_text(s[4]), s[5])) for s in await self._fetch(sql.STATES, place)]
         newest = await self._fetch(sql.ANSWERS, (tenant, session, sql.ANSWERS_MOST))
         answers = {ask: to_text(text) for ask, text in reversed(newest)}
-        found = {"head": row[8], "answer": row[9], "last_at": row[10], "stopped": row[11]}
+        found = {"head": row[8], "answer": row[9], "last_at": row[10], "stopped": row[11], "offer": row[12]}
         return ThreadRecord(*row[:8], **found, edits=edits, states=states, answers=answers)
 
     async def session(self, tenant: str, session: str) -> SessionRecord | None:
@@ -154,7 +148,8 @@ class Reads(ABC):
         (counted,) = await self._fetch(sql.SESSION_COUNTS, place * len(sql.COUNTED))
         counts = dict(zip(sql.COUNTED, counted, strict=True))
         counts["threads"] = len(threads)
-        return SessionRecord(row[0], row[1], bool(row[2]), row[3], row[4], threads=threads, counts=counts)
+        found = {"last_at": row[5], "policy": row[6], "threads": threads, "counts": counts}
+        return SessionRecord(row[0], row[1], bool(row[2]), row[3], row[4], **found)
 
     async def sessions(self, after: tuple[str, str] = ("", ""), limit: int = 1000) -> list[tuple[str, str]]:
         return [(row[0], row[1]) for row in await self._fetch(sql.SESSIONS, (*after, limit))]
@@ -162,6 +157,44 @@ class Reads(ABC):
     async def chain(self, tenant: str, session: str, key: bytes) -> list[MessageRecord]:
         place = (tenant, session)
         return [_message(row) for row in await self._fetch(sql.CHAIN, (*place, key, *place, *place))]
+
+    async def message(self, tenant: str, session: str, public_id: str) -> MessageRecord | None:
+        first = _first_key(public_id)
+        if first is None:
+            return None
+        behind = (int.from_bytes(first[:7]) + _SPAN).to_bytes(8)
+        last = behind[1:] if behind[0] == 0 else b"\xff" * 33
+        rows = await self._fetch(sql.MESSAGES_BETWEEN, (tenant, session, first, last))
+        return _message(rows[0]) if rows else None
+
+    async def messages(
+        self,
+        tenant: str,
+        session: str,
+        after: int = 0,
+        limit: int = 100,
+        only: MessageFilter | None = None,
+        *,
+        newest: bool = False,
+    ) -> list[MessageRecord]:
+        passes = only or MessageFilter()
+        place = (tenant, session)
+        wanted = (passes.role, passes.role, passes.group, passes.group)
+        found: list[MessageRecord] = []
+        at = after or (_ALL if newest else 0)
+        size = _LOOKED_THROUGH if passes.text else limit
+        while True:
+            if passes.thread:
+                text = sql.NEWEST_LINE_MESSAGES if newest else sql.LINE_MESSAGES
+                args: tuple[Any, ...] = (*place, passes.thread, *place, *place, at, *wanted, size)
+            else:
+                text = sql.NEWEST_MESSAGES if newest else sql.MESSAGES
+                args = (*place, at, *wanted, size)
+            rows = await self._fetch(text, args)
+            found.extend(map(_message, (row for row in rows if not passes.text or says(row[8], passes.text))))
+            if len(rows) < size or len(found) >= limit:
+                return found[:limit]
+            at = rows[-1][17]
 
     async def exchange(self, tenant: str, session: str, exchange: str) -> ExchangeRecord | None:
         rows = await self._fetch(sql.EXCHANGE, (tenant, session, exchange))
@@ -199,7 +232,7 @@ class Reads(ABC):
 
     async def vectors(self, tenant: str, session: str, model: str, forms: Sequence[bytes]) -> dict[bytes, bytes]:
         found: dict[bytes, bytes] = {}
-        for chunk in _chunks(forms):
+        for chunk in chunks(forms):
             found.update(await self._fetch(sql.VECTORS[len(chunk)], (tenant, session, model, *chunk)))
         return found
 

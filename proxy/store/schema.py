@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from proxy.store import keywords
+from proxy.store import keywords, listing, written
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,7 @@ class Migration:
 TABLES = (
     *("sessions", "threads", "messages", "forms", "edits", "states", "exchanges", "gaps"),
     *("answers", "embeddings", "spending", "indexed", "iterations"),
+    *written.WRITTEN,
 )
 """In the order in which rows refer to each other."""
 
@@ -263,6 +264,11 @@ MIGRATIONS: tuple[Migration, ...] = (
         4,
         "Records of iterations: what each tool call was, brought and cost. What was reflected on them is an answer.",
         (_ITERATIONS,),
+    ),
+    Migration(
+        5,
+        "What our tools, the model through them and operators write; sessions by their last use.",
+        (*written.MIGRATION, *listing.MIGRATION),
     ),
 )
 

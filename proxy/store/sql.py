@@ -13,24 +13,15 @@ from __future__ import annotations
 import functools
 import re
 
-CHUNKS = (8, 64, 512)
-"""Sizes of the lists of keys. A shorter one is filled up with its last key: few texts, each prepared once."""
+from proxy.store.fetch import per_chunk
 
 FIND_MOST = 32
 """Hits that `find` gives at most: identity is decided among the deepest few."""
 
 
-def _keys(first: int, size: int) -> str:
-    return ", ".join(f"${n}" for n in range(first, first + size))
-
-
-def _per_chunk(text: str, first: int) -> dict[int, str]:
-    """One text a chunk size: {keys} becomes its placeholders from `first` on, {limit} the one after them."""
-    return {size: text.replace("{keys}", _keys(first, size)).replace("{limit}", f"${first + size}") for size in CHUNKS}
-
-
 INSERT_SESSION = """
-INSERT INTO sessions (tenant, session, explicit, created_at, settings) VALUES ($1, $2, $3, $4, $5)
+INSERT INTO sessions (tenant, session, explicit, created_at, settings, last_at, policy)
+VALUES ($1, $2, $3, $4, $5, $6, '')
 ON CONFLICT (tenant, session) DO NOTHING"""
 
 INSERT_THREAD = """
@@ -41,6 +32,13 @@ ON CONFLICT (tenant, session, thread) DO NOTHING"""
 UPDATE_HEAD = """
 UPDATE threads SET head = $1, answer = $2, last_at = $3, stopped = $4
 WHERE tenant = $5 AND session = $6 AND thread = $7"""
+
+TOUCH_SESSION = """
+UPDATE sessions SET last_at = $1 WHERE tenant = $2 AND session = $3 AND last_at < $4"""
+"""When a session was last used, for the list of sessions."""
+
+SESSION_POLICY = """
+UPDATE sessions SET policy = $1 WHERE tenant = $2 AND session = $3 AND policy <> $4"""
 
 INSERT_MESSAGE = """
 INSERT INTO messages (tenant, session, key, parent, position, thread, role, group_id, body, form, call_id, status,
@@ -111,22 +109,19 @@ FROM messages m
 LEFT JOIN threads t ON t.tenant = m.tenant AND t.session = m.session AND t.thread = m.thread
 """
 
-FIND_IN_SESSION = _per_chunk(_HIT + "WHERE m.tenant = $1 AND m.session = $2 AND m.key IN ({keys})", 3)
+FIND_IN_SESSION = per_chunk(_HIT + "WHERE m.tenant = ? AND m.session = ? AND m.key IN ({keys})")
 
-FIND = _per_chunk(_HIT + "WHERE m.tenant = $1 AND m.key IN ({keys}) LIMIT {limit}", 2)
+FIND = per_chunk(_HIT + "WHERE m.tenant = ? AND m.key IN ({keys}) LIMIT ?")
 
 FIND_NEWEST = _HIT + "WHERE m.tenant = $1 AND m.key = $2 ORDER BY m.created_at DESC LIMIT $3"
 """For a key that more sessions share than FIND may give."""
 
-KNOWN = _per_chunk(
-    """
+KNOWN = per_chunk("""
 SELECT m.key, m.form, m.thread, m.reached, m.strategy, m.created_at FROM messages m
-WHERE m.tenant = $1 AND m.session = $2 AND m.key IN ({keys})""",
-    3,
-)
+WHERE m.tenant = ? AND m.session = ? AND m.key IN ({keys})""")
 
 THREAD = """
-SELECT tenant, session, thread, parent, fork_key, kind, system, created_at, head, answer, last_at, stopped
+SELECT tenant, session, thread, parent, fork_key, kind, system, created_at, head, answer, last_at, stopped, offer
 FROM threads WHERE tenant = $1 AND session = $2 AND thread = $3"""
 
 THREADS = """
@@ -158,39 +153,78 @@ WHERE e.tenant = $1 AND e.session = $2 AND e.thread = $3 AND e.action = 'gone' A
 ORDER BY m.seq"""
 
 SESSION = """
-SELECT tenant, session, explicit, created_at, settings FROM sessions WHERE tenant = $1 AND session = $2"""
+SELECT tenant, session, explicit, created_at, settings, last_at, policy
+FROM sessions WHERE tenant = $1 AND session = $2"""
 
 SESSIONS = """
 SELECT tenant, session FROM sessions WHERE (tenant, session) > ($1, $2) ORDER BY tenant, session LIMIT $3"""
 """By pages in the order of the primary key, so that no report reads a whole table at once."""
 
-SESSION_COUNTS = """
-SELECT (SELECT count(*) FROM messages WHERE tenant = $1 AND session = $2),
-    (SELECT count(*) FROM forms WHERE tenant = $3 AND session = $4),
-    (SELECT count(*) FROM edits WHERE tenant = $5 AND session = $6),
-    (SELECT count(*) FROM states WHERE tenant = $7 AND session = $8),
-    (SELECT count(*) FROM exchanges WHERE tenant = $9 AND session = $10),
-    (SELECT count(*) FROM gaps WHERE tenant = $11 AND session = $12),
-    (SELECT count(*) FROM answers WHERE tenant = $13 AND session = $14),
-    (SELECT count(*) FROM embeddings WHERE tenant = $15 AND session = $16),
-    (SELECT count(*) FROM iterations WHERE tenant = $17 AND session = $18)"""
-
-COUNTED = ("messages", "forms", "edits", "states", "exchanges", "gaps", "answers", "embeddings", "iterations")
+COUNTED = (
+    *("messages", "forms", "edits", "states", "exchanges", "gaps", "answers", "embeddings", "iterations"),
+    *("rounds", "scratchpads", "notes"),
+)
 """The columns of SESSION_COUNTS."""
 
-CHAIN = """
+_COUNT_OF = "(SELECT count(*) FROM {} WHERE tenant = ${} AND session = ${})"
+
+SESSION_COUNTS = "SELECT " + ", ".join(_COUNT_OF.format(t, 2 * n + 1, 2 * n + 2) for n, t in enumerate(COUNTED))
+
+_MESSAGE = """
+SELECT m.tenant, m.session, m.key, m.parent, m.position, m.thread, m.role, m.group_id, m.body, m.form, m.call_id,
+    m.status, m.strategy, m.tokens, m.answer, m.reached, m.created_at, m.seq
+"""
+
+CHAIN = f"""
 WITH RECURSIVE up (key, parent, depth) AS (
     SELECT m.key, m.parent, 0 FROM messages m WHERE m.tenant = $1 AND m.session = $2 AND m.key = $3
     UNION ALL
     SELECT m.key, m.parent, up.depth + 1 FROM up
     JOIN messages m ON m.tenant = $4 AND m.session = $5 AND m.key = up.parent
     WHERE m.key <> up.key AND up.depth < 100000
-)
-SELECT m.tenant, m.session, m.key, m.parent, m.position, m.thread, m.role, m.group_id, m.body, m.form, m.call_id,
-    m.status, m.strategy, m.tokens, m.answer, m.reached, m.created_at, m.seq
+){_MESSAGE}
 FROM up JOIN messages m ON m.tenant = $6 AND m.session = $7 AND m.key = up.key
-ORDER BY up.depth DESC"""
+ORDER BY up.depth DESC"""  # noqa: S608  put together from constants, as all below
 """A hash chain has no circle; should a fault make one, the walk ends."""
+
+MESSAGES_BETWEEN = (
+    _MESSAGE + "FROM messages m WHERE m.tenant = $1 AND m.session = $2 AND m.key >= $3 AND m.key < $4 LIMIT 2"
+)
+"""Those whose keys lie in a range, as all keys of one public id do."""
+
+MESSAGES = (
+    _MESSAGE
+    + """FROM messages m WHERE m.tenant = $1 AND m.session = $2 AND m.seq > $3
+    AND ($4 = '' OR m.role = $5) AND ($6 = '' OR m.group_id = $7) ORDER BY m.seq LIMIT $8"""
+)
+
+NEWEST_MESSAGES = (
+    _MESSAGE
+    + """FROM messages m WHERE m.tenant = $1 AND m.session = $2 AND m.seq < $3
+    AND ($4 = '' OR m.role = $5) AND ($6 = '' OR m.group_id = $7) ORDER BY m.seq DESC LIMIT $8"""
+)
+
+_LINE = """
+WITH RECURSIVE up (key, parent, depth) AS (
+    SELECT m.key, m.parent, 0
+    FROM threads t JOIN messages m ON m.tenant = t.tenant AND m.session = t.session
+        AND m.key = coalesce(t.answer, t.head)
+    WHERE t.tenant = $1 AND t.session = $2 AND t.thread = $3
+    UNION ALL
+    SELECT m.key, m.parent, up.depth + 1 FROM up
+    JOIN messages m ON m.tenant = $4 AND m.session = $5 AND m.key = up.parent
+    WHERE m.key <> up.key AND up.depth < 100000
+)"""
+
+LINE_MESSAGES = (
+    _LINE
+    + _MESSAGE
+    + """FROM up JOIN messages m ON m.tenant = $6 AND m.session = $7 AND m.key = up.key WHERE m.seq > $8
+    AND ($9 = '' OR m.role = $10) AND ($11 = '' OR m.group_id = $12) ORDER BY m.seq LIMIT $13"""
+)
+"""Of a thread's whole line, what it shares with the thread that it forked from included."""
+
+NEWEST_LINE_MESSAGES = LINE_MESSAGES.replace("m.seq > $8", "m.seq < $8").replace("m.seq LIMIT", "m.seq DESC LIMIT")
 
 _EXCHANGE = """
 SELECT tenant, session, exchange, thread, head, messages, envelope, forms, edits, inserts, policy, schedule, model,
@@ -220,8 +254,8 @@ SELECT i.tenant, i.session, i.thread, i.key, i.number, i.ask, i.created_at, i.bo
 FROM iterations i LEFT JOIN answers a ON a.tenant = i.tenant AND a.session = i.session AND a.ask = i.ask
 WHERE i.tenant = $1 AND i.session = $2 AND i.thread = $3 ORDER BY i.created_at, i.number"""
 
-VECTORS = _per_chunk(
-    "SELECT form, vector FROM embeddings WHERE tenant = $1 AND session = $2 AND model = $3 AND form IN ({keys})", 4
+VECTORS = per_chunk(
+    "SELECT form, vector FROM embeddings WHERE tenant = ? AND session = ? AND model = ? AND form IN ({keys})"
 )
 
 SPENT = "SELECT coalesce(sum(dollars), 0.0) FROM spending WHERE tenant = $1 AND session = $2 AND day = $3"
@@ -231,7 +265,8 @@ SELECT (SELECT count(*) FROM sessions), (SELECT count(*) FROM threads), (SELECT 
     (SELECT count(*) FROM forms), (SELECT count(*) FROM edits), (SELECT count(*) FROM states),
     (SELECT count(*) FROM exchanges), (SELECT count(*) FROM gaps), (SELECT count(*) FROM answers),
     (SELECT count(*) FROM embeddings), (SELECT count(*) FROM spending), (SELECT count(*) FROM indexed),
-    (SELECT count(*) FROM iterations)"""
+    (SELECT count(*) FROM iterations), (SELECT count(*) FROM rounds), (SELECT count(*) FROM scratchpads),
+    (SELECT count(*) FROM memos), (SELECT count(*) FROM notes)"""
 """In the order of schema.TABLES."""
 
 _PLACEHOLDER = re.compile(r"\$(\d+)")

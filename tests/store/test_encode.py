@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from proxy.store import encode, sql
 from proxy.store.base import GapRow
@@ -43,11 +41,6 @@ def test_every_row_type_fills_the_placeholders_of_its_statement() -> None:
 def test_a_stranger_is_refused() -> None:
     with pytest.raises(KeyError):
         encode.statements(["row"])  # type: ignore[list-item]
-
-
-@given(st.text(st.characters()) | st.text(st.characters(categories=["Cs"])))
-def test_any_text_survives(text: str) -> None:
-    assert encode.to_text(encode.to_bytes(text)) == text
 
 
 def test_size_counts_bodies_and_an_overhead_for_each_row() -> None:

@@ -22,7 +22,8 @@ def test_every_primary_key_starts_with_tenant_and_session() -> None:
 def test_every_index_starts_with_the_tenant() -> None:
     for migration in MIGRATIONS:
         for statement in migration.statements:
-            if "INDEX" in statement:
+            # The one list over all tenants, for operators, and the search for what is past its time.
+            if "INDEX" in statement and "sessions_by_time" not in statement:
                 assert re.search(r"\(tenant, ", statement)
 
 

@@ -1,0 +1,43 @@
+"""What every room of reads stands on: a statement's rows, and long lists of keys in a few fixed sizes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+CHUNKS = (8, 64, 512)
+"""Sizes of the lists of keys. A shorter one is filled up with its last key: few texts, each prepared once."""
+
+
+class Fetch(ABC):
+    """What a backend has to give for reading."""
+
+    @abstractmethod
+    async def _fetch(self, text: str, args: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """All rows of one statement. Raises StoreUnavailable."""
+
+
+def chunks(keys: Sequence[bytes]) -> list[list[bytes]]:
+    """The keys, deepest first, in lists of the sizes in CHUNKS, each filled up with its last key.
+
+    The middle size comes first: a conversation that goes on is recognised by its last few dozen messages.
+    """
+    small, middle, large = CHUNKS
+    left = list(reversed(keys))
+    made: list[list[bytes]] = []
+    while left:
+        size = small if len(left) <= small else middle if len(left) <= middle or not made else large
+        part, left = left[:size], left[size:]
+        made.append(part + part[-1:] * (size - len(part)))
+    return made
+
+
+def per_chunk(text: str) -> dict[int, str]:
+    """One text a chunk size. Placeholders are written `?` here and numbered in order; {keys} stands for a list."""
+    return {size: _numbered(text.replace("{keys}", ", ".join("?" * size))) for size in CHUNKS}
+
+
+def _numbered(text: str) -> str:
+    head, *rest = text.split("?")
+    return head + "".join(f"${n}{part}" for n, part in enumerate(rest, 1))

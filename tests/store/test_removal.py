@@ -1,0 +1,124 @@
+"""What is removed is gone from every table, and nothing else is."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from proxy.store import encode, removal
+from proxy.store.base import GapRow, Row, Store
+from proxy.store.derived import AnswerRow, IterationRow, VectorRow
+from proxy.store.removal import EraseRow
+from proxy.store.schema import TABLES
+from proxy.store.written import MemoRow, NoteRow, RoundRow, ScratchpadRow
+from tests.store.conftest import Make, digest
+
+FIRST, OTHER_SESSION, OTHER_TENANT = ("t1", "s1"), ("t1", "s2"), ("t2", "s1")
+
+
+def everything(tenant: str, session: str, at: float = 5.0) -> list[Row]:
+    """Some rows in every table that a session has rows in."""
+    make = Make(tenant, session)
+    key = digest("m", 1)
+    return [
+        *make.begin(),
+        *make.line(450),
+        make.form(b"form"),
+        make.edit(key),
+        make.edit(key, 2, stage="compress_levels"),
+        make.state(key, "state"),
+        make.exchange("x1"),
+        GapRow(tenant, session, "x1", 1, "disk", 1.0),
+        AnswerRow(tenant, session, "ask", "summary", "mini", 1, 1, 0.1, 1.0, "text"),
+        VectorRow(tenant, session, "small", b"form", b"vector", 1.0),
+        IterationRow(tenant, session, "main", key, 1, "", 1.0, b"{}"),
+        RoundRow(tenant, session, key, b"head", "x1", b"{}", 1.0),
+        ScratchpadRow(tenant, session, 1, "text", "model", 1.0),
+        NoteRow(tenant, session, "main", "n", "note", "text", 1.0),
+        MemoRow(tenant, "", f"memo-{session}", "p", "content", "[]", session, 1.0, 1.0),
+        make.head(key, at),
+    ]
+
+
+async def rows_of(store: Store, tenant: str, session: str) -> dict[str, list[Any]]:
+    """Everything that a session has, by table."""
+    found = {}
+    for table in TABLES:
+        text = f"SELECT * FROM {table} WHERE tenant = $1 AND session = $2"
+        found[table] = sorted(map(repr, await store._fetch(text, (tenant, session))))  # type: ignore[attr-defined]
+    return found
+
+
+async def fill(store: Store) -> None:
+    for n, place in enumerate((FIRST, OTHER_SESSION, OTHER_TENANT)):
+        await store.put(everything(*place, at=10.0 * n + 5.0))
+        assert await store.search(*place, "body")
+    found = await rows_of(store, *FIRST)
+    assert [table for table in TABLES if not found[table]] == ["spending", "memos"]
+
+
+def test_every_table_of_a_session_is_emptied() -> None:
+    assert set(removal._KEYS) == set(TABLES) - {"spending"}
+    (statement,) = encode.statements([EraseRow("t", "s", "messages")])
+    assert statement[0] == removal.ERASE["messages"]
+    assert encode.gap([EraseRow("t", "s", "messages")], 1, "disk") is None
+
+
+async def test_a_removed_session_is_gone_from_every_table_and_others_are_untouched(store: Store) -> None:
+    await fill(store)
+    others = [await rows_of(store, *place) for place in (OTHER_SESSION, OTHER_TENANT)]
+    steps = await store.delete_session(*FIRST)
+    assert steps >= 450 // removal.STEP
+    found = await rows_of(store, *FIRST)
+    assert [table for table in TABLES if found[table]] == []
+    assert [await rows_of(store, *place) for place in (OTHER_SESSION, OTHER_TENANT)] == others
+    assert await store.search(*FIRST, "body") == []
+    assert len(await store.search(*OTHER_SESSION, "body")) == 10
+    assert [item.source_session for item in await store.memos("t1")] == ["", "s2"]
+    assert await store.delete_session(*FIRST) == 0
+
+
+async def test_a_removed_tenant_is_gone_with_its_memos(store: Store) -> None:
+    await fill(store)
+    await store.put([GapRow("t1", "never began", "", 1, "disk", 1.0)])
+    other = await rows_of(store, *OTHER_TENANT)
+    assert await store.delete_tenant("t1") == 4  # two sessions, one of which only a gap is known, and the memos
+    for session in ("s1", "s2", "", "never began"):
+        assert not any((await rows_of(store, "t1", session)).values())
+    assert await rows_of(store, *OTHER_TENANT) == other
+    assert len(await store.memos("t2")) == 1
+    assert await store.delete_tenant("t1") == 0
+
+
+async def test_retention_takes_the_oldest_sessions_and_leaves_what_was_used_since(store: Store) -> None:
+    await fill(store)
+    kept = await rows_of(store, *OTHER_TENANT)
+    assert await store.retention(20.0, limit=1) == 1
+    assert [item.session for item in await store.list_sessions("t1")] == ["s2"]
+    assert await store.retention(20.0) == 1
+    assert await store.retention(20.0) == 0
+    assert await rows_of(store, *OTHER_TENANT) == kept
+
+
+async def test_a_session_that_is_written_to_while_it_is_removed_is_gone_over_again(store: Store, make: Make) -> None:
+    await store.put(everything(*FIRST))
+
+    async def write() -> None:
+        for n in range(5):
+            await store.put([replace(make.message(digest("late", n)), position=n)])
+            await asyncio.sleep(0.01)
+
+    await asyncio.gather(store.delete_session(*FIRST), write())
+    await store.delete_session(*FIRST)
+    assert not any((await rows_of(store, *FIRST)).values())
+
+
+@pytest.mark.parametrize("broken_off", [1, 4])
+async def test_a_removal_that_broke_off_is_ended_by_the_next(store: Store, broken_off: int) -> None:
+    await store.put(everything(*FIRST))
+    await store.put([EraseRow(*FIRST, table) for table in list(removal._KEYS)[:broken_off]])
+    await store.delete_session(*FIRST)
+    assert not any((await rows_of(store, *FIRST)).values())
