@@ -73,6 +73,11 @@ class Metrics:
         self.completion_tokens_total = self._counter(
             "completion_tokens_total", (), "Completion tokens that upstreams reported."
         )
+        self.cost_dollars_total = self._counter(
+            "cost_dollars_total",
+            ("kind",),
+            "Dollars by the prices of config/models.toml: `paid`, and what it would have been `without` the proxy.",
+        )
         self.upstream_errors_total = self._counter(
             "upstream_errors_total",
             ("upstream", "kind"),

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import signal
 import socket
+import sys
 
 import typer
 import uvicorn
@@ -38,6 +40,8 @@ def serve(
     set_up(settings.log_level)
     with listener:
         server = Announced(settings, listener)
+        # uvicorn drains at a SIGTERM and then raises it once more: asked to stop and stopped in order is no failure.
+        signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(0))
         try:
             server.run(sockets=[listener])
         except KeyboardInterrupt:

@@ -92,9 +92,10 @@ def test_a_second_process_on_one_database_is_refused_with_code_2(running: tuple[
     assert "another process" in done.stderr
 
 
-def test_interrupting_it_ends_it_in_order(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
+def test_telling_it_to_stop_ends_it_in_order(tmp_path: Path, by: signal.Signals) -> None:
     with served(tmp_path) as (process, _):
-        process.send_signal(signal.SIGINT)
+        process.send_signal(by)
         _, logged = process.communicate(timeout=20)
     assert process.returncode == 0
     assert "Traceback" not in logged

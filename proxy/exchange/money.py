@@ -1,0 +1,52 @@
+"""What a request costs, and what it would have cost had the proxy not been there.
+
+By the prices and cache rule of config/models.toml, in dollars; models without prices have no bill. Without the proxy
+the client's own prompt would have gone out: what of it the provider had been sent before, and not too long ago, would
+have come from its cache.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from proxy.exchange.record import Turn
+from proxy.stream.chunk import Usage
+
+MILLION = 1_000_000
+
+
+class Bill(NamedTuple):
+    """Dollars: for the prompt that was sent and its answer, and for the client's own prompt and the same answer."""
+
+    paid: float
+    without: float
+
+
+def resent(turn: Turn) -> int:
+    """Tokens of the client's prompt that a provider's cache would still hold had it always been sent as it came.
+
+    To be asked before the prompt is sent, since sending moves the thread's clock.
+    """
+    sent_at = turn.place.thread.state.sent_at
+    if turn.model.input is None or sent_at is None or turn.began - sent_at > turn.model.ttl_s or turn.place.at < 0:
+        return 0
+    known = turn.request.messages[: turn.place.at + 1]
+    return turn.weigh.head(turn.request.tools) + sum(turn.weigh(m) for m in known)
+
+
+def bill(turn: Turn, usage: Usage | None) -> Bill | None:
+    """What the exchange costs by the usage that upstream reports, else by our own count; None without prices."""
+    model, plan = turn.model, turn.plan
+    if model.input is None or usage is None:
+        return None
+    after = plan.before if turn.observed or plan.messages is None else plan.after
+    cached = min(usage.prompt, usage.cached if usage.cached is not None else plan.predicted)
+    answer = usage.completion * (model.output or 0.0) / MILLION
+    paid = model.cost(usage.prompt, cached) * model.input / MILLION + answer
+    if after == plan.before:
+        return Bill(paid, paid)
+    # The provider counts otherwise than we do; what was left out is taken to differ by the same factor.
+    factor = usage.prompt / max(after, 1)
+    kept = turn.resent // model.block * model.block if turn.resent >= model.min else 0
+    without = factor * model.cost(plan.before, min(kept, plan.before)) * model.input / MILLION + answer
+    return Bill(paid, without)

@@ -1,0 +1,159 @@
+"""The shipped Prometheus config, alert rules and Grafana dashboard, tried with a real Prometheus and a real proxy."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shutil
+import socket
+import subprocess
+import urllib.parse
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faulty import faulty
+from tests.running import Running, running
+from tests.scripted import Scripted, reply
+
+ROOT = Path(__file__).parents[2]
+SHIPPED = ROOT / "docker" / "prometheus"
+DASHBOARD = ROOT / "docker" / "grafana" / "dashboards" / "context-proxy.json"
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("prometheus") is None, reason="Prometheus is not installed (Debian: apt-get install prometheus)"
+)
+
+
+def test_the_rules_are_right_and_go_off_when_they_should() -> None:
+    for command in (["check", "rules", "alerts.yml"], ["test", "rules", "alerts_test.yml"]):
+        done = subprocess.run(["promtool", *command], cwd=SHIPPED, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_alert_is_tried() -> None:
+    named = set(re.findall(r"- alert: (\w+)", (SHIPPED / "alerts.yml").read_text()))
+    tried = set(re.findall(r"^        alertname: (\w+)", (SHIPPED / "alerts_test.yml").read_text(), re.MULTILINE))
+    assert named == tried
+
+
+def test_the_config_is_right(tmp_path: Path) -> None:
+    (tmp_path / "metrics.key").write_text("secret")
+    shutil.copy(SHIPPED / "alerts.yml", tmp_path)
+    config = tmp_path / "prometheus.yml"
+    config.write_text((SHIPPED / "prometheus.yml").read_text().replace("/keys/", f"{tmp_path}/"))
+    done = subprocess.run(["promtool", "check", "config", str(config)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def queries() -> Iterator[tuple[str, str]]:
+    """(panel and letter, PromQL) of each of the dashboard's, its variables filled in."""
+    for panel in json.loads(DASHBOARD.read_text())["panels"]:
+        for target in panel.get("targets", ()):
+            text: str = target["expr"]
+            for name, value in (("$__rate_interval", "20s"), ("$__range", "5m"), ("$job", ".*"), ("$instance", ".*")):
+                text = text.replace(name, value)
+            assert "$" not in text
+            yield f"{panel['title']} {target['refId']}", text
+
+
+def variables() -> Iterator[str]:
+    for variable in json.loads(DASHBOARD.read_text())["templating"]["list"]:
+        yield variable["name"]
+
+
+PRICED = '[models."priced"]\nwindow = 100000\ninput = 2.0\noutput = 10.0\nmin = 1\nblock = 1\n'
+
+
+async def traffic(there: Running) -> None:
+    """Requests of which every panel has something to show."""
+    history: list[dict[str, Any]] = []
+    for n in range(8):
+        history.append({"role": "user", "content": f"Step {n}. " + "word " * 300})
+        answer = await there.post({"model": "priced", "messages": history})
+        history.append(answer.message)
+    await there.post({"model": "priced", "messages": history[:1]}, b"x-context-off: 1")
+    await there.post({"model": "broken", "messages": history[:1]})
+
+
+async def fails(request: Any, there: Any) -> None:
+    await reply(there, b"500 Internal Server Error", b"{}")
+
+
+@asynccontextmanager
+async def prometheus(there: Running, folder: Path) -> AsyncIterator[str]:
+    """A Prometheus with the shipped config, but for who is scraped and how often; its URL."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    text = (SHIPPED / "prometheus.yml").read_text().replace("/keys/", f"{folder}/")
+    text = text.replace("15s", "1s").replace("proxy:8080", f"127.0.0.1:{there.port}")
+    (folder / "metrics.key").write_text("no key is asked for on loopback")
+    (folder / "prometheus.yml").write_text(text)
+    shutil.copy(SHIPPED / "alerts.yml", folder)
+    process = await asyncio.create_subprocess_exec(
+        "prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/tsdb",
+        f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn", stderr=asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+async def ask(url: str, path: str, **query: str) -> Any:
+    full = f"{url}{path}?{urllib.parse.urlencode(query)}"
+
+    def fetch() -> Any:
+        try:
+            with urllib.request.urlopen(full, timeout=5) as answer:
+                return json.loads(answer.read())["data"]
+        except OSError:
+            return None
+
+    return await asyncio.to_thread(fetch)
+
+
+async def test_prometheus_scrapes_the_proxy_and_every_query_of_the_dashboard_has_data(tmp_path: Path) -> None:
+    (tmp_path / "models.toml").write_text(PRICED)
+    model = Scripted("Well, this is an answer.")
+    model.usage = {
+        "prompt_tokens": 900, "completion_tokens": 50, "total_tokens": 950,
+        "prompt_tokens_details": {"cached_tokens": 300},
+    }  # fmt: skip
+    bad = Scripted(fails)
+    async with faulty(model) as upstream, faulty(bad) as broken:
+        targets = {
+            "main": {"base_url": f"http://127.0.0.1:{upstream.port}/v1", "models": ["priced"]},
+            "bad": {"base_url": f"http://127.0.0.1:{broken.port}/v1", "models": ["broken"]},
+        }
+        own = {"upstreams": targets, "policy": "rolling", "models_file": str(tmp_path / "models.toml")}
+        async with running(upstream.port, **own) as there:
+            # Faults that this traffic does not have, so that their panels have a line to draw.
+            there.metrics.refusals_total.labels(rule="W1").inc(0)
+            there.metrics.helper_total.labels(kind="summary", outcome="kept").inc(0)
+            await traffic(there)
+            async with prometheus(there, tmp_path) as url:
+                empty: dict[str, str] = {}
+                async with asyncio.timeout(60):
+                    while True:
+                        await traffic(there)
+                        await asyncio.sleep(0.5)
+                        if await ask(url, "/api/v1/query", query="up") is None:
+                            continue
+                        found = {name: (await ask(url, "/api/v1/query", query=text)) for name, text in queries()}
+                        empty = {name: dict(queries())[name] for name, data in found.items() if not data["result"]}
+                        if not empty:
+                            break
+                targets_up = (await ask(url, "/api/v1/targets"))["activeTargets"]
+                assert [t["health"] for t in targets_up] == ["up"]
+                values = [float(s["value"][1]) for s in found["Tokens left out A"]["result"]]
+                assert 0 < values[0] < 1
+                assert list(variables()) == ["job", "instance"]
+                assert set(await ask(url, "/api/v1/label/job/values")) == {"context-proxy"}
