@@ -7,7 +7,6 @@ and Zaragoza 2009 for BM25, with the usual k1 = 1.2 and b = 0.75.
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, islice
@@ -16,6 +15,7 @@ from typing import NamedTuple
 
 from proxy.chat.message import Message
 from proxy.context.evidence import facts
+from proxy.memory.words import telling
 
 K1 = 1.2
 B = 0.75
@@ -23,15 +23,6 @@ READ = 20_000
 """Characters of a message that are read for terms: what a long listing is about stands at its beginning."""
 NAMES = 10
 """Names of a message by which mentions of it are counted: its first ones, since a call's arguments come first."""
-
-_WORD = re.compile(r"[^\W_]{2,40}")
-_STOP = frozenset(re.findall(r"\w+",
-    "the and for that this with you are was were not but have has had its it is in on of to be as at by or an if do"
-    " does did so we me my your our us they them he she his her from into out up down over then than there here what"
-    " which who when where why how all any each can could should would will may might must just now also please let"
-    " lets one two more most some no yes ok about after before again file files use using used make get see look run"
-))  # fmt: skip
-"""Words that say nothing of a topic: those of the language, and those of every request to an agent."""
 
 
 class Terms(NamedTuple):
@@ -43,7 +34,7 @@ class Terms(NamedTuple):
 
 def terms(text: str) -> Terms:
     """The terms of a text: words of two characters or more, lower case, parts of names apart, without stop words."""
-    counts = Counter(word for word in _WORD.findall(text[:READ].lower()) if word not in _STOP)
+    counts = Counter(telling(text[:READ]))
     return Terms(counts, sum(counts.values()))
 
 

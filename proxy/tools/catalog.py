@@ -1,0 +1,36 @@
+"""Every tool that the proxy can run for the model, in the order in which they are offered."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Literal
+
+from proxy.tools.describe_db import DESCRIBE_DB
+from proxy.tools.manage_scratchpad import MANAGE_SCRATCHPAD
+from proxy.tools.query_db import QUERY_DB
+from proxy.tools.recall import RECALL
+from proxy.tools.retrieve_memos import RETRIEVE_MEMOS
+from proxy.tools.save_memo import SAVE_MEMO
+from proxy.tools.tool import Tool
+
+_ALL: tuple[Tool[Any], ...] = (RECALL, QUERY_DB, DESCRIBE_DB, MANAGE_SCRATCHPAD, SAVE_MEMO, RETRIEVE_MEMOS)
+
+TOOLS: Mapping[str, Tool[Any]] = MappingProxyType({tool.name: tool for tool in _ALL})
+
+MEMOS = frozenset({SAVE_MEMO.name, RETRIEVE_MEMOS.name})
+"""Those that see other sessions of the tenant."""
+
+
+def chosen(
+    enabled: Literal["policy"] | Sequence[str], policy: Iterable[str], taken: Container[str], *, memos: bool
+) -> tuple[str, ...]:
+    """The names to offer, in the catalog's order. enabled: the setting, which goes before the policy. taken: names of
+    the client's own tools, which win. memos: whether this session may use them."""
+    wanted = set(policy if enabled == "policy" else enabled)
+    return tuple(name for name in TOOLS if name in wanted and name not in taken and (memos or name not in MEMOS))
+
+
+def definitions(names: Sequence[str]) -> bytes:
+    """These tools as members of a JSON array, with a comma between them. Raises KeyError for a stranger."""
+    return b",".join(TOOLS[name].definition for name in names)

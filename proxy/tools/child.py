@@ -1,0 +1,204 @@
+"""The process in which a model's SQL runs: started for one query as `python -I -S child.py`, without an environment.
+
+It imports nothing of ours. It reads lines: a JSON object (`search`: whether there is an index of words), a JSON array
+for each row of the table, an empty line, then statements as JSON strings; and answers each with a line of JSON, after
+a first line that says it is ready. What keeps a statement in is told in layers, each of which holds alone: the
+database is private and has this session's rows only; statements begin with SELECT or WITH; an authorizer allows
+reading two tables and calling the functions listed here, nothing else; SQLite's limits; the limits of the process; and
+the parent, which ends it (FAULTS.md M1 to M4, S3).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+import resource
+import sqlite3
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+CPU = 1
+"""Seconds of processor time, loading apart."""
+LOAD_CPU = 5
+"""Seconds of processor time for filling the table."""
+MEMORY = 512 << 20
+FILES = 8
+HEAP = 256 << 20
+"""Bytes that SQLite may use in all."""
+OUTPUT = 64 << 10
+"""Bytes of a result."""
+ROWS = 2000
+INDEXED = 16 << 20
+"""Characters that are indexed for search, the newest first."""
+
+TABLE = """CREATE TABLE messages (seq INTEGER, id TEXT, group_id TEXT, role TEXT, content TEXT, tool_call_id TEXT,
+status TEXT, parsing_strategy TEXT, tokens INTEGER, created_at TEXT)"""
+INDEX = """CREATE VIRTUAL TABLE messages_fts USING fts5 (id UNINDEXED, content, content = 'messages',
+tokenize = 'porter unicode61 remove_diacritics 2')"""
+FILL = """INSERT INTO messages_fts (rowid, id, content) SELECT rowid, id, content FROM (
+SELECT rowid, id, content, sum(length(content)) OVER (ORDER BY rowid DESC) AS upto FROM messages) WHERE upto <= ?"""
+
+_NAMES = """abs avg bm25 coalesce count cume_dist date datetime dense_rank first_value glob group_concat hex highlight
+ifnull iif instr julianday lag last_value lead length like lower ltrim match max min nth_value ntile nullif percent_rank
+rank replace round row_number rtrim snippet strftime string_agg substr substring sum time total trim typeof unicode
+unixepoch upper"""
+FUNCTIONS = frozenset(_NAMES.split())
+TABLES = frozenset(
+    ("messages", *("messages_fts" + part for part in ("", "_data", "_idx", "_content", "_docsize", "_config")))
+)
+STATEMENT = re.compile(r"\s*(?:select|with|values)\b", re.IGNORECASE)
+
+LIMITS = (
+    (sqlite3.SQLITE_LIMIT_ATTACHED, 0),
+    (sqlite3.SQLITE_LIMIT_LENGTH, 1_000_000),
+    (sqlite3.SQLITE_LIMIT_SQL_LENGTH, 10_000),
+    (sqlite3.SQLITE_LIMIT_COLUMN, 100),
+    (sqlite3.SQLITE_LIMIT_EXPR_DEPTH, 100),
+    (sqlite3.SQLITE_LIMIT_COMPOUND_SELECT, 20),
+    (sqlite3.SQLITE_LIMIT_FUNCTION_ARG, 20),
+    (sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, 500),
+    (sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH, 1),
+    (sqlite3.SQLITE_LIMIT_WORKER_THREADS, 0),
+)
+
+
+def confine() -> None:
+    """What the system holds this process to, but for its time, which is counted anew once the table is filled."""
+    _limit(resource.RLIMIT_CORE, 0)
+    _limit(resource.RLIMIT_CPU, LOAD_CPU)
+    _limit(resource.RLIMIT_FSIZE, 0)
+    _limit(resource.RLIMIT_NOFILE, FILES)
+    if sys.platform != "darwin":  # which has no such limit
+        _limit(resource.RLIMIT_AS, MEMORY)
+
+
+def _limit(which: int, most: int) -> None:
+    resource.setrlimit(which, (most, resource.getrlimit(which)[1]))
+    if which != resource.RLIMIT_CPU:
+        resource.setrlimit(which, (most, most))
+
+
+def time_left() -> None:
+    """Whole seconds are all that the system counts: between a half and one and a half from now on."""
+    used = int(time.process_time() + 0.5) + CPU
+    resource.setrlimit(resource.RLIMIT_CPU, (used, used))
+
+
+def fill(lines: Iterator[bytes], *, search: bool) -> sqlite3.Connection:
+    """The database with its rows: up to the empty line."""
+    database = sqlite3.connect(":memory:", isolation_level=None)
+    database.text_factory = _text
+    database.execute(f"PRAGMA hard_heap_limit = {HEAP}")
+    database.execute("PRAGMA temp_store = MEMORY")
+    database.execute(TABLE)
+    database.execute("BEGIN")
+    given = itertools.takewhile(lambda line: line.strip(), lines)
+    database.executemany("INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", map(json.loads, given))
+    if search:
+        database.execute(INDEX)
+        database.execute(FILL, (INDEXED,))
+    database.execute("COMMIT")
+    return database
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
+def guard(database: sqlite3.Connection) -> None:
+    """From here on the database is read, and nothing else."""
+    modules = {name for (name,) in database.execute("PRAGMA module_list")}
+    database.set_authorizer(lambda *asked: _allowed(modules, *asked[:3]))
+    for limit, most in LIMITS:
+        database.setlimit(limit, most)
+    if sys.version_info >= (3, 12):
+        database.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
+
+
+def _allowed(modules: set[str], action: int, first: str | None, second: str | None) -> int:
+    """SQLite's answer to one thing that a statement is about to do."""
+    if action in (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_RECURSIVE):
+        return sqlite3.SQLITE_OK
+    if action == sqlite3.SQLITE_FUNCTION and (second or "").lower() in FUNCTIONS:
+        return sqlite3.SQLITE_OK
+    name = (first or "").lower()
+    if action == sqlite3.SQLITE_READ:
+        # No column: something is counted, for a WITH under its own name too.
+        is_ours = name in TABLES or (not second and not name.startswith(("sqlite_", "pragma_")) and name not in modules)
+        return sqlite3.SQLITE_OK if is_ours else sqlite3.SQLITE_DENY
+    if action == sqlite3.SQLITE_PRAGMA and name == "data_version" and second is None:
+        return sqlite3.SQLITE_OK  # the index of words asks whether its table has changed
+    return sqlite3.SQLITE_DENY
+
+
+def answer(database: sqlite3.Connection, statement: str) -> dict[str, Any]:
+    """{columns, rows, more} or {error}. A cell that does not fit is {cut, chars}: its beginning, and how long it is."""
+    if not STATEMENT.match(statement):
+        return {"error": "one SELECT statement, please; it begins with SELECT or WITH"}
+    try:
+        cursor = database.execute(statement)
+        columns = [str(column[0])[:200] for column in cursor.description or ()]
+        rows, more = _rows(cursor)
+    except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError, MemoryError) as problem:
+        return {"error": str(problem)[:500] or type(problem).__name__}
+    return {"columns": columns, "rows": rows, "more": more}
+
+
+def _rows(cursor: sqlite3.Cursor) -> tuple[list[list[Any]], bool]:
+    rows: list[list[Any]] = []
+    left = OUTPUT
+    for row in cursor:
+        if len(rows) == ROWS:
+            return rows, True
+        cells = []
+        for value in row:
+            cell = _cell(value, left)
+            left -= len(json.dumps(cell)) + 1
+            cells.append(cell)
+            left = max(left, 0)
+        if not left and rows:
+            return rows, True
+        rows.append(cells)
+        if not left:
+            return rows, next(cursor, None) is not None
+    return rows, False
+
+
+def _cell(value: Any, left: int) -> Any:
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, str) and len(value) > max(left // 2, 200) and len(json.dumps(value)) > left:
+        return {"cut": value[: max(left // 6, 200)], "chars": len(value)}
+    return value
+
+
+def main() -> None:
+    """Answers statements until there are no more."""
+    confine()
+    lines = iter(sys.stdin.buffer)
+    _say({"ready": True})
+    given = json.loads(next(lines))
+    try:
+        database = fill(lines, search=given["search"])
+    except (sqlite3.Error, MemoryError) as problem:
+        _say({"error": f"the messages could not be loaded: {problem}"})
+        return
+    guard(database)
+    for line in lines:
+        time_left()
+        _say(answer(database, json.loads(line)))
+
+
+def _say(found: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(found) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

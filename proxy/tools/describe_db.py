@@ -1,0 +1,48 @@
+"""`describe_db`: what `query_db` can be asked: the tables, the columns, how much there is, what is allowed."""
+
+from __future__ import annotations
+
+import msgspec
+
+from proxy.tools import past
+from proxy.tools.child import FUNCTIONS
+from proxy.tools.desk import Desk
+from proxy.tools.tool import Tool
+
+WORDS = """messages: one row a message of this conversation
+  seq INTEGER            order in which they came; a call that was answered out of sight bears the number of its answer
+  id TEXT                10 characters; recall(id) reads a message whole
+  group_id TEXT          one user prompt with all that followed from it
+  role TEXT              user, assistant, tool, ...
+  content TEXT           the text; an assistant's calls stand behind it as lines "[call ID] NAME ARGUMENTS"
+  tool_call_id TEXT      of a tool result: the call that it answers
+  status TEXT            completed, tool_call (it calls tools), dropped (it is out of the prompt)
+  parsing_strategy TEXT  the kind of model that it was made for
+  tokens INTEGER
+  created_at TEXT        UTC, YYYY-MM-DD HH:MM:SS
+messages_fts(id, content): the same for search by words: WHERE messages_fts MATCH 'word OR "two words" OR begin*';
+  ORDER BY rank; snippet(messages_fts, 1, '', '', '...', 40); join by rowid"""
+
+
+class Takes(msgspec.Struct, frozen=True):
+    """Nothing."""
+
+
+async def answer(_: Takes, desk: Desk) -> str:
+    """The schema, and how many messages there are."""
+    last = await desk.store.messages(desk.tenant, desk.session, 0, 1, newest=True)
+    count = last[0].seq if last else 0
+    return (
+        f"{WORDS}\nstored so far: {count} messages. One SELECT at a time, reading only; functions:"
+        f" {', '.join(sorted(FUNCTIONS))}. Of a very long conversation the newest {past.BYTES >> 20} MiB are searched."
+    )
+
+
+DESCRIBE_DB = Tool(
+    name="describe_db",
+    description="The tables and columns that query_db reads, and what it allows.",
+    parameters={},
+    required=(),
+    takes=Takes,
+    answer=answer,
+)

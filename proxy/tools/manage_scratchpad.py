@@ -1,0 +1,72 @@
+"""`manage_scratchpad`: the session's plan and notes, kept by the model, readable and settable by the operator."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from proxy.errors import ToolRefused
+from proxy.memory import scratchpad
+from proxy.store.written import ScratchpadRow
+from proxy.tools.desk import Desk
+from proxy.tools.tool import Tool
+
+TRIES = 4
+"""How often a change is made again where another writer was first: two calls of one answer, or an operator."""
+
+
+class Takes(msgspec.Struct, frozen=True):
+    """content: for update and append."""
+
+    action: Literal["read", "update", "append"]
+    content: str = ""
+
+
+async def answer(takes: Takes, desk: Desk) -> str:
+    """The text, or what became of the change. Raises ToolRefused where it would be too long."""
+    if takes.action == "read":
+        row = await desk.store.scratchpad(desk.tenant, desk.session)
+        return row.text if row is not None and row.text else "[the scratchpad is empty]"
+    if takes.action == "append" and not takes.content.strip():
+        raise ToolRefused("append takes the text to add as content.")
+    for _ in range(TRIES):
+        text = await _written(takes, desk)
+        if text is not None:
+            return f"[saved: the scratchpad has {len(text)} of {desk.settings.tools.scratchpad_chars} characters]"
+    raise ToolRefused("the scratchpad is being changed by others; read it and try again.")
+
+
+async def _written(takes: Takes, desk: Desk) -> str | None:
+    """The text that stands now; None where another version took the number: it has to be read first."""
+    row = await desk.store.scratchpad(desk.tenant, desk.session)
+    current, number = (row.text, row.number) if row is not None else ("", 0)
+    most = desk.settings.tools.scratchpad_chars
+    try:
+        if takes.action == "append":
+            text = scratchpad.appended(current, takes.content, most)
+        else:
+            text = scratchpad.updated(takes.content, most)
+    except scratchpad.TooLong as reason:
+        raise ToolRefused(str(reason), limited=True) from reason
+    mine = ScratchpadRow(desk.tenant, desk.session, number + 1, text, "model", desk.now())
+    await desk.store.put([mine])
+    stands = next(iter(await desk.store.scratchpads(desk.tenant, desk.session, 1, number + 2)), None)
+    is_mine = stands is not None and (stands.text, stands.author, stands.created_at) == (text, "model", mine.created_at)
+    return text if is_mine else None
+
+
+MANAGE_SCRATCHPAD = Tool(
+    name="manage_scratchpad",
+    description=(
+        "Your own notes for this conversation, in Markdown: plan, checklist, findings. They stay in view when older"
+        " messages leave it, and are kept across restarts. Keep them short and current."
+    ),
+    parameters={
+        "action": {"type": "string", "enum": ["read", "update", "append"], "description": "update replaces all of it"},
+        "content": {"type": "string"},
+    },
+    required=("action",),
+    takes=Takes,
+    answer=answer,
+)

@@ -1,0 +1,142 @@
+"""A session's stored messages as its own model may read them: one by its id, or all as rows for a query.
+
+Beside what the client sent and got stand the rounds that it never saw: calls of ours and their results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from proxy.chat import key
+from proxy.chat.dialects.completions import read_message
+from proxy.chat.message import Message
+from proxy.errors import NotManaged
+from proxy.store.base import MessageRecord
+from proxy.store.written import RoundRow
+from proxy.tools.desk import Desk
+
+PAGE = 200
+"""Messages read from the store at a time, so that the event loop is never long away with one list."""
+BYTES = 64 << 20
+"""Of a session so much is copied for a query, the newest first."""
+CELL = 900_000
+"""Bytes of a message's content in a query, which SQLite limits to a million; `recall` has all of it."""
+
+COLUMNS = (
+    *("seq", "id", "group_id", "role", "content", "tool_call_id", "status", "parsing_strategy", "tokens", "created_at"),
+)
+
+
+class _Round(msgspec.Struct, frozen=True):
+    replaces: list[str] = []
+    results: list[str] = []
+
+
+_ROUND = msgspec.json.Decoder(_Round)
+
+
+def said(message: Message) -> str:
+    """All that a message says: its text as it is; behind it what it thought, its calls, and how much is no text."""
+    parts = [message.text] if message.text else []
+    if message.reasoning:
+        parts.append(f"[reasoning]\n{message.reasoning}")
+    parts += [f"[call {call.id}] {call.name} {call.arguments}" for call in message.calls]
+    if message.media:
+        parts.append(f"[{message.media} parts that are not text]")
+    return "\n\n".join(parts)
+
+
+def spoken(raw: bytes) -> str:
+    """`said` of a stored message; its bytes as text where they are none that we understand."""
+    try:
+        return said(read_message(raw))
+    except NotManaged:
+        return raw.decode("utf-8", "replace")
+
+
+def hidden(row: RoundRow) -> Iterator[tuple[str, Message]]:
+    """The messages of a round that the client does not have, each with its public id. A chain of their own from the
+    end of the request on, and from the answer on, so that the ids are the same whatever the client puts beside them."""
+    try:
+        found = _ROUND.decode(row.body)
+        before = [read_message(raw.encode()) for raw in found.replaces]
+        ours = [read_message(raw.encode()) for raw in found.results]
+    except (ValueError, RecursionError, NotManaged):
+        return
+    places = {call.id: place for place, call in enumerate(before[-1].calls)} if before else {}
+    ours.sort(key=lambda message: places.get(message.call_id or "", 0))
+    for at, messages in ((row.head, before[:-1]), (row.key, ours)):
+        for message in messages:
+            at = key.step(at, message.digest)  # noqa: PLW2901  a chain
+            yield key.public_id(at), message
+
+
+async def find(desk: Desk, name: str) -> tuple[str, str] | None:
+    """(role, all that it says) of the message with this id, of this session alone; None where there is none."""
+    place = (desk.tenant, desk.session)
+    stored = await desk.store.message(*place, name)
+    if stored is not None:
+        return stored.role, spoken(stored.body)
+    for row in await desk.store.rounds(*place):
+        for public, message in hidden(row):
+            if public == name:
+                return message.role, said(message)
+    return None
+
+
+async def newest(desk: Desk, most: int = BYTES) -> tuple[list[MessageRecord], bool]:
+    """(the session's messages, newest first; whether that is all of them): as many as `most` bytes hold."""
+    found: list[MessageRecord] = []
+    size, after = 0, 0
+    while True:
+        page = await desk.store.messages(desk.tenant, desk.session, after, PAGE, newest=True)
+        for record in page:
+            size += len(record.body) + 200
+            if size > most and found:
+                return found, False
+            found.append(record)
+        if len(page) < PAGE:
+            return found, True
+        after = page[-1].seq
+
+
+def rows(records: Sequence[MessageRecord], rounds: Sequence[RoundRow], gone: frozenset[bytes]) -> list[bytes]:
+    """The lines that fill the table `messages`, in the order of COLUMNS, oldest first. records: newest first. gone:
+    keys of what has left the prompt. Takes long for long sessions: not for the event loop.
+
+    What the client never saw stands before the answer that it led to, under that answer's number.
+    """
+    behind = {row.key: row for row in rounds}
+    made: list[bytes] = []
+    for record in reversed(records):
+        name = key.public_id(record.key)
+        status = "dropped" if record.key in gone else record.status
+        row = behind.get(record.key)
+        for public, message in hidden(row) if row is not None else ():
+            kind = "tool_call" if message.calls else "completed"
+            weight = len(message.raw) // 4
+            made.append(_line(record, public, message.role, said(message), message.call_id, kind, weight))
+        made.append(_line(record, name, record.role, spoken(record.body), record.call_id, status, record.tokens))
+    return made
+
+
+def _line(
+    record: MessageRecord, name: str, role: str, content: str, call_id: str | None, status: str, tokens: int
+) -> bytes:
+    text = content.encode("utf-8", "replace")
+    if len(text) > CELL:
+        text = text[:CELL] + f'\n[cut here; recall(id="{name}") has all of it]'.encode()
+    at = datetime.fromtimestamp(record.created_at, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    cells: tuple[Any, ...] = (
+        *(record.seq, name, record.group_id, role, text.decode("utf-8", "ignore"), _plain(call_id), status),
+        *(record.strategy, tokens, at),
+    )
+    return msgspec.json.encode(cells)
+
+
+def _plain(text: str | None) -> str | None:
+    return None if text is None else text.encode("utf-8", "replace").decode()

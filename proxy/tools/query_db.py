@@ -1,0 +1,112 @@
+"""`query_db`: the model's own SQL over its own session's messages (FEATURES.md A11), in the sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from typing import Any
+
+import msgspec
+
+from proxy.errors import ToolRefused
+from proxy.tools import past
+from proxy.tools.desk import Desk
+from proxy.tools.sandbox import Answer
+from proxy.tools.tool import Tool
+
+ROOM = 300
+"""Characters of a result that say what it is."""
+CELLS = (100_000, 2000, 600, 200)
+"""Characters at which values are cut, tried in turn until all rows fit."""
+_SEARCH = re.compile(r"\bmessages_fts\b", re.IGNORECASE)
+
+
+class Takes(msgspec.Struct, frozen=True):
+    """sql: one SELECT in SQLite's dialect."""
+
+    sql: str
+
+
+async def answer(takes: Takes, desk: Desk) -> str:
+    """The rows, as many as fit, under a line that says how to get the rest. Raises ToolRefused with SQLite's words."""
+    records, is_all = await past.newest(desk)
+    place = (desk.tenant, desk.session)
+    rounds = await desk.store.rounds(*place)
+    left = await desk.store.left_out(*place, desk.thread)
+    rows = await asyncio.to_thread(past.rows, records, rounds, frozenset(message.key for message in left))
+    found = await desk.sandbox.query(rows, takes.sql, search=_SEARCH.search(takes.sql) is not None)
+    if found.error is not None:
+        raise ToolRefused(found.error)
+    note = "" if is_all else f"only the newest {len(records)} messages are searched; "
+    return shown(found, desk.settings.tools.result_chars, note)
+
+
+def shown(found: Answer, most: int, note: str = "") -> str:
+    """A result as the model reads it. A single text stands as it is, everything else a row a line, as JSON."""
+    if not found.rows:
+        return f"[{note}no rows]"
+    if len(found.rows) == 1 and len(found.rows[0]) == 1 and isinstance(found.rows[0][0], str | dict):
+        return _single(found.columns[0], found.rows[0][0], most, note)
+    cell, lines = CELLS[0], _lines(found, CELLS[0])
+    for smaller in CELLS[1:]:
+        if sum(map(len, lines)) + len(lines) > most - ROOM:
+            cell, lines = smaller, _lines(found, smaller)
+    kept, size = [], 0
+    for line in lines:
+        size += len(line) + 1
+        if size > most - ROOM:
+            break
+        kept.append(line)
+    if not kept:
+        raise ToolRefused(
+            "one row is too long to show; select fewer columns, or substr(content, 1, 500).", limited=True
+        )
+    has_more = found.more or len(kept) < len(found.rows)
+    what = f"rows 1 to {len(kept)}" if has_more else f"{len(kept)} rows"
+    rest = f"; more with OFFSET {len(kept)}" if has_more else ""
+    cut = "; long values end with [+N]: N more characters, by substr or recall" if _was_cut(found, cell) else ""
+    columns = ", ".join(found.columns)[: ROOM // 2]
+    return "\n".join((f"[{note}{what}{rest}{cut}; columns: {columns}]", *kept))
+
+
+def _lines(found: Answer, cell: int) -> list[str]:
+    return [json.dumps([_short(value, cell) for value in row], ensure_ascii=False) for row in found.rows]
+
+
+def _single(column: str, value: str | dict[str, Any], most: int, note: str) -> str:
+    text, chars = (value, len(value)) if isinstance(value, str) else (str(value["cut"]), int(value["chars"]))
+    kept = text[: most - ROOM]
+    if len(kept) == chars:
+        return f"[{note}1 row, {chars} characters]\n{kept}"
+    rest = f"for more select substr({column[:60]}, {len(kept) + 1}, {most - ROOM})"
+    return f"[{note}1 row, the first {len(kept)} of {chars} characters; {rest}]\n{kept}"
+
+
+def _short(value: Any, most: int) -> Any:
+    """A cell as it is shown: at most so many characters, and how many are missing."""
+    text, chars = (str(value["cut"]), int(value["chars"])) if isinstance(value, dict) else (value, 0)
+    if not isinstance(text, str) or (len(text) <= most and chars <= len(text)):
+        return text
+    return f"{text[:most]}[+{max(chars, len(text)) - min(most, len(text))}]"
+
+
+def _was_cut(found: Answer, most: int) -> bool:
+    return any(isinstance(v, dict) or (isinstance(v, str) and len(v) > most) for row in found.rows for v in row)
+
+
+QUERY_DB = Tool(
+    name="query_db",
+    description=(
+        "Search this conversation's own messages, those that have left the prompt too, with one SQLite SELECT over"
+        " messages(seq, id, group_id, role, content, tool_call_id, status, parsing_strategy, tokens, created_at)."
+        " Newest first (ORDER BY seq DESC), always with LIMIT, substr(content, 1, 300) rather than all of it. Rows with"
+        " status 'dropped' are out of the prompt: ignore them unless you look for what is. By words: SELECT id,"
+        " snippet(messages_fts, 1, '', '', '...', 40) FROM messages_fts WHERE messages_fts MATCH 'one OR two'"
+        " ORDER BY rank LIMIT 10; then recall(id), or content by id."
+    ),
+    parameters={"sql": {"type": "string"}},
+    required=("sql",),
+    takes=Takes,
+    answer=answer,
+)

@@ -1,0 +1,53 @@
+"""`recall`: one stored message, whole, in pages: what the marks of shortened messages name by default."""
+
+from __future__ import annotations
+
+import msgspec
+
+from proxy.errors import ToolRefused
+from proxy.tools import past
+from proxy.tools.desk import Desk
+from proxy.tools.tool import Tool
+
+ROOM = 200
+"""Characters of a result that say what it is."""
+
+
+class Takes(msgspec.Struct, frozen=True):
+    """page counts from 1."""
+
+    id: str
+    page: int = 1
+
+
+async def answer(takes: Takes, desk: Desk) -> str:
+    """The message's page under a line that says what it is a page of. All pages without that line are the message."""
+    name = takes.id.strip().strip("\"'<>[]").lower()
+    found = await past.find(desk, name)
+    if found is None:
+        raise ToolRefused(
+            f"no message of this conversation has the id {takes.id[:40]!r}.",
+            hint="An id has 10 characters and stands in the mark of what was shortened or left out; copy it exactly.",
+        )
+    role, text = found
+    size = desk.settings.tools.result_chars - ROOM
+    pages = max(1, -(-len(text) // size))
+    if not 1 <= takes.page <= pages:
+        raise ToolRefused(f"message {name} has {pages} pages, from 1 on; there is no page {takes.page}.")
+    start = (takes.page - 1) * size
+    more = f'; next: recall(id="{name}", page={takes.page + 1})' if takes.page < pages else ""
+    head = f"[message {name} of role {role[:20]}, page {takes.page} of {pages}, {len(text)} characters in all{more}]"
+    return f"{head}\n{text[start : start + size]}"
+
+
+RECALL = Tool(
+    name="recall",
+    description="Read a message or tool result of this conversation again, whole, where it was shortened or left out.",
+    parameters={
+        "id": {"type": "string", "description": "the id that its mark names"},
+        "page": {"type": "integer", "description": "from 1 on"},
+    },
+    required=("id",),
+    takes=Takes,
+    answer=answer,
+)

@@ -1,0 +1,69 @@
+"""`retrieve_memos`: what earlier sessions of the same tenant and project have noted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+
+from proxy.memory import memos
+from proxy.memory.memos import Memo
+from proxy.tools import notebook
+from proxy.tools.desk import Desk
+from proxy.tools.tool import Tool
+
+MOST = 20
+"""Memos in a result."""
+TAGS = 30
+"""Tags that are named where none fits."""
+
+
+class Takes(msgspec.Struct, frozen=True):
+    """query: words to look for, beside the tags."""
+
+    tags: list[str] = []
+    query: str = ""
+
+
+async def answer(takes: Takes, desk: Desk) -> str:
+    """The memos that have one of the tags, most of them first, then those that fit the words; or which tags there
+    are."""
+    known = await notebook.load(desk)
+    room = desk.settings.tools.result_chars
+    found = await asyncio.to_thread(chosen, known, takes.tags, takes.query)
+    shown = memos.within(found[:MOST], room - 100)
+    if not shown:
+        often = Counter(tag for memo in known for tag in memo.tags).most_common(TAGS)
+        named = f" Tags: {', '.join(tag for tag, _ in often)}." if often else ""
+        return f"[none of {len(known)} memos fits.{named}]"[:room]
+    more = f"\n[{len(found) - len(shown)} more fit: name more tags]" if len(found) > len(shown) else ""
+    return memos.render(shown) + more
+
+
+def chosen(known: Sequence[Memo], tags: Sequence[str], query: str) -> list[Memo]:
+    """Newest first where neither tags nor words are given."""
+    wanted = set(memos.tidy_tags(tags))
+    if not wanted and not query.strip():
+        return sorted(known, key=lambda memo: -memo.updated_at)
+    tagged = [memo for memo in known if wanted.intersection(memo.tags)]
+    tagged.sort(key=lambda memo: (-len(wanted.intersection(memo.tags)), -memo.updated_at))
+    fitting = memos.fits(known, " ".join((query, *tags)), MOST, 1 << 30)
+    return [*tagged, *(memo for memo in fitting if memo not in tagged)]
+
+
+RETRIEVE_MEMOS = Tool(
+    name="retrieve_memos",
+    description=(
+        "Read what earlier conversations noted about this project. Look here before you assume how something is built"
+        " or why. Without arguments: the newest."
+    ),
+    parameters={
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "query": {"type": "string", "description": "words to look for"},
+    },
+    required=(),
+    takes=Takes,
+    answer=answer,
+)

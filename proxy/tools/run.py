@@ -1,0 +1,88 @@
+"""Runs one call of ours and always has a result: what went wrong is a result too, for the model to read.
+
+Nothing that a model writes may end a request (DESIGN.md 1), so every fault ends here but one: a request that is
+cancelled, since nobody is left to read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from typing import Protocol
+
+import msgspec
+
+from proxy.errors import StoreError, ToolRefused
+from proxy.tools.catalog import TOOLS
+from proxy.tools.desk import Desk
+
+log = logging.getLogger(__name__)
+
+
+class Asked(Protocol):
+    """A call as the model made it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def arguments(self) -> str: ...
+
+
+async def run(call: Asked, desk: Desk) -> str:
+    """The result for the model: at most `tools.result_chars` characters; {"error": ...} where there is none."""
+    tool = TOOLS.get(call.name)
+    if tool is None or (desk.offered is not None and call.name not in desk.offered):
+        return failure("there is no such tool here.")
+    began = time.perf_counter()
+    outcome = "refused"
+    try:
+        async with asyncio.timeout(desk.settings.tools.seconds):
+            text = await tool.call(call.arguments, desk)
+        outcome = "done"
+    except ToolRefused as reason:
+        outcome = "limited" if reason.limited else "refused"
+        text = failure(str(reason))
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as wrong:
+        text = failure(f"the arguments of {call.name} cannot be used: {wrong}. They are: {_form(call.name)}.")
+    except TimeoutError:
+        outcome = "limited"
+        text = failure(f"{call.name} took too long and was ended. Go on without it.")
+    except StoreError:
+        outcome = "failed"
+        text = failure("what is stored cannot be read or written at the moment. Go on without it.")
+    except Exception as fault:  # noqa: BLE001  a fault of ours is a result that says so, never a failed request
+        outcome = "failed"
+        log.warning("%s failed: %s", call.name, type(fault).__name__)
+        desk.metrics.swallowed_total.labels("tool").inc()
+        text = failure(f"{call.name} failed. Go on without it.")
+    desk.metrics.tools_total.labels(tool.name, outcome).inc()
+    desk.metrics.tool_seconds.labels(tool.name).observe(time.perf_counter() - began)
+    return fit(text, desk.settings.tools.result_chars)
+
+
+def failure(message: str) -> str:
+    """A result that says what was wrong."""
+    return json.dumps({"error": message}, ensure_ascii=False)
+
+
+def fit(text: str, most: int) -> str:
+    """At most so many characters that any encoder takes: the last guard, since each tool has cut its own by then."""
+    text = text.encode("utf-8", "replace").decode()
+    if len(text) <= most:
+        return text
+    end = f"\n[cut here: {len(text)} characters in all; ask for less at a time]"
+    return text[: most - len(end)] + end
+
+
+def _form(name: str) -> str:
+    tool = TOOLS[name]
+    return (
+        ", ".join(
+            f"{key} ({schema.get('type', 'any')}{'' if key in tool.required else ', optional'})"
+            for key, schema in tool.parameters.items()
+        )
+        or "none"
+    )

@@ -1,0 +1,40 @@
+"""What a tool is: what the model is told of it, what it takes, and what answers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from proxy.tools.desk import Desk
+
+Takes = TypeVar("Takes", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True, slots=True)
+class Tool(Generic[Takes]):
+    """One tool. `answer` raises ToolRefused with what was wrong and what to do, in words for the model."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    """JSON Schema of each argument, in order."""
+    required: tuple[str, ...]
+    takes: type[Takes]
+    """What its arguments are read into."""
+    answer: Callable[[Takes, Desk], Awaitable[str]]
+
+    @property
+    def definition(self) -> bytes:
+        """Its member of the `tools` array: the same bytes for the same words."""
+        schema = {"type": "object", "properties": self.parameters, "required": self.required}
+        function = {"name": self.name, "description": self.description, "parameters": schema}
+        return msgspec.json.encode({"type": "function", "function": function})
+
+    async def call(self, arguments: str, desk: Desk) -> str:
+        """The result for arguments as a model wrote them. Raises ToolRefused, msgspec.DecodeError (which a
+        ValidationError is), and whatever the store raises."""
+        read = msgspec.json.decode(arguments.strip() or "{}", type=self.takes, strict=False)
+        return await self.answer(read, desk)
