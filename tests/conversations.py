@@ -19,6 +19,7 @@ from proxy.context.plan import View
 from proxy.context.policy import Policy
 from proxy.context.prices import Model
 from proxy.context.session import Session
+from proxy.memory.memos import Memo
 
 Json = dict[str, Any]
 
@@ -78,6 +79,8 @@ def look(
     offered: frozenset[str] = frozenset(),
     guarded: Sequence[int] = (),
     toll: int = 0,
+    scratchpad: str = "",
+    memos: Sequence[Memo] = (),
     **more: Any,
 ) -> View:
     """The View of a conversation."""
@@ -96,4 +99,6 @@ def look(
         offered=offered,
         guarded=frozenset(keys[n] for n in guarded),
         toll=toll,
+        scratchpad=scratchpad,
+        memos=memos,
     )

@@ -16,6 +16,7 @@ from proxy.chat.group import Group, Step
 from proxy.chat.message import Message, Request
 from proxy.chat.tokens import Weigh
 from proxy.context.prices import Model
+from proxy.memory.memos import Memo
 
 T = TypeVar("T")
 
@@ -186,7 +187,7 @@ class View:
     guarded: frozenset[bytes] = frozenset()
     toll: int = 0
     scratchpad: str = ""
-    memos: Sequence[Any] = ()
+    memos: Sequence[Memo] = ()
     _made: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
 
     def once(self, name: object, make: Callable[[], T]) -> T:

@@ -6,7 +6,7 @@ This is where a request and what is remembered of its thread meet; everything af
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TypedDict, Unpack
 
 from proxy.chat import group, key
 from proxy.chat.message import Message, Request
@@ -16,6 +16,21 @@ from proxy.context.plan import Edit, Found, View
 from proxy.context.policy import Policy
 from proxy.context.prices import Model
 from proxy.context.session import Session
+from proxy.memory.memos import Memo
+
+
+class Beside(TypedDict, total=False):
+    """What a View has that is neither in the request nor remembered of the thread: see `View`."""
+
+    times: Sequence[float]
+    found: Sequence[Found]
+    relevance: Mapping[bytes, float]
+    options: Mapping[str, str]
+    offered: frozenset[str]
+    guarded: frozenset[bytes]
+    toll: int
+    scratchpad: str
+    memos: Sequence[Memo]
 
 
 def build(
@@ -28,15 +43,7 @@ def build(
     weigh: Weigh,
     strategy: str,
     strategies: Sequence[str],
-    times: Sequence[float] = (),
-    found: Sequence[Found] = (),
-    relevance: Mapping[bytes, float] | None = None,
-    options: Mapping[str, str] | None = None,
-    offered: frozenset[str] = frozenset(),
-    guarded: frozenset[bytes] = frozenset(),
-    toll: int = 0,
-    scratchpad: str = "",
-    memos: Sequence[Any] = (),
+    **beside: Unpack[Beside],
 ) -> View:
     """The View of a request. Literal policies begin from the client's own history, all others from their old edits."""
     messages = request.messages
@@ -68,19 +75,11 @@ def build(
         else [m.is_result for m in messages],
         literal=policy.literal,
         now=now,
-        times=times,
         state=session.state,
         answers=session.answers,
         said=session.said,
         pins=session.pins,
-        options=options or {},
-        found=found,
-        relevance=relevance or {},
-        offered=offered,
-        guarded=guarded,
-        toll=toll,
-        scratchpad=scratchpad,
-        memos=memos,
+        **beside,
     )
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from proxy.context.voices.count_down import CountDown
+from proxy.context.voices.quote_memos import QuoteMemos
 from proxy.context.voices.reflect import Reflect
 from proxy.context.voices.report_progress import ReportProgress
 from proxy.context.voices.retrieve import Retrieve
+from proxy.context.voices.show_scratchpad import ShowScratchpad
 from proxy.context.voices.tell_ledger import TellLedger
 from proxy.context.voices.warn_of_loops import WarnOfLoops
 
 BUILT_IN: dict[str, type] = {
+    "show_scratchpad": ShowScratchpad,
+    "quote_memos": QuoteMemos,
     "report_progress": ReportProgress,
     "tell_ledger": TellLedger,
     "warn_of_loops": WarnOfLoops,

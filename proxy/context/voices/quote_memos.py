@@ -1,0 +1,38 @@
+"""Quote the memos that the user's message is about: data from other sessions, with date and source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from proxy.context.plan import Insert, View
+from proxy.memory import memos
+
+
+@dataclass(frozen=True, slots=True)
+class QuoteMemos:
+    """Up to five memos of earlier sessions that fit the last user message, at the tail, never in a system message.
+
+    How many, and how long, is set in `[memos]`. Where the policy's edits last, a memo is quoted once a conversation.
+    """
+
+    share: float = 0.1
+    """Share of the prompt's budget that they may have, where there is a budget."""
+    recollects: ClassVar[Literal["scratchpad", "memos"]] = "memos"
+
+    def __call__(self, view: View) -> Iterable[Insert]:
+        """One insert with all of them, the best first; those that do not fit the budget are left out."""
+        found = list(view.memos if view.literal else self._new(view))
+        while found:
+            text = "\n\n" + memos.render(found)
+            size = view.weigh.count(text)
+            if view.budget is None or (size <= self.share * view.budget and view.total + size <= view.budget):
+                yield Insert("tail", "memos", text, kept=not view.literal)
+                return
+            found.pop()
+
+    def _new(self, view: View) -> Iterable[memos.Memo]:
+        """Those that do not stand in the prompt."""
+        standing = [e.text for e in view.edits.values() if e.text and memos.START in e.text] if view.memos else ()
+        return (memo for memo in view.memos if not any(memos.quoted(memo) in text for text in standing))
