@@ -21,7 +21,7 @@ def inserts(view: View, session: Session, policy: Policy, edits: int) -> tuple[l
         return front.system_inserts(view.request, session, policy, edits)
     found: list[Insert] = []
     asked = front.may_ask(view.request) and front.wants(policy, session, edits)
-    if edits and session.state and not _stands(view, session.state):
+    if (edits or session.is_told) and session.state and not _stands(view, session.state):
         found.append(Insert("tail", "state", "\n\n" + state.recap(session.state), kept=True))
     if asked:
         found.append(Insert("tail", "ask", "\n\n" + state.ask()))

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from proxy.chat import key
 from proxy.chat.group import Group, Step
 from proxy.chat.message import Request
 from proxy.chat.tokens import Weigh
-from proxy.context import inserts, noting, rules, schedule, turns, view
+from proxy.context import inserts, noting, operator, rules, schedule, turns, view
 from proxy.context.pins import pinned
 from proxy.context.plan import STRENGTH, Ask, Edit, Found, Insert, Note, Plan, Proposal, View
 from proxy.context.policy import Policy, for_model
@@ -21,9 +22,7 @@ from proxy.context.prices import Model
 from proxy.context.render import Rendering, render
 from proxy.context.session import Session, cuts
 from proxy.context.stage import Stage
-from proxy.context.view import Beside
 from proxy.errors import RuleBroken
-from proxy.memory.memos import Memo
 
 
 def rewrite(
@@ -46,7 +45,7 @@ def rewrite(
     guarded: frozenset[bytes] = frozenset(),
     toll: int = 0,
     scratchpad: str = "",
-    memos: Sequence[Memo] = (),
+    memos: Sequence[Any] = (),
 ) -> Plan:
     """Plan one request.
 
@@ -56,21 +55,20 @@ def rewrite(
     the store has brought up. relevance: of messages to the task, by form.
     frozen: make no new edits (the store cannot take them). offered: names of the proxy's tools that the model has, or
     will have where the plan makes a first edit; that costs `toll` tokens in the head then. guarded: chain keys of
-    messages that stay as they are. scratchpad: the session's. memos: those that fit the last user message.
-    Raises nothing on purpose: a plan that breaks a rule comes back as `refused`, and the original goes out.
+    messages that stay as they are. scratchpad: the session's. memos: those that fit the last user message. Raises nothing on purpose: a plan that breaks a rule comes
+    back as `refused`, and the original goes out.
     """
     keys = key.chain("", request.messages) if keys is None else keys
-    policy = for_model(policy, model)
+    policy = operator.applied(for_model(policy, model), session.steering)
     strategies, times = strategies or [strategy] * len(keys), times or [now] * len(keys)
-    more = (policy, model, now, weigh, strategy, strategies)
-    beside: Beside = {
-        "times": times, "found": found, "relevance": relevance or {}, "options": options or {}, "offered": offered,
-        "guarded": guarded, "toll": toll, "scratchpad": scratchpad, "memos": memos,
-    }  # fmt: skip
-    seen = view.build(request, keys, session, *more, **beside)
-    if over := _over(seen, policy):
+    more = (
+        policy, model, now, weigh, strategy, strategies, times, found, relevance, options, offered, guarded, toll,
+        scratchpad, memos,
+    )  # fmt: skip
+    seen = view.build(request, keys, session, *more)
+    if over := _over(seen, policy) | operator.over(seen.edits, session.steering):
         session = replace(session, edits={k: e for k, e in session.edits.items() if k not in over})
-        seen = view.build(request, keys, session, *more, **beside)
+        seen = view.build(request, keys, session, *more)
     return _rewritten(seen, session, policy, model, now, frozen=frozen)
 
 
@@ -79,8 +77,11 @@ def _rewritten(seen: View, session: Session, policy: Policy, model: Model, now: 
     keys = seen.keys
     edits = dict(seen.edits)
     notes: list[Note] = []
-    if policy.literal or (session.may_edit and not frozen):
-        chosen = _choose(seen, policy)
+    force = session.steering.force if session.steering is not None and session.stopped is None else ""
+    if force == "prune":
+        seen = replace(seen, budget=operator.pruned(seen, policy))
+    if policy.literal or ((session.may_edit or force) and not frozen):
+        chosen = _choose(seen, policy, force)
         edits = _taken(seen, chosen, edits, literal=policy.literal)
         edits = _fit(seen, policy, edits, notes)
     elif session.stopped is None:
@@ -122,14 +123,16 @@ def _over(seen: View, policy: Policy) -> set[bytes]:
     return held - {seen.keys[p.index] for p in _proposals(plain, _at_once(policy))}
 
 
-def _choose(seen: View, policy: Policy) -> list[Proposal]:
+def _choose(seen: View, policy: Policy, force: operator.Force) -> list[Proposal]:
     """What the stages propose and the schedule takes, oldest first."""
     at_once = _proposals(seen, _at_once(policy))
     open_ = _proposals(seen, (stage for stage in policy.stages if stage.when == "schedule"))
     taken = {p.index for p in at_once}
     open_ = [p for p in open_ if p.index not in taken]
-    if policy.schedule == "always":
+    if policy.schedule == "always" or force == "compress":
         return sorted(at_once + open_, key=lambda p: p.index)
+    if at_once and policy.schedule == "when_it_pays":
+        seen = _broken(seen, at_once)
     high = seen.budget
     if policy.schedule == "over_budget":
         # The low mark is relative to the high one, so that both follow the window.
@@ -140,6 +143,16 @@ def _choose(seen: View, policy: Policy) -> list[Proposal]:
         if high and seen.total > high and sum(schedule.saved(seen, p) for p in chosen) < seen.total - high:
             chosen = schedule.over_budget(seen, open_, high, high)
     return sorted(at_once + _completed(chosen, open_), key=lambda p: p.index)
+
+
+def _broken(seen: View, at_once: Sequence[Proposal]) -> View:
+    """The view with what is made at once taken into account: behind the first of it nothing is served from the cache,
+    so that other edits there cost nothing."""
+    first = at_once[0].index
+    tokens = list(seen.tokens)
+    for proposal in at_once:
+        tokens[proposal.index] -= schedule.saved(seen, proposal)
+    return replace(seen, tokens=tokens, cached=min(seen.cached, seen.head + sum(tokens[:first])))
 
 
 def _completed(chosen: list[Proposal], open_: Sequence[Proposal]) -> list[Proposal]:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from proxy.chat.key import SIZE
+from proxy.context.operator import Steering
 from proxy.context.plan import Edit, Plan
 
 DRIFT_LIMIT = 3
@@ -30,7 +32,8 @@ class Session:
     asked_at: how many edits there were when the model was last asked for its state. drift: exchanges in a row in
     which the cache served less than predicted. stopped: why this thread is not rewritten any more. limit: a context
     window that the upstream named. answers: what a helper model has answered, by the id of the Ask. said: how often a
-    kind of note had occurred when it was last given. pins: chain keys of messages that must stay.
+    kind of note had occurred when it was last given. pins: chain keys of messages that must stay. steering: what the
+    operator has decided for the session, as far as it is known here.
     """
 
     edits: Mapping[bytes, Edit] = field(default_factory=dict)
@@ -45,11 +48,18 @@ class Session:
     answers: Mapping[str, str] = field(default_factory=dict)
     said: Mapping[str, int] = field(default_factory=dict)
     pins: frozenset[bytes] = frozenset()
+    steering: Steering | None = None
 
     @property
     def state(self) -> str | None:
         """The newest STATE block."""
         return self.states[-1][1] if self.states else None
+
+    @property
+    def is_told(self) -> bool:
+        """Whether that block was not written in an answer, but set or rebuilt for the operator: then its key is longer
+        than the chain key that it begins with."""
+        return bool(self.states) and len(self.states[-1][0]) > SIZE
 
     @property
     def may_edit(self) -> bool:
@@ -82,6 +92,6 @@ class Session:
         return replace(
             self,
             edits={key: edit for key, edit in self.edits.items() if key in shared},
-            states=tuple(state for state in self.states if state[0] in shared),
+            states=tuple(state for state in self.states if state[0][:SIZE] in shared),
             pins=self.pins & shared,
         )

@@ -1,0 +1,134 @@
+"""What the operator has taken out is planned without, in every policy, and nothing that must stay leaves with it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from proxy.chat import key
+from proxy.context.operator import OperatorNote, Steering
+from proxy.context.pipeline import rewrite
+from proxy.context.plan import Edit, Plan
+from proxy.context.policy import Policy
+from proxy.context.session import Session
+from proxy.context.steered import kept
+from tests.context.agent import POLICIES, load
+from tests.conversations import PLAIN, WEIGH, Json, assistant, messages, request, result, system, user
+
+TALK = [
+    system(),
+    user("one?"),
+    assistant("so", "1"),
+    result("1", "first " * 50),
+    assistant("done one"),
+    user("two"),
+    assistant(None, "2"),
+    result("2", "second " * 50),
+    assistant("done two"),
+    user("three"),
+]
+NOTHING = Policy("nothing", ask="never")
+KEYS = key.chain("", messages(*TALK))
+
+
+def plan(policy: str | Policy, steering: Steering | None, talk: list[Json] = TALK, **more: Any) -> Plan:
+    session = Session(steering=steering, **more)
+    chosen = load(policy) if isinstance(policy, str) else policy
+    came = request(talk)
+    left = kept(came, key.chain("", came.messages), session, chosen, PLAIN, WEIGH)
+    made = rewrite(left.request, left.session, chosen, PLAIN, 0.0, weigh=WEIGH, keys=left.keys)
+    return left.completed(made)
+
+
+def texts(made: Plan, talk: list[Json] = TALK) -> list[str | None]:
+    raws = made.messages
+    assert made.refused is None
+    return [m["content"] for m in (talk if raws is None else [json.loads(raw) for raw in raws])]
+
+
+def dropped(*numbers: int) -> Steering:
+    return Steering(dropped={KEYS[n]: "dropped by the operator" for n in numbers})
+
+
+@pytest.mark.parametrize("policy", [*POLICIES, "progressive"])
+def test_what_is_dropped_is_out_in_every_policy(policy: str) -> None:
+    out = texts(plan(policy, dropped(1, 2, 3, 4)))
+    assert not any("one?" in (text or "") or "first first" in (text or "") for text in out)
+    assert any("done two" in (text or "") for text in out)
+
+
+def test_half_a_step_never_leaves() -> None:
+    assert texts(plan("thrifty", dropped(3))) == [m["content"] for m in TALK]
+
+
+def test_the_last_user_message_and_system_messages_stay() -> None:
+    everything = Steering(dropped=dict.fromkeys([key.origin(""), *KEYS], "all"))
+    assert texts(plan(NOTHING, everything)) == [TALK[0]["content"], "three"]
+
+
+def test_a_mark_in_the_text_does_not_keep_what_the_operator_drops() -> None:
+    talk = [user("[pin] one"), assistant("done"), user("two")]
+    steering = Steering(dropped=dict.fromkeys(key.chain("", messages(*talk))[:2], "dropped"))
+    assert texts(plan(NOTHING, steering, talk), talk) == ["two"]
+
+
+def test_what_stands_behind_a_drop_costs_nothing_to_edit() -> None:
+    model = replace(PLAIN, cache="prefix", r=0.1, w=1.0, ttl_s=1000, min=0)
+    talk = [*TALK[:7], result("2", "second " * 200), *TALK[8:9], *(user(f"more {n} " * 500) for n in range(9))]
+    keys = key.chain("", messages(*talk))
+    seen = {"sent": tuple(m.form for m in messages(*talk)), "sent_at": 0.0}
+
+    def edits(steering: Steering) -> set[bytes]:
+        session = Session(steering=steering, **seen)  # type: ignore[arg-type]
+        left = kept(request(talk), keys, session, load("thrifty"), model, WEIGH)
+        made = rewrite(left.request, left.session, load("thrifty"), model, 1.0, weigh=WEIGH, keys=left.keys)
+        return set(left.completed(made).edits)
+
+    assert keys[7] not in edits(Steering())
+    assert keys[7] in edits(Steering(dropped=dict.fromkeys(keys[1:5], "dropped")))
+
+
+def test_the_record_says_what_is_out_and_why() -> None:
+    made = plan("rolling", dropped(5, 6, 7, 8))
+    assert [made.edits[k].reason for k in KEYS[5:9]] == ["dropped by the operator"] * 4
+    assert set(KEYS[5:9]) <= {edit.key for edit in made.new}
+    assert made.before == plan("rolling", None).before
+    assert made.keys == KEYS
+    again = plan("rolling", dropped(5, 6, 7, 8), edits=made.edits)
+    assert again.new == ()
+
+
+def test_places_of_inserts_are_those_of_the_request_that_came() -> None:
+    steering = replace(dropped(1, 2, 3, 4), notes=(OperatorNote("n1", "Use tabs."),))
+    rolling = replace(load("rolling"), stages=(), ask="never")
+    assert [n for n, _ in plan(rolling, steering).placed] == [9]
+
+
+def test_a_prompt_never_stands_behind_a_tool_result_that_was_answered() -> None:
+    assert texts(plan(NOTHING, dropped(8))) == [m["content"] for m in TALK]
+
+
+def test_rounds_of_ours_leave_with_the_answer_that_they_led_to() -> None:
+    talk = [*TALK[:2], assistant(None, "ours"), result("ours", "hidden"), *TALK[2:]]
+    keys = key.chain("", messages(*talk))
+    mine = {*keys[:2], *keys[4:]}
+    steering = Steering(dropped=dict.fromkeys([*keys[4:6], *keys[6:7]], "dropped"))
+    left = kept(request(talk), keys, Session(steering=steering), NOTHING, PLAIN, WEIGH, known=mine)
+    assert sorted(left.out) == [2, 3, 4, 5, 6]
+
+
+def test_a_plan_that_is_refused_still_leaves_out_what_the_operator_took() -> None:
+    left = kept(request(TALK), KEYS, Session(steering=dropped(1, 2, 3, 4)), NOTHING, PLAIN, WEIGH)
+    made = rewrite(left.request, left.session, NOTHING, PLAIN, 0.0, weigh=WEIGH, keys=left.keys)
+    done = left.completed(replace(made, refused="W6", messages=None))
+    assert len(texts(done)) == 6
+
+
+def test_a_reference_to_what_is_out_is_taken_back() -> None:
+    other = key.public_id(KEYS[3])
+    edit = Edit(KEYS[7], "text", f"[9 lines: as lines 1-9 of result {other}]", "refer_repeats", "", 99, 9)
+    assert plan(NOTHING, None, edits={KEYS[7]: edit}).edits
+    assert KEYS[7] not in plan(NOTHING, dropped(1, 2, 3, 4), edits={KEYS[7]: edit}).edits
