@@ -18,6 +18,7 @@ from proxy.exchange.threads import Threads
 from proxy.metrics import Metrics
 from proxy.settings import Settings
 from proxy.store.base import Store
+from proxy.tools.sandbox import Sandbox
 from proxy.upstream.client import Client
 
 Headers = list[tuple[bytes, bytes]]
@@ -25,7 +26,9 @@ Headers = list[tuple[bytes, bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """A request as it came. path: without the session's part. session: the one that the path names."""
+    """A request as it came. path: without the session's part. session: the one that the path names. tenant: the
+    verified key's; None where no keys are configured, and the credential tells tenants apart. Keys of ours are not
+    among the headers."""
 
     method: str
     path: str
@@ -33,6 +36,7 @@ class Incoming:
     headers: Headers
     body: bytes
     session: str | None
+    tenant: str | None = None
 
 
 class Outgoing(Protocol):
@@ -74,6 +78,8 @@ class Parts:
     """Questions to the helper model; None where there is none."""
     patience: Patience = field(default_factory=Patience)
     """Whether embeddings are worth asking for."""
+    sandbox: Sandbox = field(default_factory=Sandbox)
+    """Where SQL of models runs; one for all, since it bounds how many children there are."""
     now: Callable[[], float] = time.time
     limits: dict[str, int] = field(default_factory=dict)
     """Context windows that upstreams have named, by model; the last 1,000."""
