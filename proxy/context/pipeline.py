@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from proxy.chat import key
 from proxy.chat.group import Group, Step
@@ -22,7 +21,9 @@ from proxy.context.prices import Model
 from proxy.context.render import Rendering, render
 from proxy.context.session import Session, cuts
 from proxy.context.stage import Stage
+from proxy.context.view import Beside
 from proxy.errors import RuleBroken
+from proxy.memory.memos import Memo
 
 
 def rewrite(
@@ -45,7 +46,7 @@ def rewrite(
     guarded: frozenset[bytes] = frozenset(),
     toll: int = 0,
     scratchpad: str = "",
-    memos: Sequence[Any] = (),
+    memos: Sequence[Memo] = (),
 ) -> Plan:
     """Plan one request.
 
@@ -55,20 +56,21 @@ def rewrite(
     the store has brought up. relevance: of messages to the task, by form.
     frozen: make no new edits (the store cannot take them). offered: names of the proxy's tools that the model has, or
     will have where the plan makes a first edit; that costs `toll` tokens in the head then. guarded: chain keys of
-    messages that stay as they are. scratchpad: the session's. memos: those that fit the last user message. Raises nothing on purpose: a plan that breaks a rule comes
-    back as `refused`, and the original goes out.
+    messages that stay as they are. scratchpad: the session's. memos: those that fit the last user message.
+    Raises nothing on purpose: a plan that breaks a rule comes back as `refused`, and the original goes out.
     """
     keys = key.chain("", request.messages) if keys is None else keys
     policy = operator.applied(for_model(policy, model), session.steering)
     strategies, times = strategies or [strategy] * len(keys), times or [now] * len(keys)
-    more = (
-        policy, model, now, weigh, strategy, strategies, times, found, relevance, options, offered, guarded, toll,
-        scratchpad, memos,
-    )  # fmt: skip
-    seen = view.build(request, keys, session, *more)
+    more = (policy, model, now, weigh, strategy, strategies)
+    beside: Beside = {
+        "times": times, "found": found, "relevance": relevance or {}, "options": options or {}, "offered": offered,
+        "guarded": guarded, "toll": toll, "scratchpad": scratchpad, "memos": memos,
+    }  # fmt: skip
+    seen = view.build(request, keys, session, *more, **beside)
     if over := _over(seen, policy) | operator.over(seen.edits, session.steering):
         session = replace(session, edits={k: e for k, e in session.edits.items() if k not in over})
-        seen = view.build(request, keys, session, *more)
+        seen = view.build(request, keys, session, *more, **beside)
     return _rewritten(seen, session, policy, model, now, frozen=frozen)
 
 
