@@ -90,6 +90,7 @@ UPDATE sessions SET
     # With all that a list is filtered by, so that a filter which few pass looks at the index alone.
     "CREATE INDEX sessions_by_use ON sessions (tenant, last_at, session, explicit, policy)",
     "CREATE INDEX sessions_by_time ON sessions (last_at, tenant, session, explicit, policy)",
+    "CREATE INDEX sessions_by_name ON sessions (session, tenant)",
 )
 
 _SESSION = """
@@ -117,6 +118,9 @@ ALL_SESSIONS = (
     + _PASSES
     + "ORDER BY s.last_at DESC, s.tenant DESC, s.session DESC LIMIT $11"
 )
+
+OWNERS = "SELECT DISTINCT tenant FROM sessions WHERE session = $1 ORDER BY tenant LIMIT $2"
+"""Asked only by who sees every tenant."""
 
 GROUPS = """
 WITH RECURSIVE line (key, parent, position, seq, group_id, role, tokens, depth) AS (
@@ -146,6 +150,10 @@ class ListingStore(Protocol):
         self, tenant: str | None, after: Place | None = None, limit: int = 50, only: SessionFilter | None = None
     ) -> list[SessionItem]:
         """Used last first, of one tenant or of all (None); `after`: the `place` of the last one seen."""
+        ...
+
+    async def owners(self, session: str, limit: int = 2) -> list[str]:
+        """The tenants that have a session of this name, in order."""
         ...
 
     async def groups(
@@ -201,6 +209,9 @@ class ListingReads(Fetch):
         else:
             rows = await self._fetch(TENANT_SESSIONS, (tenant, place[0], place[2], *args))
         return [SessionItem(row[0], row[1], bool(row[2]), *row[3:]) for row in rows]
+
+    async def owners(self, session: str, limit: int = 2) -> list[str]:
+        return [row[0] for row in await self._fetch(OWNERS, (session, limit))]
 
     async def groups(
         self, tenant: str, session: str, thread: str, after: int = -1, limit: int = 100

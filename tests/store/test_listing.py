@@ -177,3 +177,13 @@ async def test_the_sessions_of_an_older_store_are_listed_by_what_their_threads_s
     await store.open()
     assert [(item.session, item.last_at) for item in await store.list_sessions("t1")] == [("used", 9.0), ("idle", 3.0)]
     await store.close()
+
+
+async def test_whose_a_session_is_can_be_asked_by_its_name_alone(store: Store) -> None:
+    await store.put(Make("t1", "both").begin())
+    await store.put(Make("t2", "both").begin())
+    await store.put(Make("t2", "theirs").begin())
+    assert await store.owners("both") == ["t1", "t2"]
+    assert await store.owners("both", limit=1) == ["t1"]
+    assert await store.owners("theirs") == ["t2"]
+    assert await store.owners("bot") == []
