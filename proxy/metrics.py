@@ -81,7 +81,7 @@ class Metrics:
         self.upstream_errors_total = self._counter(
             "upstream_errors_total",
             ("upstream", "kind"),
-            "Upstream failures: unreachable, timeout, broken, or a status.",
+            "Upstream failures: unreachable, timeout, broken, or the status (429, 5xx).",
         )
         self.unmanaged_total = self._counter("unmanaged_total", ("path",), "Requests that pass without being managed.")
         self.persist_deferred_total = self._counter(
@@ -147,6 +147,11 @@ class Metrics:
             "tools_total",
             ("tool", "outcome"),
             "Calls of the proxy's own tools: done, refused (the arguments), limited (time or size), or failed.",
+        )
+        self.tool_rounds_total = self._counter(
+            "tool_rounds_total",
+            ("outcome",),
+            "Answers that went into tools of the proxy's own: run, or ended by rounds, time or repeats.",
         )
         self.tool_seconds = self._histogram(
             "tool_seconds", ANSWER_TIME, ("tool",), "Time that a call of one of the proxy's own tools took."

@@ -31,6 +31,10 @@ log = logging.getLogger(__name__)
 RETRY_AFTER_S: Final = 0.02
 """Before the one further try to connect; a refused connection is told within 100 ms."""
 
+FAILING: Final = 500
+TOO_MANY: Final = 429
+"""Statuses from the one on, and the other, count as the upstream's failures; what else it refuses is the client's."""
+
 _BODY_METHODS: Final = frozenset({"POST", "PUT", "PATCH"})
 
 
@@ -112,13 +116,17 @@ class Client:
         try:
             if line.demo is not None:
                 return await self._ask_demo(line, line.demo, method, where, body)
-            return await self._ask(line, method, where, head, body)
+            reply = await self._ask(line, method, where, head, body)
         except BaseException as error:
             line.open -= 1
             if isinstance(error, UpstreamError):
                 kind = error.code.removeprefix("upstream_")
                 self._metrics.upstream_errors_total.labels(target.name, kind).inc()
             raise
+        if reply.status >= FAILING or reply.status == TOO_MANY:
+            status = self._metrics.label("upstream_status", reply.status)
+            self._metrics.upstream_errors_total.labels(target.name, status).inc()
+        return reply
 
     async def close(self) -> None:
         """Close every connection, those in use too."""

@@ -74,7 +74,7 @@ async def traffic(there: Running) -> None:
     """Requests of which every panel has something to show."""
     history: list[dict[str, Any]] = []
     for n in range(8):
-        history.append({"role": "user", "content": f"Step {n}. " + "word " * 300})
+        history.append({"role": "user", "content": f"Step {n}. " + "word " * 1000})
         answer = await there.post({"model": "priced", "messages": history})
         history.append(answer.message)
     await there.post({"model": "priced", "messages": history[:1]}, b"x-context-off: 1")
@@ -140,17 +140,16 @@ async def test_prometheus_scrapes_the_proxy_and_every_query_of_the_dashboard_has
             there.metrics.helper_total.labels(kind="summary", outcome="kept").inc(0)
             await traffic(there)
             async with prometheus(there, tmp_path) as url:
-                empty: dict[str, str] = {}
+                empty: dict[str, str] = {"": "not asked yet"}
                 async with asyncio.timeout(60):
-                    while True:
+                    while empty:
                         await traffic(there)
                         await asyncio.sleep(0.5)
                         if await ask(url, "/api/v1/query", query="up") is None:
                             continue
                         found = {name: (await ask(url, "/api/v1/query", query=text)) for name, text in queries()}
                         empty = {name: dict(queries())[name] for name, data in found.items() if not data["result"]}
-                        if not empty:
-                            break
+                        print("without data:", list(empty))  # shown where the time runs out
                 targets_up = (await ask(url, "/api/v1/targets"))["activeTargets"]
                 assert [t["health"] for t in targets_up] == ["up"]
                 values = [float(s["value"][1]) for s in found["Tokens left out A"]["result"]]

@@ -111,6 +111,7 @@ async def test_u12_an_upstreams_error_is_passed_on_once_with_its_headers(status:
         assert (b"retry-after", after.encode()) in reply.headers
         assert await reply.read(1000) == body
         assert len(upstream.requests) == 1
+        assert errors(client, str(status)) == 1
 
 
 async def test_the_clients_accept_encoding_goes_on_where_the_answer_is_not_read() -> None:
