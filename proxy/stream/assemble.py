@@ -264,6 +264,11 @@ class Answer:
         return tuple(calls)
 
     @property
+    def choices(self) -> int:
+        """How many choices there are."""
+        return len(self._turns)
+
+    @property
     def truncated(self) -> bool:
         """It broke off: neither `[DONE]` nor a finish reason for every choice came."""
         return not self.done and not (self.finish and all(index in self.finish for index in self._turns))

@@ -306,4 +306,4 @@ def test_of_endless_choices_no_more_than_can_be_asked_for_are_remembered() -> No
     out, relay = relayed([*parts, DONE])
     assert out == b"".join(parts) + DONE
     assert relay.answer.capped
-    assert len(relay.answer.finish) == len(relay._filters) == 128
+    assert len(relay.answer.finish) == len(relay._edits.filters) == 128

@@ -1,0 +1,231 @@
+"""How bytes of a chunk or a body are changed: at the spans of what changes, with every other byte as it was.
+
+Where the bytes cannot be cut with certainty (a key that comes twice, a lone surrogate), the JSON is written anew.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from proxy.chat import slices
+from proxy.stream.chunk import Choice, count, read_json, write_json
+from proxy.stream.withhold import with_texts
+
+HEAD = ("id", "created", "model", "system_fingerprint")
+"""What has to be the same on all chunks of an answer."""
+_USAGE = b'"usage"'
+_CONTENT = b'"content"'
+_BACKSLASH = 0x5C
+_NOTHING = b'{"object":"chat.completion.chunk","choices":[{"index":0,"delta":{},"finish_reason":null}]}'
+
+
+class Change(msgspec.Struct):
+    """What becomes of one choice.
+
+    text: stands instead of its content. calls: those that stay of its tool calls, by their place in the list, each
+    with the index that it gets (None: what it has). role: it goes. finish: the JSON that stands instead of the finish
+    reason.
+    """
+
+    text: str | None = None
+    calls: list[tuple[int, int | None]] | None = None
+    role: bool = False
+    finish: bytes | None = None
+
+
+def with_changes(raw: bytes, holder: str, changes: dict[int, Change]) -> bytes:
+    """A chunk or a body with its choices changed, by their position. holder: `delta` or `message`."""
+    if not changes:
+        return raw
+    try:
+        return _spliced(raw, holder, changes)
+    except (ValueError, LookupError, TypeError, RecursionError):
+        value = read_json(raw)
+    try:
+        for position, change in changes.items():
+            _rewrite(value["choices"][position], holder, change)
+        return write_json(value)
+    except (LookupError, TypeError, RecursionError):
+        return _NOTHING  # nested to the reader's limit, and with keys that come twice: nobody can read it
+
+
+def _spliced(raw: bytes, holder: str, changes: dict[int, Change]) -> bytes:
+    choices = slices.member(raw, "choices")
+    if choices is None:
+        raise ValueError("no choices")
+    spans = slices.elements(raw[choices.start : choices.end]) or []
+    for position in sorted(changes, reverse=True):  # from the end on, so that the spans before stay right
+        start, end = (choices.start + at for at in spans[position])
+        raw = raw[:start] + _changed(raw[start:end], holder, changes[position]) + raw[end:]
+    return raw
+
+
+def _changed(choice: bytes, holder: str, change: Change) -> bytes:
+    inner = slices.value(choice, holder)
+    if inner is None:
+        raise ValueError(f"no {holder}")
+    if change.text is not None:
+        inner = slices.with_member(inner, "content", write_json(change.text))
+    if change.calls is not None:
+        inner = _with_calls(inner, change.calls)
+        logged = slices.value(choice, "logprobs")
+        if logged is not None and logged != b"null":  # the tokens of a call may be among them
+            choice = slices.with_member(choice, "logprobs", b"null")
+    if change.role:
+        inner = slices.without_member(inner, "role")
+    choice = slices.with_member(choice, holder, inner)
+    if change.finish is not None:
+        choice = slices.with_member(choice, "finish_reason", change.finish)
+    return choice
+
+
+def _with_calls(inner: bytes, calls: list[tuple[int, int | None]]) -> bytes:
+    if not calls:
+        return slices.without_member(inner, "tool_calls")
+    raw = slices.value(inner, "tool_calls")
+    spans = None if raw is None else slices.elements(raw)
+    if raw is None or spans is None:
+        raise ValueError("no tool calls")
+    kept = []
+    for place, index in calls:
+        part = raw[slice(*spans[place])]
+        kept.append(part if index is None else slices.with_member(part, "index", b"%d" % index))
+    return slices.with_member(inner, "tool_calls", b"[" + b",".join(kept) + b"]")
+
+
+def _rewrite(choice: dict[str, Any], holder: str, change: Change) -> None:
+    inner = choice[holder]
+    if change.text is not None:
+        inner["content"] = change.text
+    if change.calls is not None:
+        parts = inner.pop("tool_calls")
+        kept = [parts[place] if index is None else {**parts[place], "index": index} for place, index in change.calls]
+        if kept:
+            inner["tool_calls"] = kept
+        if choice.get("logprobs"):
+            choice["logprobs"] = None
+    if change.role:
+        inner.pop("role", None)
+    if change.finish is not None:
+        choice["finish_reason"] = read_json(change.finish)
+
+
+def with_visible(data: bytes, choices: list[Choice], shown: dict[int, str]) -> bytes:
+    """The chunk with other texts. Where `content` stands in it but once, it is found without walking through it."""
+    at = data.find(_CONTENT)
+    if len(choices) == 1 and at >= 0 and data.find(_CONTENT, at + 1) < 0:
+        start = data.find(b'"', at + len(_CONTENT))
+        if start >= 0 and not data[at + len(_CONTENT) : start].strip(b" :"):
+            end = _string_end(data, start)
+            if slices.string(data[start:end]) == (choices[0].delta or {}).get("content"):
+                return data[:start] + write_json(shown[0]) + data[end:]
+    return with_texts(data, "delta", shown)
+
+
+def _string_end(data: bytes, start: int) -> int:
+    """Where the JSON string ends that begins at `start`."""
+    end = start
+    while (end := data.find(b'"', end + 1)) >= 0:
+        escape = end
+        while data[escape - 1] == _BACKSLASH:
+            escape -= 1
+        if (end - escape) % 2 == 0:
+            return end + 1
+    return len(data)
+
+
+def without_null_usage(data: bytes) -> bytes:
+    """The chunk without its member `usage`, which is null."""
+    if data.count(_USAGE) == 1:  # so it is the chunk's own, and no member of something in it
+        for form in (b',"usage":null', b', "usage": null', b',"usage": null'):
+            at = data.find(form)
+            if at >= 0:
+                return data[:at] + data[at + len(form) :]
+    return without_usage(data)
+
+
+def without_usage(data: bytes) -> bytes:
+    """The chunk without its member `usage`."""
+    try:
+        return slices.without_member(data, "usage")
+    except ValueError:
+        value = read_json(data)
+        value.pop("usage", None)
+        return write_json(value)
+
+
+def with_usage(data: bytes, usage: dict[str, Any]) -> bytes:
+    """The chunk or body with this usage."""
+    try:
+        return slices.with_member(data, "usage", write_json(usage))
+    except ValueError:
+        return write_json({**read_json(data), "usage": usage})
+
+
+def read_head(data: bytes) -> dict[str, bytes]:
+    """What has to be the same on all chunks of an answer, as JSON; {} where this chunk does not say."""
+    return {one.key: data[one.start : one.end] for one in slices.members(data) or () if one.key in HEAD}
+
+
+def with_head(data: bytes, head: dict[str, bytes]) -> bytes:
+    """The chunk or body with what `read_head` gave for another. Nothing is added that it does not have."""
+    members = slices.members(data)
+    if members is None:
+        value = read_json(data)
+        if not isinstance(value, dict):
+            return data
+        return write_json({key: read_json(head[key]) if key in head else one for key, one in value.items()})
+    for one in reversed(members):
+        new = head.get(one.key)
+        if new is not None:
+            data = data[: one.start] + new + data[one.end :]
+    return data
+
+
+def with_choice(data: bytes, choice: dict[str, Any], *, drop_usage: bool) -> bytes:
+    """The chunk with this as its only choice, and without its usage: something of it goes out later.
+
+    drop_usage: `null` goes too.
+    """
+    choices = write_json([choice])
+    try:
+        usage = slices.value(data, "usage")
+        data = slices.with_member(data, "choices", choices)
+        if usage is not None and (usage != b"null" or drop_usage):
+            data = slices.without_member(data, "usage")
+    except ValueError:
+        return b'{"object":"chat.completion.chunk","choices":' + choices + b"}"
+    return data
+
+
+def added(usage: Any, spent: dict[str, Any]) -> Any:
+    """A usage object with the completion tokens of earlier rounds in it; prompt and cached tokens stay the last's."""
+    if not isinstance(usage, dict) or not spent:
+        return usage
+    found = dict(usage)
+    before = spent.get("completion_tokens", 0)
+    for name in ("completion_tokens", "total_tokens"):
+        own = count(found.get(name))
+        if own is not None:
+            found[name] = own + before
+    details = spent.get("completion_tokens_details")
+    if details:
+        known = found.get("completion_tokens_details")
+        known = known if isinstance(known, dict) else {}
+        sums = {name: (count(known.get(name)) or 0) + size for name, size in details.items()}
+        found["completion_tokens_details"] = {**known, **sums}
+    return found
+
+
+def spent_so_far(usage: Any, spent: dict[str, Any]) -> dict[str, Any]:
+    """What `added` has to add after a round with this usage of its own."""
+    if not isinstance(usage, dict):
+        return spent
+    details = usage.get("completion_tokens_details")
+    sums = dict(spent.get("completion_tokens_details") or {})
+    for name, size in (details if isinstance(details, dict) else {}).items():
+        sums[name] = sums.get(name, 0) + (count(size) or 0)
+    own = count(usage.get("completion_tokens")) or 0
+    return {"completion_tokens": spent.get("completion_tokens", 0) + own, "completion_tokens_details": sums}

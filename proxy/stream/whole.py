@@ -1,0 +1,200 @@
+"""Calls of our own tools in answers that are one body: the twin of `proxy.stream.relay`, to the same result.
+
+`read_round` says what upstream asks for in one body, `join_rounds` makes one body for the client from those of all
+rounds. The last body is the one that is changed, at the spans in question; text and other fields of earlier rounds
+come before its own, as they do in a stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from proxy.chat import slices
+from proxy.stream import merge, splice
+from proxy.stream.assemble import LIMIT, Answer
+from proxy.stream.chunk import Usage, read_json, write_json
+from proxy.stream.hidden import RUNS, HiddenCall, mint, visible_reason
+
+
+class Round(msgspec.Struct, frozen=True):
+    """What one body says.
+
+    message: of the first choice, as upstream should get it back. hidden_calls: the calls of our tools, none where the
+    answer did not end well. shown_calls: those of the client. goes_on: there are calls of ours alone. usage: its own.
+    """
+
+    message: bytes | None
+    hidden_calls: list[HiddenCall]
+    shown_calls: int
+    goes_on: bool
+    usage: Usage | None
+
+
+def read_round(body: bytes, hidden: frozenset[str]) -> Round:
+    """What upstream says and asks for in one body."""
+    answer = Answer.from_body(body, max(LIMIT, len(body)))
+    message, calls = answer.message(), answer.calls
+    ours = {place for place, call in enumerate(calls) if call.name in hidden}
+    shown = len(calls) - len(ours)
+    reason = answer.finish.get(0)
+    sound = answer.error is None and answer.choices == 1 and (reason is None or reason in RUNS)
+    if message is None or not ours or not sound:
+        return Round(message, [], shown, False, answer.usage)
+    ids = _ids(f"{answer.id} {answer.text}", [call.id for call in calls], ours)
+    found = [HiddenCall(ids[place], calls[place].name, calls[place].arguments) for place in sorted(ours)]
+    named = {place: ids[place] for place in ours if ids[place] != calls[place].id}
+    return Round(_with_ids(message, named) if named else message, found, shown, not shown, answer.usage)
+
+
+def join_rounds(bodies: Sequence[bytes], hidden: frozenset[str]) -> bytes:
+    """The one body for the client: without calls of ours, with what earlier rounds said, with the first one's id.
+
+    bodies: of the rounds in their order, blocks taken out already; at least one. Completion tokens are those of all
+    rounds, prompt tokens the last's. A last body that cannot be read is given back as it is.
+    """
+    last = bodies[-1]
+    value = _read(last)
+    choices = value.get("choices") if isinstance(value, dict) else None
+    if not isinstance(value, dict) or not isinstance(choices, list):
+        return last
+    changes: dict[int, splice.Change] = {}
+    for place, choice in enumerate(choices):
+        change = _without_ours(choice, hidden) if isinstance(choice, dict) else None
+        if change is not None:
+            changes[place] = change
+    body = splice.with_changes(last, "message", changes)
+    if len(bodies) == 1:
+        return body
+    spent: dict[str, Any] = {}
+    before: list[dict[str, Any]] = []
+    for one in bodies[:-1]:
+        earlier = _read(one)
+        earlier = earlier if isinstance(earlier, dict) else {}
+        spent = splice.spent_so_far(earlier.get("usage"), spent)
+        before += _messages(earlier)[:1]
+    body = _with_fields(body, before)
+    if isinstance(value.get("usage"), dict):
+        body = splice.with_usage(body, splice.added(value["usage"], spent))
+    return splice.with_head(body, splice.read_head(bodies[0]))
+
+
+def _without_ours(choice: dict[str, Any], hidden: frozenset[str]) -> splice.Change | None:
+    message = choice.get("message")
+    calls = message.get("tool_calls") if isinstance(message, dict) else None
+    if not isinstance(calls, list):
+        return None
+    kept = [place for place, call in enumerate(calls) if _name(call) not in hidden]
+    if len(kept) == len(calls):
+        return None
+    change = splice.Change(calls=[(place, n if _indexed(calls[place]) else None) for n, place in enumerate(kept)])
+    reason = choice.get("finish_reason")
+    seen = visible_reason(reason, len(kept)) if isinstance(reason, str) else reason
+    if seen != reason:
+        change.finish = write_json(seen)
+    return change
+
+
+def _indexed(call: Any) -> bool:
+    return isinstance(call, dict) and "index" in call
+
+
+def _name(call: Any) -> str:
+    inner = (call.get("function") or call.get("custom")) if isinstance(call, dict) else None
+    name = inner.get("name") if isinstance(inner, dict) else None
+    return name if isinstance(name, str) else ""
+
+
+def _messages(value: dict[str, Any]) -> list[dict[str, Any]]:
+    choices = value.get("choices")
+    found = [one.get("message") for one in choices if isinstance(one, dict)] if isinstance(choices, list) else []
+    return [one for one in found if isinstance(one, dict)]
+
+
+def _with_fields(body: bytes, before: list[dict[str, Any]]) -> bytes:
+    """The body with what earlier messages say in front of what its own does."""
+    value = _read(body)
+    own = _messages(value)[:1] if isinstance(value, dict) else []
+    if not own:
+        return body
+    fields: dict[str, Any] = {}
+    room = merge.Room(len(body) + sum(len(write_json(one)) for one in before) + LIMIT)
+    for message in [*before, *own]:
+        merge.add_fields(fields, {k: v for k, v in message.items() if k not in ("content", "tool_calls")}, room)
+    joined = {name: merge.plain(one) for name, one in fields.items()}
+    joined["content"] = _joined([message.get("content") for message in [*before, *own]])
+    new = {name: one for name, one in joined.items() if one != own[0].get(name)}
+    try:
+        start, end = _first_message(body)
+        raw = body[start:end]
+        for name, one in new.items():
+            raw = slices.with_member(raw, name, write_json(one))
+        return body[:start] + raw + body[end:]
+    except ValueError:
+        own[0].update(new)
+        return write_json(value)
+
+
+def _first_message(body: bytes) -> tuple[int, int]:
+    """Where the first choice's message stands. Raises ValueError where that cannot be told."""
+    choices = slices.member(body, "choices")
+    spans = slices.elements(body[choices.start : choices.end]) if choices else None
+    if not choices or not spans:
+        raise ValueError("no choices")
+    start, end = (choices.start + at for at in spans[0])
+    message = slices.member(body[start:end], "message")
+    if message is None:
+        raise ValueError("no message")
+    return start + message.start, start + message.end
+
+
+def _joined(contents: list[Any]) -> Any:
+    """One content of several: a text, or parts where one of them has parts; null where there is none at all."""
+    said = [one for one in contents if one is not None]
+    if all(isinstance(one, str) for one in said):
+        return "".join(said) if said else None
+    parts: list[Any] = []
+    for one in said:
+        if isinstance(one, list):
+            parts += one
+        elif one:
+            parts.append({"type": "text", "text": one})
+    return parts
+
+
+def _ids(seed: str, ids: list[str], ours: set[int]) -> list[str]:
+    """The ids of all calls: those of ours that have none, or one that is taken, get one made for them."""
+    taken = {known for place, known in enumerate(ids) if place not in ours}
+    found = list(ids)
+    for place in sorted(ours):
+        if not found[place] or found[place] in taken:
+            found[place] = mint(seed, place)
+        taken.add(found[place])
+    return found
+
+
+def _with_ids(message: bytes, ids: dict[int, str]) -> bytes:
+    """The message with these ids, by the place of the call."""
+    raw = slices.value(message, "tool_calls")
+    spans = slices.elements(raw) if raw is not None else None
+    try:
+        if raw is None or spans is None:
+            raise ValueError("no calls")
+        calls = [raw[start:end] for start, end in spans]
+        for place, new in ids.items():
+            calls[place] = slices.with_member(calls[place], "id", write_json(new))
+        return slices.with_member(message, "tool_calls", b"[" + b",".join(calls) + b"]")
+    except ValueError:
+        value = _read(message)
+        for place, new in ids.items():
+            value["tool_calls"][place]["id"] = new
+        return write_json(value)
+
+
+def _read(raw: bytes) -> Any:
+    try:
+        return msgspec.json.decode(raw)
+    except (ValueError, RecursionError):
+        return read_json(raw)
