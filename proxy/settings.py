@@ -45,7 +45,8 @@ from proxy.tomlfile import Keys, Tree, dotted, line_of, read_toml
 
 __all__ = [
     "DEMO", "PREFIX", "SECRET", "Dashboard", "Embeddings", "Groups", "Helper", "Identity", "Key", "Limits", "Memos",
-    "Pool", "Section", "Settings", "State", "Storage", "Timeouts", "Tokens", "Tools", "Upstream", "load", "masked", "shipped",
+    "Pool", "Section", "Settings", "State", "Storage", "Timeouts", "Tokens", "Tools", "Upstream",
+    "load", "masked", "shipped",
 ]  # fmt: skip
 """Also the parts of the tree, which stand in sections.py: who works with the settings need not know."""
 

@@ -30,8 +30,11 @@ from proxy.store import connect
 from proxy.store.base import Store
 from proxy.upstream.client import Client
 from proxy.vocabulary import counter
+from proxy.web.api.app import bounded, create_api
 from proxy.web.completions import chat
+from proxy.web.doors import Door, Doors
 from proxy.web.failures import answering
+from proxy.web.gate import DOOR, gated
 from proxy.web.guard import guarded
 from proxy.web.listen import App, Message, Receive, Scope, Send
 from proxy.web.passthrough import passthrough
@@ -45,11 +48,10 @@ ROUTES = (
     ("GET", "/healthz", "Whether the process lives."),
     ("GET", "/readyz", "Whether it can serve, and how the store is."),
     ("GET", "/metrics", "Prometheus' text format."),
+    ("any", "/api/...", "The admin API; `GET /api/openapi.json` describes it."),
     ("any", "anything else, also under /s/{session}", "Passed through to the upstream, byte for byte."),
 )
 """What the README lists."""
-OWN = ("/healthz", "/readyz", "/metrics", "/api", "/dashboard")
-"""Prefixes that are answered here; whatever else is the upstream's."""
 CHAT = ("/v1/chat/completions", "/chat/completions")
 """Where chat requests come in, behind a session's part where there is one; with and without /v1."""
 
@@ -121,7 +123,10 @@ class ContextProxy:
         self.parts = make_parts(settings, self.store)
         self.draining = False
         self._own: App = probes(self.store, self.parts.metrics, draining=lambda: self.draining)
-        self._app = answering(guarded(self._route, settings), self.parts.metrics)
+        self.api = create_api(self.parts)
+        self._api = bounded(self.api, settings.limits.body_mb << 20)
+        gate = gated(self._route, settings, Doors(self.api.routes))
+        self._app = answering(guarded(gate, settings), self.parts.metrics)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -159,7 +164,12 @@ class ContextProxy:
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
-        if any(path == own or path.startswith(own + "/") for own in OWN):
+        door: Door = scope[DOOR]
+        if door.kind == "api":
+            with self._counted("api", send) as counted:
+                await self._api(scope, receive, counted)
+            return
+        if door.kind != "data":
             await self._own(scope, receive, send)
             return
         raw = (scope.get("raw_path") or path.encode()).decode("latin-1")

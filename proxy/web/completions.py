@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from proxy.exchange.converse import converse
 from proxy.exchange.parts import Headers, Incoming, Parts
+from proxy.web.gate import CALLER
+from proxy.web.keys import Caller
 from proxy.web.listen import Receive, Scope, Send, declared_length, patient, read_body, while_connected
 
 
@@ -33,6 +35,7 @@ class Answer:
 
 async def chat(scope: Scope, receive: Receive, send: Send, parts: Parts, path: str, session: str | None) -> None:
     """One chat request. path: what upstream is asked for, percent-encoded. session: the one that the path names."""
+    caller: Caller = scope[CALLER]  # put there by the gate; without it nobody is served
     limit = parts.settings.limits.body_mb << 20
     body = await read_body(receive, limit, declared_length(scope))
     incoming = Incoming(
@@ -42,6 +45,7 @@ async def chat(scope: Scope, receive: Receive, send: Send, parts: Parts, path: s
         headers=list(scope["headers"]),
         body=body,
         session=session,
+        tenant=caller.one_tenant,
     )
     answer = Answer(patient(send, parts.settings.timeouts.idle_s))
     await while_connected(receive, converse(parts, incoming, answer))

@@ -13,7 +13,16 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
-from proxy.errors import ClientGone, HeadersTooLarge, ProxyError, RequestError, TooLarge, Unavailable
+from proxy.errors import (
+    ClientGone,
+    HeadersTooLarge,
+    ProxyError,
+    RequestError,
+    TooLarge,
+    TooMany,
+    Unauthorized,
+    Unavailable,
+)
 from proxy.metrics import Metrics
 from proxy.web.listen import App, Message, Receive, Scope, Send
 
@@ -23,14 +32,22 @@ LINGER_S: Final = 2.0
 """How long a request that is too large is read on and thrown away after it has been refused."""
 
 
-def render(error: ProxyError) -> bytes:
-    """The error's body; also what goes after `data: ` where a stream breaks."""
+def render(error: ProxyError, *, apart: bool = False) -> bytes:
+    """The error's body; also what goes after `data: ` where a stream breaks. apart: what to do about it in a field of
+    its own, as the admin API has it; OpenAI's clients show the message alone."""
     told = {"message": str(error), "type": error.type, "param": None, "code": error.code}
+    if apart:
+        told = {"message": error.message, "type": error.type, "code": error.code, "hint": error.hint}
     return json.dumps({"error": told}).encode()
 
 
 async def send_error(
-    send: Send, error: ProxyError, headers: Iterable[tuple[bytes, bytes]] = (), *, receive: Receive | None = None
+    send: Send,
+    error: ProxyError,
+    headers: Iterable[tuple[bytes, bytes]] = (),
+    *,
+    receive: Receive | None = None,
+    apart: bool = False,
 ) -> None:
     """A whole answer that is this error. `headers` come after its own.
 
@@ -38,9 +55,11 @@ async def send_error(
     away, and ourselves when we are busy, do not: clients retry a lost connection, and must not lose that through us.
     With `receive` a client in the middle of what is too large gets to read why, before the connection is closed.
     """
-    body = render(error)
+    body = render(error, apart=apart)
     out = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    if isinstance(error, Unavailable):
+    if isinstance(error, Unauthorized):
+        out.append((b"www-authenticate", b"Bearer"))
+    if isinstance(error, Unavailable | TooMany):
         out.append((b"retry-after", b"1"))
     elif isinstance(error, RequestError):
         out.append((b"x-should-retry", b"false"))

@@ -23,7 +23,7 @@ def url(port: int) -> str:
 
 
 def get(path: str) -> bytes:
-    return b"GET %b HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n" % path.encode()
+    return b"GET %b HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n" % path.encode()
 
 
 @pytest.mark.parametrize("base", ["/v1", ""])

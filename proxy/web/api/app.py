@@ -1,0 +1,83 @@
+"""The admin API as one application: its routes, its OpenAPI description, and the bound on what it reads."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from fastapi import APIRouter, FastAPI
+
+from proxy.errors import BadRequest, ProxyError
+from proxy.exchange.parts import Parts
+from proxy.web.api import context
+from proxy.web.api.problems import tell_all
+from proxy.web.doors import READ
+from proxy.web.failures import send_error
+from proxy.web.listen import App, Message, Receive, Scope, Send, declared_length, read_body
+
+ROUTERS: Final[tuple[APIRouter, ...]] = (context.router,)
+
+ABOUT: Final = (
+    "What an operator, the dashboard and the command line ask of the proxy. A key goes into `x-context-key` or, as a "
+    "bearer token, into `Authorization`; on loopback without configured keys none is needed. Lists come in pages: "
+    "`next` of one page is the `cursor` of the following one, and null on the last."
+)
+
+
+def create_api(parts: Parts) -> FastAPI:
+    """The application with every route under /api."""
+    app = FastAPI(
+        title="context-proxy",
+        version="1",
+        description=ABOUT,
+        openapi_url=None,
+        docs_url=None,  # its page loads scripts from elsewhere
+        redoc_url=None,
+    )
+    app.state.parts = parts
+    for router in ROUTERS:
+        # The routes themselves, not a router within a router: the gate reads their patterns.
+        app.router.routes.extend(router.routes)
+    tell_all(app)
+
+    @app.get("/api/openapi.json", openapi_extra=READ, include_in_schema=False)
+    async def described() -> dict[str, Any]:
+        return app.openapi()
+
+    return app
+
+
+def bounded(api: App, limit: int) -> App:
+    """`api`, for bodies of at most `limit` bytes that a strict reader of JSON takes; for others, the error."""
+
+    async def read(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            body = await read_body(receive, limit, declared_length(scope))
+            if body:
+                _check(scope, body)
+        except ProxyError as problem:
+            await send_error(send, problem, receive=receive, apart=True)
+            return
+        given = False
+
+        async def receive_again() -> Message:
+            nonlocal given
+            if given:
+                return await receive()
+            given = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        await api(scope, receive_again, send)
+
+    return read
+
+
+def _check(scope: Scope, body: bytes) -> None:
+    kind = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
+    try:
+        if b"application/json" in kind.lower():
+            msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise BadRequest("the body is not JSON", hint=str(error)) from None
+    except RecursionError:
+        raise BadRequest("the body is nested too deeply") from None

@@ -1,0 +1,209 @@
+"""`/api/context`: the functions of REPLOID's context manager over a history that is posted (FEATURES.md D9).
+
+Nothing is stored and no session is touched: the same functions that the library has, for programs in other languages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Annotated, Any, Final, TypeVar
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from proxy.chat.tokens import Weigh
+from proxy.context import library
+from proxy.context.prices import Model, find_model
+from proxy.errors import NotManaged, Unprocessable
+from proxy.web.api.desk import AtDesk, Desk
+from proxy.web.api.problems import EVERY
+
+T = TypeVar("T")
+
+router = APIRouter(prefix="/api/context", tags=["context"], responses=EVERY)
+
+HISTORY: Final = [
+    {"role": "system", "content": "You are careful."},
+    {"role": "user", "content": "Read the log."},
+    {"role": "assistant", "content": "It says: disk full."},
+]
+EXAMPLES: Final[list[Any]] = [{"item": HISTORY[1], "index": 0, "totalItems": 2}, {"context": HISTORY}]
+MOST: Final = 100_000
+"""Messages in one history."""
+
+Messages = Annotated[list[dict[str, Any]], Field(max_length=MOST, examples=[HISTORY])]
+Tokens = Annotated[int, Field(ge=0, le=1 << 53)]
+
+
+class Posted(BaseModel):
+    """A history, each message as chat completions or as Gemini has it (`parts`), and the model it is for."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True, protected_namespaces=())
+
+    context: Messages
+    model_name: Annotated[str, Field(alias="modelName", max_length=256)] = "default"
+
+
+class PruneBody(Posted):
+    """maxTokens: what has to be met; without it, 80 % of the model's limit."""
+
+    max_tokens: Annotated[Tokens | None, Field(alias="maxTokens")] = None
+
+
+class SummarizeBody(Posted):
+    """maxItems: messages that stay, beside the system's. text: the summary, where somebody has written one."""
+
+    max_items: Annotated[int, Field(alias="maxItems", ge=0, le=MOST)] = 10
+    text: Annotated[str | None, Field(max_length=1_000_000)] = None
+
+
+class EstimateBody(BaseModel):
+    """A text, a message, or a history."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True, protected_namespaces=())
+
+    content: Annotated[str | dict[str, Any] | list[dict[str, Any]], Field(examples=["How long is this?"])]
+    model_name: Annotated[str, Field(alias="modelName", max_length=256)] = "default"
+
+
+class ScoreBody(BaseModel):
+    """Either one message with its place, or a whole history."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        populate_by_name=True,
+        json_schema_extra={"examples": EXAMPLES},
+    )
+
+    item: dict[str, Any] | None = None
+    index: Annotated[int, Field(ge=0, le=1 << 53)] = 0
+    total_items: Annotated[int, Field(alias="totalItems", ge=0, le=1 << 53)] = 1
+    context: Annotated[list[dict[str, Any]] | None, Field(max_length=MOST)] = None
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> ScoreBody:
+        if (self.item is None) == (self.context is None):
+            raise ValueError("either `item` or `context`")
+        return self
+
+
+class PrunedStats(BaseModel):
+    """Tokens before and after; messages gone and kept."""
+
+    original: int
+    final: int
+    itemsRemoved: int  # noqa: N815  # the source's names
+    itemsKept: int  # noqa: N815
+
+
+class Pruned(BaseModel):
+    """What stays and what does not, each message as it was posted."""
+
+    pruned: list[dict[str, Any]]
+    removed: list[dict[str, Any]]
+    stats: PrunedStats
+
+
+class SummaryStats(BaseModel):
+    """Messages that the summary stands for, and messages kept."""
+
+    summarizedItems: int  # noqa: N815
+    keptItems: int  # noqa: N815
+
+
+class Summarized(BaseModel):
+    """The history with the summary in it; `summary` is null where none was worth it."""
+
+    summarized: list[dict[str, Any]]
+    summary: dict[str, Any] | None
+    stats: SummaryStats
+
+
+class Stats(BaseModel):
+    """How full the model's context is."""
+
+    items: int
+    tokens: int
+    limit: int
+    utilizationPercent: float  # noqa: N815
+    needsPruning: bool  # noqa: N815
+
+
+class Estimated(BaseModel):
+    """Tokens, by the model's vocabulary where the proxy counts exactly."""
+
+    tokens: int
+
+
+class Scored(BaseModel):
+    """Importance, 0 to 100: of the one message, or of each."""
+
+    score: float | None = None
+    scores: list[float] | None = None
+
+
+@router.post("/prune")
+async def prune(desk: AtDesk, body: PruneBody) -> Pruned:
+    """Drop the least important messages until the rest fits (`pruneContext`)."""
+    models, weigh = _model(desk, body.model_name)
+    made = await _run(
+        lambda: library.prune_context(body.context, body.max_tokens, body.model_name, models=models, weigh=weigh)
+    )
+    return Pruned.model_validate(made)
+
+
+@router.post("/auto")
+async def auto(desk: AtDesk, body: Posted) -> Pruned:
+    """Prune to 80 % of the model's limit where the history is over it (`autoManageContext`)."""
+    models, weigh = _model(desk, body.model_name)
+    made = await _run(lambda: library.auto_manage_context(body.context, body.model_name, models=models, weigh=weigh))
+    return Pruned.model_validate(made)
+
+
+@router.post("/summarize")
+async def summarize(body: SummarizeBody, _: AtDesk) -> Summarized:
+    """Put a summary in the place of all but the last messages (`summarizeContext`)."""
+    made = await _run(lambda: library.summarize_context(body.context, body.max_items, text=body.text))
+    return Summarized.model_validate(made)
+
+
+@router.post("/stats")
+async def stats(desk: AtDesk, body: Posted) -> Stats:
+    """How full the model's context is with this history (`getContextStats`)."""
+    models, weigh = _model(desk, body.model_name)
+    made = await _run(lambda: library.get_context_stats(body.context, body.model_name, models=models, weigh=weigh))
+    return Stats.model_validate(made)
+
+
+@router.post("/estimate")
+async def estimate(desk: AtDesk, body: EstimateBody) -> Estimated:
+    """Tokens of a text, a message or a history (`estimateTokens`)."""
+    _, weigh = _model(desk, body.model_name)
+    return Estimated(tokens=await _run(lambda: library.estimate_tokens(body.content, weigh=weigh)))
+
+
+@router.post("/score")
+async def score(body: ScoreBody, _: AtDesk) -> Scored:
+    """How important a message is (`scoreContextImportance`), or each message of a history."""
+    item, context = body.item, body.context
+    if item is not None:
+        one = await _run(lambda: library.score_context_importance(item, body.index, body.total_items))
+        return Scored(score=one)
+    return Scored(scores=await _run(lambda: library.score_history(context or [])))
+
+
+def _model(desk: Desk, name: str) -> tuple[tuple[Model, ...], Weigh]:
+    """The models whose limits count, and what counts this one's tokens. The source's own limit of an unknown model
+    stands where ours know none."""
+    found = find_model(desk.parts.models, name)
+    known = found.window or found.own.get("importance", {}).get("window")
+    return (desk.parts.models if known else ()), desk.parts.weigh(found)
+
+
+async def _run(work: Callable[[], T]) -> T:
+    """What the function gives, computed beside the event loop. Raises Unprocessable for what is no history."""
+    try:
+        return await asyncio.to_thread(work)
+    except NotManaged as problem:
+        raise Unprocessable(f"a message cannot be read: {problem.message}") from None

@@ -1,0 +1,107 @@
+"""What a route of the admin API works with: who asks, the proxy's parts, and the session that the path names.
+
+A session is addressed by its name under the caller's tenant. A name may hold whatever a client wrote into a header; one
+that a path cannot carry unharmed (a slash, a space) is addressed as `~` and its base64url.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from fastapi import Depends, Path, Query, Request
+
+from proxy.errors import BadRequest, Conflict, Forbidden, NotFound
+from proxy.exchange.parts import Parts
+from proxy.store.base import SessionRecord
+from proxy.web.gate import CALLER
+from proxy.web.keys import Caller
+
+PLAIN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]*")
+"""Names that stand in a path as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """Who asks, and what is asked of. tenant: the caller's, or the one that a caller who sees all has named; None where
+    every tenant's is meant."""
+
+    parts: Parts
+    caller: Caller
+    tenant: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One session."""
+
+    desk: Desk
+    tenant: str
+    session: str
+    record: SessionRecord
+
+    @property
+    def parts(self) -> Parts:
+        return self.desk.parts
+
+
+def address(session: str) -> str:
+    """How a session's name is written in a path."""
+    if PLAIN.fullmatch(session):
+        return session
+    return "~" + base64.urlsafe_b64encode(session.encode("utf-8", "surrogatepass")).decode().rstrip("=")
+
+
+def named(written: str) -> str:
+    """The session's name that an address stands for. Raises BadRequest."""
+    if not written.startswith("~"):
+        return written
+    try:
+        raw = base64.b64decode(written[1:] + "=" * (-len(written[1:]) % 4), b"-_", validate=True)
+        return raw.decode("utf-8", "surrogatepass")
+    except (binascii.Error, ValueError) as error:
+        raise BadRequest("what follows ~ in a session's address is not base64url") from error
+
+
+async def _desk(
+    request: Request,
+    tenant: Annotated[
+        str | None,
+        Query(max_length=128, description="For a key that sees every tenant (`*`): the one that is meant."),
+    ] = None,
+) -> Desk:
+    caller: Caller = request.scope[CALLER]
+    own = caller.one_tenant
+    if own is not None and tenant not in (None, own):
+        raise Forbidden("the key is another tenant's", hint="Leave ?tenant= out.")
+    return Desk(request.app.state.parts, caller, own if own is not None else tenant)
+
+
+AtDesk = Annotated[Desk, Depends(_desk)]
+
+
+async def _place(
+    desk: AtDesk, session: Annotated[str, Path(description="The session's name, or its address from the list.")]
+) -> Place:
+    name = named(session)
+    tenant = desk.tenant if desk.tenant is not None else await _tenant_of(desk, name)
+    record = await desk.parts.store.session(tenant, name)
+    if record is None:
+        raise NotFound("there is no such session", hint="GET /api/sessions lists them.")
+    return Place(desk, tenant, name, record)
+
+
+async def _tenant_of(desk: Desk, session: str) -> str:
+    """The one tenant that has a session of this name. Raises NotFound and Conflict."""
+    owners = await desk.parts.store.owners(session)
+    if not owners:
+        raise NotFound("there is no such session", hint="GET /api/sessions lists them.")
+    if len(owners) > 1:
+        raise Conflict("several tenants have a session of this name", hint="Say which with ?tenant=.")
+    return owners[0]
+
+
+AtPlace = Annotated[Place, Depends(_place)]

@@ -1,0 +1,100 @@
+"""What went wrong, in the one shape that every answer of the admin API has where it is not what was asked for."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+
+from proxy.errors import (
+    BadRequest,
+    NotFound,
+    ProxyError,
+    StoreUnavailable,
+    Unavailable,
+    Unprocessable,
+)
+from proxy.web.failures import render
+
+
+class Told(BaseModel):
+    """What went wrong: `code` for programs, `message` for people, `hint` what to do about it."""
+
+    message: str
+    type: str
+    code: str
+    hint: str = ""
+
+
+class Problem(BaseModel):
+    """The body of every answer that is an error."""
+
+    error: Told
+
+
+STATUSES: Final = {
+    400: "The request cannot be read.",
+    401: "No key, or one that is not known.",
+    403: "A key for something else, or a page of another site.",
+    404: "There is no such thing, or it is another tenant's.",
+    409: "The name stands for more than one, or it cannot be done as things are.",
+    413: "The body is over limits.body_mb.",
+    415: "The body is not said to be JSON.",
+    422: "The request can be read, and says what cannot be.",
+    429: "As much of this as may run at once is running.",
+    503: "The store is away.",
+}
+
+EVERY: Final[dict[int | str, dict[str, Any]]] = {
+    status: {"model": Problem, "description": text} for status, text in STATUSES.items()
+}
+"""For `responses=` of a route."""
+
+
+def told(error: ProxyError, status: int | None = None) -> Response:
+    """The error as an answer."""
+    headers = {"retry-after": "1"} if error.status in (429, 503) else {}
+    return Response(render(error, apart=True), status or error.status, headers, "application/json")
+
+
+def tell_all(app: FastAPI) -> None:
+    """Have every error of this app told so."""
+
+    @app.exception_handler(ProxyError)
+    async def own(_: Request, error: Exception) -> Response:
+        if isinstance(error, StoreUnavailable):
+            return told(Unavailable("the store does not answer", hint="GET /readyz says why. Try again later."))
+        assert isinstance(error, ProxyError)  # noqa: S101  # what this is registered for
+        return told(error)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)  # noqa: S101  # what this is registered for
+        return told(_validation(error))
+
+    @app.exception_handler(HTTPException)
+    async def routing(_: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)  # noqa: S101  # what this is registered for
+        if error.status_code == 404:
+            return told(NotFound("there is no such route", hint="GET /api/openapi.json has them all."))
+        if error.status_code == 405:
+            problem = BadRequest("this route has no such method", hint="GET /api/openapi.json has them all.")
+            return told(problem, 405)
+        return told(BadRequest(str(error.detail)), error.status_code)
+
+    @app.exception_handler(RecursionError)
+    async def nested(_: Request, __: Exception) -> Response:
+        return told(BadRequest("the body is nested too deeply"))
+
+
+def _validation(error: RequestValidationError) -> ProxyError:
+    """The first thing that is wrong. What was given is not repeated: it may be a secret in the wrong place."""
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "json_invalid":
+        return BadRequest("the body is not JSON", hint=json.dumps(str(first.get("ctx", {}).get("error", "")))[1:-1])
+    return Unprocessable(f"{where}: {first['msg']}", hint="GET /api/openapi.json has what each route takes.")
