@@ -46,7 +46,7 @@ async def prepare(parts: Parts, incoming: Incoming) -> tuple[Turn, Target]:
     request, front = await _read(parts, incoming.body)
     target = parts.client.route(request.model)
     model = _model(parts, request.model)
-    tenant = identify.tenant_of(headers, parts.settings.identity.salt.get_secret_value())
+    tenant = incoming.tenant or identify.tenant_of(headers, parts.settings.identity.salt.get_secret_value())
     named = identify.session_name(incoming.session, headers, request, parts.settings.identity)
     keys = _keys(tenant, request, front)
     weigh = parts.weigh(model)
