@@ -27,7 +27,8 @@ RUN /build/bin/pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-d
  && /build/bin/pip --python /opt/context-proxy/bin/python install --no-cache-dir --no-deps --no-index /wheels/*.whl \
  && find /opt/context-proxy -name '*.so' -exec strip --strip-unneeded {} + \
  && find /opt/context-proxy \( -name '*.pyx' -o -name '*.pxd' -o -name '*.c' -o -name '*.h' -o -name 'tests' \) -prune -exec rm -rf {} + \
- && mkdir -m 700 /data
+ && mkdir -m 700 /data \
+ && mkdir -m 755 /keys
 
 FROM debian:trixie-slim
 LABEL org.opencontainers.image.title="context-proxy" \
@@ -38,8 +39,9 @@ RUN apt-get update \
  && apt-get install -y --no-install-recommends python3 ca-certificates \
  && rm -rf /var/lib/apt/lists/*
 COPY --from=build /opt/context-proxy /opt/context-proxy
-# A named volume that is mounted here for the first time takes over owner and mode.
+# Named volumes that are mounted here for the first time take over owner and mode.
 COPY --from=build --chown=10001:10001 /data /data
+COPY --from=build --chown=10001:10001 /keys /keys
 ENV PATH=/opt/context-proxy/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \

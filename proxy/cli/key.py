@@ -6,9 +6,11 @@ which is why a plain hash is enough here and would not be for a password that a 
 
 from __future__ import annotations
 
+import os
 import secrets
 from hashlib import sha256
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, get_args
 
 import typer
 from pydantic import ValidationError
@@ -16,7 +18,7 @@ from rich.console import Console
 
 from proxy.cli.render import literal
 from proxy.errors import ConfigError
-from proxy.sections import Key
+from proxy.sections import Key, Plane
 
 MARK = "cp-"
 """What keys of ours begin with, so that one that has got lost somewhere can be searched for."""
@@ -26,14 +28,52 @@ def key(
     plane: Annotated[str, typer.Option(help="What it opens: data, admin, read or metrics.")] = "data",
     tenant: Annotated[str, typer.Option(help="Whose sessions; * for everybody's (not with data).")] = "default",
     name: Annotated[str, typer.Option(help="What it is called in logs; empty: after tenant and plane.")] = "",
+    folder: Annotated[
+        Path | None, typer.Option(help="Put one of each plane here, and keys.toml with their entries, once.")
+    ] = None,
 ) -> None:
     """Make a key: the key itself on stderr, its entry for the config file on stdout."""
+    if folder is not None:
+        fill(folder, tenant)
+        return
     made = MARK + secrets.token_urlsafe(32)
     typer.echo(entry(made, name, tenant, plane))
     # Apart from the entry, so that `context-proxy key >>config.toml` writes the key itself nowhere.
     console = Console(stderr=True)
     console.print("\nThe key, shown only now; clients send it as x-context-key:")
     console.print(made, soft_wrap=True, highlight=False, markup=False)
+
+
+def fill(folder: Path, tenant: str) -> None:
+    """A key of each plane as a file, and keys.toml, a config file with their entries; nothing where it is there.
+
+    For containers: the first start makes the keys, later ones keep them. Whoever scrapes /metrics runs as another user,
+    so that key alone can be read by others.
+    """
+    config = folder / "keys.toml"
+    if config.exists():
+        typer.echo(f"{config} is there already; its keys stay as they are")
+        return
+    entries = []
+    for plane in get_args(Plane):
+        made = MARK + secrets.token_urlsafe(32)
+        entries.append(entry(made, "", tenant, plane))
+        write(folder / f"{plane}.key", made, 0o644 if plane == "metrics" else 0o600)
+    write(config, "\n\n".join(entries) + "\n", 0o600)  # last: a start that was cut off does all of it again
+    typer.echo(f"{config} and a file with the key of each plane beside it")
+
+
+def write(file: Path, text: str, mode: int) -> None:
+    """A file with this mode from its first moment on; ConfigError where it cannot be written."""
+    try:
+        file.unlink(missing_ok=True)
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as out:
+            os.fchmod(out.fileno(), mode)  # whatever the umask takes away: who scrapes has to read it
+            out.write(text)
+    except OSError as error:
+        raise ConfigError(
+            "folder", str(file.parent), f"a folder to write in ({error.strerror})", source="--folder"
+        ) from None
 
 
 def entry(made: str, name: str, tenant: str, plane: str) -> str:

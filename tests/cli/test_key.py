@@ -49,3 +49,24 @@ def test_a_key_may_see_everybody() -> None:
     (made,) = tomllib.loads(entry("cp-key", "", "*", "read"))["keys"]
     assert Key.model_validate(made).tenant == "*"
     assert made["name"].startswith("everybody-read-")
+
+
+def test_a_folder_gets_a_key_of_each_plane_once(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["key", "--folder", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    keys = {key.plane: key for key in load(tmp_path / "keys.toml").keys}
+    assert set(keys) == {"data", "admin", "read", "metrics"}
+    for plane, key in keys.items():
+        file = tmp_path / f"{plane}.key"
+        assert sha256(file.read_bytes()).hexdigest() == key.sha256
+        assert file.read_text() not in done.output
+        assert file.stat().st_mode & 0o077 == (0o044 if plane == "metrics" else 0)
+    before = (tmp_path / "keys.toml").read_bytes()
+    again = CliRunner().invoke(app, ["key", "--folder", str(tmp_path)])
+    assert (again.exit_code, (tmp_path / "keys.toml").read_bytes()) == (0, before)
+
+
+def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["key", "--folder", str(tmp_path / "no")])
+    assert isinstance(done.exception, ConfigError)
+    assert "folder" in str(done.exception)
