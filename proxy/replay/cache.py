@@ -31,6 +31,11 @@ class PrefixCache:
         self._head = head
         self._earlier: list[Earlier] = []
 
+    def moved(self, head: int) -> None:
+        """The tools are others from now on: what was sent before serves no more."""
+        self._head = head
+        self._earlier.clear()
+
     def send(self, prompt: list[Message], now: float) -> tuple[int, int]:
         """(tokens of the prompt, of those the cached ones); the prompt is in the cache afterwards. now: seconds."""
         offsets = list(accumulate(map(self._ruler, prompt), initial=self._head))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from proxy.chat import key
 from proxy.chat.dialects.completions import read_message, read_request
@@ -18,7 +19,7 @@ from proxy.context.pipeline import rewrite
 from proxy.context.plan import Plan
 from proxy.context.policy import Policy
 from proxy.context.prices import Model
-from proxy.context.session import Session
+from proxy.context.session import Session, cuts
 from proxy.replay.baselines import BASELINES
 from proxy.replay.bound import BOUNDS, Hindsight, bound, leaving
 from proxy.replay.cache import PrefixCache
@@ -26,6 +27,7 @@ from proxy.replay.read import Conversation
 from proxy.replay.score import Judge, Scale, Tally
 from proxy.replay.wants import Step, Wants
 from proxy.replay.words import Ruler
+from proxy.tools.catalog import chosen, definitions
 from proxy.vocabulary import counter
 
 PACE = 10.0
@@ -78,6 +80,14 @@ def play(conversation: Conversation, match: Match) -> Played:
     return Played(conversation.source, tallies, bounds)
 
 
+class Front(NamedTuple):
+    """What stands in front of the messages. names: tools of ours in it; more: tokens of their definitions."""
+
+    request: Request
+    names: frozenset[str]
+    more: int
+
+
 class _Table:
     """What all contenders share of a conversation: its messages read, their keys and times, and what each step
     wants."""
@@ -92,7 +102,20 @@ class _Table:
         self.wants = Wants(self.messages, conversation.tools)
         self.times = conversation.times or _paced(self.messages)
         self.head = ruler.tools(conversation.tools)
-        self.request = _request(conversation)
+        self.request = _request(conversation, conversation.tools)
+
+    def offering(self, policy: Policy | None) -> Front:
+        """The request with the tools of ours that the policy offers: where the agent has tools itself."""
+        tools = self.conversation.tools
+        if policy is None or policy.mode != "rewrite" or policy.offer == "never" or not self.request.tools or not tools:
+            return Front(self.request, frozenset(), 0)
+        names = chosen("policy", policy.tools, self.request.tool_names, memos=False)
+        if not names:
+            return Front(self.request, frozenset(), 0)
+        front, _, rest = tools.rpartition(b"]")
+        array = front + (b"," if self.request.tool_names else b"") + definitions(names) + b"]" + rest
+        more = self.ruler.tools(array) - self.head
+        return Front(_request(self.conversation, array), frozenset(names), more)
 
     def hindsight(self, contenders: Sequence[Contender]) -> dict[str, Hindsight]:
         """What each bound is reckoned from."""
@@ -119,10 +142,10 @@ def _paced(messages: Sequence[Message]) -> tuple[float, ...]:
     return tuple(times)
 
 
-def _request(conversation: Conversation) -> Request:
+def _request(conversation: Conversation, tools: bytes | None) -> Request:
     """The conversation's first request as an agent would send it; later ones differ in their messages alone."""
-    tools = b"" if conversation.tools is None else b',"tools":' + conversation.tools
-    return read_request(b'{"model":"replay","messages":[' + conversation.messages[0] + b"]" + tools + b"}")
+    array = b"" if tools is None else b',"tools":' + tools
+    return read_request(b'{"model":"replay","messages":[' + conversation.messages[0] + b"]" + array + b"}")
 
 
 @dataclass(slots=True)
@@ -134,16 +157,25 @@ class _Player:
     table: _Table
     session: Session = field(default_factory=Session)
     asked: set[str] = field(default_factory=set)
+    front: Front = field(init=False)
+    late: bool = False
+    """The tools of ours have not come yet: they come with the first edit."""
 
     def play(self) -> Tally:
         """Play all of it."""
         table, match = self.table, self.match
         self.session = Session(answers=dict(table.conversation.answers))
         judge = Judge(table.wants, table.ruler, match.scale)
-        cache = PrefixCache(match.model, table.ruler, table.head)
+        policy = self.contender.policy
+        self.front = table.offering(policy)
+        self.late = policy is not None and policy.offer == "first_edit" and bool(self.front.names)
+        cache = PrefixCache(match.model, table.ruler, table.head + (0 if self.late else self.front.more))
         for step in table.wants.steps:
             now = table.times[step.position - 1]
             plan, prompt = self._plan(step.position, now, judge.tally)
+            if self.late and plan and cuts(plan.edits):
+                self.late = False
+                cache.moved(table.head + self.front.more)
             size, cached = cache.send(prompt or list(table.messages[: step.position]), now)
             written = self._answered(plan, step, cached, now) if plan else 0
             judge.see(step, prompt, size, cached, written=written, counts=step.position >= table.conversation.shared)
@@ -158,12 +190,12 @@ class _Player:
             return None, [table.read(raw) for raw in BASELINES[self.contender.baseline](messages, table.weigh)]
         if policy is None or policy.mode != "rewrite":
             return None, None
-        request = replace(table.request, messages=messages)
+        request = replace(table.request if self.late else self.front.request, messages=messages)
         try:
             plan = rewrite(
                 request, self.session, policy, self.match.model, now,
                 weigh=table.weigh, keys=table.keys[:position], times=table.times[:position],
-                offered=frozenset(policy.tools) if request.tools and policy.offer != "never" else frozenset(),
+                offered=self.front.names, toll=self.front.more if self.late else 0,
             )  # fmt: skip
         except Exception as problem:  # noqa: BLE001  # as the server does: counted, and the history goes out as it is
             tally.failed += 1

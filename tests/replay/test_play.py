@@ -145,3 +145,28 @@ def test_where_times_are_known_an_idle_hour_makes_the_cache_cold() -> None:
 
 def test_a_conversation_without_requests_adds_nothing() -> None:
     assert played(conversation(user("hello?"))).tallies[0].steps == 0
+
+
+def test_tools_of_ours_cost_their_tokens_where_the_agent_has_tools_itself(policies: dict[str, Policy]) -> None:
+    thrifty, bare = policies["thrifty"], replace(policies["thrifty"], tools=(), offer="never")
+    contenders = (Contender("recall", thrifty), Contender("bare", bare))
+    one = conversation(*work(40))
+    assert one.tools is None
+    _, offered, without = played(one, *contenders).tallies
+    assert offered.prompt == without.prompt
+    tools = b'[{"type":"function","function":{"name":"read","parameters":{}}}]'
+    _, offered, without = played(replace(one, tools=tools), *contenders).tallies
+    stubs = offered.prompt - without.prompt - offered.steps * 60
+    assert 0 < stubs < 0.1 * without.prompt, "at least 60 tokens in each prompt, and the ids in what was shortened"
+
+
+def test_tools_that_come_with_the_first_edit_cost_nothing_before_it(policies: dict[str, Policy]) -> None:
+    tools = b'[{"type":"function","function":{"name":"read","parameters":{}}}]'
+    late, never = (replace(policies["thrifty"], offer=offer) for offer in ("first_edit", "never"))
+    short = replace(conversation(*work(2)), tools=tools)
+    _, first, none = played(short, Contender("late", late), Contender("never", never)).tallies
+    assert first.prompt == none.prompt
+    long = replace(conversation(*work(40)), tools=tools)
+    _, first, none = played(long, Contender("late", late), Contender("never", never)).tallies
+    assert first.prompt > none.prompt
+    assert first.prompt - first.cached > none.prompt - none.cached, "its cache had to be written again"
