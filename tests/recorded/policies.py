@@ -1,21 +1,38 @@
-"""Policies for a replay: those of the package, and `rolling` under each schedule, which is no setting of the server."""
+"""Policies for a replay: each file of the package under each schedule, which is no setting of the server."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from proxy.settings import shipped
 
 SCHEDULES = ("always", "over_budget", "when_it_pays")
+FILES = tuple(sorted(path.stem for path in shipped("policies").glob("*.toml")))
 ROLLING = tuple(f"rolling-{schedule}" for schedule in SCHEDULES)
 ALL = ("thrifty", *ROLLING)
+MATRIX = tuple(f"{name}-{schedule}" for name in FILES for schedule in SCHEDULES)
+MODEL = "replay"
+"""What the scorer calls its model."""
 
 
 def write(folder: Path) -> str:
-    """Put `rolling` under each schedule into a folder; the folder, as `policies_dir` takes it."""
-    text = (shipped("policies") / "rolling.toml").read_text()
-    assert 'schedule = "always"' in text
-    for schedule, name in zip(SCHEDULES, ROLLING, strict=True):
-        own = text.replace('name = "rolling"', f'name = "{name}"').replace('"always"', f'"{schedule}"', 1)
-        (folder / f"{name}.toml").write_text(own)
+    """Put each policy under each schedule into a folder, as NAME-SCHEDULE; the folder, as `policies_dir` takes it."""
+    for name in FILES:
+        text = (shipped("policies") / f"{name}.toml").read_text()
+        head = re.search(r'^name = "(.*)"$', text, re.MULTILINE)
+        assert head is not None
+        assert head[1] == name
+        rest = re.sub(r"^schedule = .*\n", "", text[head.end() :], count=1, flags=re.MULTILINE)
+        for schedule in SCHEDULES:
+            own = f'name = "{name}-{schedule}"\nschedule = "{schedule}"'
+            (folder / f"{name}-{schedule}.toml").write_text(text[: head.start()] + own + rest)
     return str(folder)
+
+
+def window(folder: Path, tokens: int) -> str:
+    """A file in which the scorer's model has this window, as `models_file` takes it: `over_budget` needs one to act."""
+    path = folder / "models" / "window.toml"  # not beside the policies, each file of which is one
+    path.parent.mkdir()
+    path.write_text(f"[models.{MODEL}]\nwindow = {tokens}\n")
+    return str(path)
