@@ -69,7 +69,7 @@ LIMITS = (
 def confine() -> None:
     """What the system holds this process to, but for its time, which is counted anew once the table is filled."""
     _limit(resource.RLIMIT_CORE, 0)
-    _limit(resource.RLIMIT_CPU, LOAD_CPU)
+    _time(LOAD_CPU)
     _limit(resource.RLIMIT_FSIZE, 0)
     _limit(resource.RLIMIT_NOFILE, FILES)
     if sys.platform != "darwin":  # which has no such limit
@@ -77,15 +77,13 @@ def confine() -> None:
 
 
 def _limit(which: int, most: int) -> None:
-    resource.setrlimit(which, (most, resource.getrlimit(which)[1]))
-    if which != resource.RLIMIT_CPU:
-        resource.setrlimit(which, (most, most))
+    resource.setrlimit(which, (most, most))
 
 
-def time_left() -> None:
-    """Whole seconds are all that the system counts: between a half and one and a half from now on."""
-    used = int(time.process_time() + 0.5) + CPU
-    resource.setrlimit(resource.RLIMIT_CPU, (used, used))
+def _time(seconds: int) -> None:
+    """Processor time from now on. The system counts whole seconds: it is half a second less or more."""
+    used = int(time.process_time() + 0.5)
+    resource.setrlimit(resource.RLIMIT_CPU, (used + seconds, resource.getrlimit(resource.RLIMIT_CPU)[1]))
 
 
 def fill(lines: Iterator[bytes], *, search: bool) -> sqlite3.Connection:
@@ -191,7 +189,7 @@ def main() -> None:
         return
     guard(database)
     for line in lines:
-        time_left()
+        _time(CPU)
         _say(answer(database, json.loads(line)))
 
 

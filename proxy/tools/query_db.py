@@ -63,7 +63,7 @@ def shown(found: Answer, most: int, note: str = "") -> str:
             "one row is too long to show; select fewer columns, or substr(content, 1, 500).", limited=True
         )
     has_more = found.more or len(kept) < len(found.rows)
-    what = f"rows 1 to {len(kept)}" if has_more else f"{len(kept)} rows"
+    what = f"rows 1 to {len(kept)}" if has_more else f"{len(kept)} row{'s' * (len(kept) > 1)}"
     rest = f"; more with OFFSET {len(kept)}" if has_more else ""
     cut = "; long values end with [+N]: N more characters, by substr or recall" if _was_cut(found, cell) else ""
     columns = ", ".join(found.columns)[: ROOM // 2]

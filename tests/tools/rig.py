@@ -1,0 +1,133 @@
+"""A desk in a store that other sessions and tenants share, and messages to put there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from proxy.chat import key
+from proxy.chat.dialects.completions import read_message
+from proxy.metrics import Metrics
+from proxy.settings import Settings
+from proxy.store.base import EditRow, MessageRow, SessionRow, Store, ThreadRow
+from proxy.store.memory import MemoryStore
+from proxy.store.sqlite import SqliteStore
+from proxy.tools.desk import Desk
+from proxy.tools.run import run
+
+CANARY = "canary-7f3a"
+"""Stands in every message of others, and nowhere else."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call as a model made it."""
+
+    name: str
+    arguments: str
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def said(text: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": text}
+
+
+def calls(name: str, arguments: str, at: str = "c1", text: str | None = None) -> dict[str, Any]:
+    call = {"id": at, "type": "function", "function": {"name": name, "arguments": arguments}}
+    return {"role": "assistant", "content": text, "tool_calls": [call]}
+
+
+def result(text: str, at: str = "c1") -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": at, "content": text}
+
+
+def rows_of(
+    messages: Sequence[dict[str, Any]], tenant: str = "t1", session: str = "s1", at: float = 1_700_000_000.0
+) -> list[MessageRow]:
+    """The messages as the proxy stores them."""
+    raws = [json.dumps(message).encode() for message in messages]
+    read = [read_message(raw) for raw in raws]
+    keys = key.chain(tenant, read)
+    made, group = [], 0
+    for n, message in enumerate(read):
+        group += message.role == "user"
+        parent = keys[n - 1] if n else key.origin(tenant)
+        status = "tool_call" if message.calls else "completed"
+        fields: tuple[Any, ...] = (
+            *(tenant, session, keys[n], parent, n, "main", message.role, f"g{group}", raws[n], message.form),
+            *(message.call_id, status, "openai", len(raws[n]) // 4, message.role == "assistant", True, at + n),
+        )
+        made.append(MessageRow(*fields))
+    return made
+
+
+def opening(tenant: str = "t1", session: str = "s1") -> list[SessionRow | ThreadRow]:
+    return [
+        SessionRow(tenant, session, True, 1.0),
+        ThreadRow(tenant, session, "main", None, None, "main", b"system", 1.0),
+    ]
+
+
+def gone(row: MessageRow) -> EditRow:
+    """The message is out of the prompt."""
+    return EditRow(
+        *(row.tenant, row.session, "main", row.key, 1, "close_window", "old", "gone", None, 10, 0, "x1", 2.0)
+    )
+
+
+async def put(store: Store, messages: Sequence[dict[str, Any]], tenant: str = "t1", session: str = "s1") -> list[str]:
+    """Stores them; gives their public ids."""
+    rows = rows_of(messages, tenant, session)
+    await store.put([*opening(tenant, session), *rows])
+    return [key.public_id(row.key) for row in rows]
+
+
+def desk_on(store: Store, **changes: Any) -> Desk:
+    """The desk of session s1 of tenant t1. Settings are given as `tools={...}` and `memos={...}`."""
+    tree = {name: changes.pop(name) for name in ("tools", "memos") if name in changes}
+    made = Desk(
+        "t1", "s1", "main", True, "", store, Settings.model_validate(tree), Metrics(), now=lambda: 1_700_000_000.0
+    )
+    return replace(made, **changes)
+
+
+@asynccontextmanager
+async def shared_file(folder: Path) -> AsyncIterator[SqliteStore]:
+    """A store file in which another session and another tenant have said things that nobody else may read."""
+    store = SqliteStore(folder / "store.sqlite3")
+    await store.open()
+    try:
+        for tenant, session in (("t1", "s2"), ("t2", "s1"), ("t2", "s3")):
+            await put(store, [user(f"{CANARY} of {tenant} {session}"), said(f"{CANARY} answer")], tenant, session)
+        yield store
+    finally:
+        await store.close()
+
+
+@asynccontextmanager
+async def in_memory() -> AsyncIterator[MemoryStore]:
+    store = MemoryStore()
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def ask(desk: Desk, name: str, **arguments: Any) -> str:
+    """What the model gets for a call."""
+    return await run(Call(name, json.dumps(arguments)), desk)
+
+
+def error(text: str) -> str:
+    """What a result says was wrong."""
+    found = json.loads(text)
+    assert list(found) == ["error"], found
+    return str(found["error"])

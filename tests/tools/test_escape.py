@@ -1,0 +1,168 @@
+"""What a model's SQL tries, all of it through the tool: nothing of others is read, nothing written, nobody held up."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from proxy.tools import past
+from proxy.tools.desk import Desk
+from proxy.tools.sandbox import Sandbox
+from tests.tools.attacks import ALLOWED, BOMBS, RESULT, Grammar, Many, changed, escapes, lag
+from tests.tools.rig import CANARY, ask, calls, desk_on, put, result, said, shared_file, user
+
+MINE = [
+    user("please read a.py"),
+    calls("read", '{"path": "a.py"}'),
+    result("def parse(): pass\n" * 40),
+    said("It defines a parser; e is in it. " * 5),
+] * 15
+
+NAMES = list(escapes(Path("store"), Path("target")))
+
+LAYERS: dict[str, list[tuple[str, str]]] = {
+    "statements begin with SELECT": [("if not STATEMENT.match(statement):", "if not statement:")],
+    "the authorizer": [("    database.set_authorizer(lambda", "    print(end='') or (lambda")],
+    "the functions": [('(second or "").lower() in FUNCTIONS', "second")],
+    "the limits of SQLite": [("    for limit, most in LIMITS:", "    for limit, most in ():")],
+    "the memory of SQLite": [('    database.execute(f"PRAGMA hard_heap_limit = {HEAP}")\n', "")],
+    "the limits of the process": [
+        ("    confine()\n", ""),
+        ("        _time(CPU)\n", ""),
+    ],
+}
+"""Each layer with what takes it out of the child. The parent's clock is taken out by another argument."""
+
+
+@pytest.fixture
+async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
+    (tmp_path / "db").mkdir()
+    async with shared_file(tmp_path / "db") as store:
+        await put(store, MINE)
+        yield desk_on(store, tools={"result_chars": 64_000})
+
+
+def written(folder: Path) -> set[str]:
+    """The files under a folder."""
+    return {str(file) for file in folder.rglob("*")}
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Iterator[Path]:
+    """A file that must not come to be, nor any other in its folder."""
+    (tmp_path / "out").mkdir()
+    yield tmp_path / "out" / "evil.db"
+    assert not written(tmp_path / "out")
+
+
+async def rows(desk: Desk) -> list[bytes]:
+    records, _ = await past.newest(desk)
+    return past.rows(records, [], frozenset())
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_no_statement_gets_out(desk: Desk, target: Path, tmp_path: Path, name: str) -> None:
+    before = written(tmp_path / "db")
+    sql = escapes(tmp_path / "db" / "store.sqlite3", target)[name]
+    began = time.monotonic()
+    found = await ask(desk, "query_db", sql=sql)
+    assert time.monotonic() - began < ALLOWED
+    assert CANARY not in found
+    assert len(found) <= RESULT
+    if not name.startswith("a CTE"):
+        assert found.startswith('{"error": '), found
+    assert written(tmp_path / "db") == before
+    assert "parse" in await ask(desk, "query_db", sql="SELECT max(content) FROM messages WHERE role = 'tool'")
+
+
+@pytest.mark.parametrize("name", BOMBS)
+async def test_no_statement_holds_anything_up(desk: Desk, target: Path, name: str) -> None:
+    began = time.monotonic()
+    found = await ask(desk, "query_db", sql=BOMBS[name])
+    assert time.monotonic() - began < ALLOWED
+    assert len(found) <= RESULT
+    assert found.startswith('{"error": ') or name == "a large result"
+
+
+async def test_the_event_loop_goes_on_meanwhile(desk: Desk) -> None:
+    worst = []
+    for _ in range(3):  # the machine's own pauses are no concern of ours
+        async with lag() as away:
+            await asyncio.gather(
+                *(ask(desk, "query_db", sql=sql) for sql in ["SELECT * FROM messages", *BOMBS.values()][:3])
+            )
+            worst.append(away())
+        if worst[-1] < 4 * 0.02:
+            return
+    pytest.fail(f"the event loop was away for {worst} seconds")
+
+
+def generated(
+    desk_rows: list[bytes], count: int, seed: int, target: Path, child: Path | None = None
+) -> dict[str, float]:
+    """Asks so many statements of the grammar, and says what came of them."""
+    many = Many(desk_rows, child) if child else Many(desk_rows)
+    grammar = Grammar(seed, target)
+    counts = {"answered": 0.0, "refused": 0.0, "ended": 0.0, "slowest": 0.0}
+    try:
+        for _ in range(count):
+            statement = grammar.statement()
+            began = time.monotonic()
+            found = many.ask(statement)
+            counts["slowest"] = max(counts["slowest"], time.monotonic() - began)
+            assert CANARY not in str(found), statement
+            counts["ended" if found is None else "refused" if "error" in found else "answered"] += 1
+    finally:
+        many.close()
+    return counts
+
+
+async def test_two_thousand_generated_statements_read_and_write_nothing_of_others(desk: Desk, target: Path) -> None:
+    counts = await asyncio.to_thread(generated, await rows(desk), 2000, 1, target)
+    assert counts["slowest"] < ALLOWED
+    # Both kinds have to come, or the grammar would show nothing.
+    assert min(counts["answered"], counts["refused"]) > 200, counts
+
+
+@pytest.mark.long
+async def test_a_hundred_thousand_generated_statements(desk: Desk, target: Path) -> None:
+    counts = await asyncio.to_thread(generated, await rows(desk), 100_000, 2, target)
+    print(counts)
+    assert counts["slowest"] < ALLOWED
+    assert min(counts["answered"], counts["refused"]) > 10_000, counts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layer", LAYERS)
+async def test_without_one_layer_the_others_hold(desk: Desk, target: Path, tmp_path: Path, layer: str) -> None:
+    child = changed(tmp_path, *LAYERS[layer])
+    mine = await rows(desk)
+    before = written(tmp_path / "db")
+    many = Many(mine, child)
+    try:
+        for name, sql in escapes(tmp_path / "db" / "store.sqlite3", target).items():
+            found = await asyncio.to_thread(many.ask, sql)
+            assert CANARY not in str(found), name
+    finally:
+        many.close()
+    assert written(tmp_path / "db") == before
+    sandbox = Sandbox(child)
+    for name in ("recursion", "printf (M3)", "instr (M3)", "a big sort", "a large result"):
+        began = time.monotonic()
+        answer = await sandbox.query(mine, BOMBS[name], search=False)
+        assert time.monotonic() - began < ALLOWED, name
+        assert len(str(answer.rows)) <= 2 * RESULT, name
+
+
+@pytest.mark.slow
+async def test_without_the_parents_clock_the_childs_own_holds(desk: Desk) -> None:
+    sandbox = Sandbox(wall=60.0)
+    for name in ("recursion", "instr (M3)"):
+        began = time.monotonic()
+        answer = await sandbox.query(await rows(desk), BOMBS[name], search=False)
+        assert time.monotonic() - began < ALLOWED
+        assert answer.error is not None
