@@ -73,15 +73,15 @@ def kept(
     model: Model,
     weigh: Weigh,
     strategy: str = "openai",
-    known: Collection[bytes] | None = None,
+    hidden: Collection[bytes] = (),
 ) -> Kept:
-    """What is left of the request. known: the keys of the client's own messages, where others stand between them that
-    belong to the next of those."""
+    """What is left of the request. hidden: the keys of messages that the client does not have: they belong to the next
+    of its own."""
     steering = session.steering
     out: dict[int, Edit] = {}
     edits = dict(session.edits)
     if steering is not None and steering.dropped:
-        out = _out(request, keys, steering, policy, model, weigh, strategy, known)
+        out = _out(request, keys, steering, policy, model, weigh, strategy, hidden)
         lost = frozenset(key.public_id(k) for k in steering.dropped)
         session = replace(session, steering=replace(steering, dropped={}, lost=lost))
     if not out:
@@ -99,7 +99,7 @@ def _out(
     model: Model,
     weigh: Weigh,
     strategy: str,
-    known: Collection[bytes] | None,
+    hidden: Collection[bytes],
 ) -> dict[int, Edit]:
     """The edits of what leaves: whole steps, never a system message, the last one or the last of the user's, and
     nothing without which two messages would follow each other that may not."""
@@ -109,7 +109,7 @@ def _out(
     reason = ""
     for step in reversed(group.steps(messages)):
         places = range(step.start, step.end)
-        mine = [n for n in places if known is None or keys[n] in known]
+        mine = [n for n in places if keys[n] not in hidden]
         if mine:
             wanted = all(keys[n] in steering.dropped for n in mine)
             reason = steering.dropped[keys[mine[0]]] if wanted else ""

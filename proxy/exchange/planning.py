@@ -16,11 +16,13 @@ from proxy.context.plan import Plan
 from proxy.context.policy import Policy
 from proxy.context.prices import Model, find_model
 from proxy.context.session import Session
+from proxy.context.steered import kept
 from proxy.errors import NotManaged, StoreUnavailable
 from proxy.exchange import background, identify, record
 from proxy.exchange.finish import lost
 from proxy.exchange.parts import Headers, Incoming, Parts
 from proxy.exchange.record import Forms, Turn
+from proxy.exchange.steering import keeping
 from proxy.upstream.client import Target
 
 log = logging.getLogger(__name__)
@@ -59,7 +61,7 @@ async def prepare(parts: Parts, incoming: Incoming) -> tuple[Turn, Target]:
         place=place,
         request=request,
         keys=keys,
-        policy=_policy(parts, headers, target),
+        policy=policy_of(parts, headers, target),
         model=model,
         upstream=target.name,
         strategy=target.strategy,
@@ -70,11 +72,14 @@ async def prepare(parts: Parts, incoming: Incoming) -> tuple[Turn, Target]:
     )
     try:
         forms = record.ingest(parts.threads, turn, turn.began)
+        steered = await keeping.refresh(parts, place.thread.memory)
+        turn.policy = keeping.policy_for(parts, turn.policy, steered, headers.get("x-context-policy", ""))
         background.pin(turn)
         await background.search(parts, turn)
         turn.relevance = background.relevance(parts, turn, incoming.headers)
-        await _decide(parts, turn)
+        await decide(parts, turn)
         await _consult(parts, turn, incoming.headers)
+        turn.rows += keeping.used(turn)
         await _commit(parts, turn, forms)
         background.measure(parts.metrics, turn.plan)
     except BaseException:
@@ -114,7 +119,7 @@ async def _count(parts: Parts, weigh: Weigh, request: Request) -> None:
         parts.warm.add(id(weigh))
 
 
-def _policy(parts: Parts, headers: Mapping[str, str], target: Target) -> Policy:
+def policy_of(parts: Parts, headers: Mapping[str, str], target: Target) -> Policy:
     """The policy that the request names, else its upstream's, else the one of the settings."""
     wanted = headers.get("x-context-policy", "")
     if wanted and wanted not in parts.policies:
@@ -132,10 +137,13 @@ def _model(parts: Parts, name: str) -> Model:
     return found
 
 
-async def _decide(parts: Parts, turn: Turn, *, frozen: bool = False) -> None:
+async def decide(parts: Parts, turn: Turn, *, frozen: bool = False) -> None:
     """Plan the turn and make the body to send. Whatever goes wrong while planning, the turn goes on with the body as it
     came, and is remembered as any other."""
-    state = turn.place.thread.state
+    thread = turn.place.thread
+    state = thread.state
+    if thread.memory.steered is not None:
+        state = thread.memory.steered.put_into(state, side=thread.kind == "side")
     if turn.request.model in parts.limits:
         state = replace(state, limit=parts.limits[turn.request.model])
     # A stopped thread goes on as it comes: its old edits may be what the upstream refused, and so may asking for usage.
@@ -180,7 +188,7 @@ async def _consult(parts: Parts, turn: Turn, headers: Headers) -> None:
     if turn.rows and parts.settings.store.persist != "required":
         _put(parts, turn)  # a client that leaves meanwhile takes nothing with it that a later request takes for stored
     if await asking.answered(waiting):
-        await _decide(parts, turn)
+        await decide(parts, turn)
         asking.take(thread, turn.plan.asks, headers)
 
 
@@ -188,13 +196,17 @@ async def _rewrite(parts: Parts, turn: Turn, state: Session, *, frozen: bool) ->
     nodes = turn.place.thread.memory.nodes
     strategies = [nodes[k].strategy if k in nodes else turn.strategy for k in turn.keys]
     times, found = background.times(turn), turn.place.thread.found
+    dropped = state.steering.dropped if state.steering is not None else {}
+    hits = tuple(one for one in found[1] if one.key not in dropped) if found is not None else ()
 
     def plan() -> Plan:
-        return rewrite(
-            turn.request, state, turn.policy, turn.model, turn.began,
-            weigh=turn.weigh, keys=turn.keys, strategy=turn.strategy, strategies=strategies, frozen=frozen,
-            options=turn.options, times=times, found=found[1] if found is not None else (), relevance=turn.relevance,
+        left = kept(turn.request, turn.keys, state, turn.policy, turn.model, turn.weigh, turn.strategy)
+        made = rewrite(
+            left.request, left.session, turn.policy, turn.model, turn.began,
+            weigh=turn.weigh, keys=left.keys, strategy=turn.strategy, strategies=left.pick(strategies), frozen=frozen,
+            options=turn.options, times=left.pick(times), found=hits, relevance=turn.relevance,
         )  # fmt: skip
+        return left.completed(made)
 
     if len(turn.keys) < MANY and len(turn.request.body) < LARGE:
         return plan()
@@ -238,7 +250,7 @@ async def _commit(parts: Parts, turn: Turn, forms: Forms) -> None:
         if not turn.policy.literal:
             parts.metrics.bypasses_total.labels(reason="edits_not_stored").inc()
             turn.fallback = "store"
-            await _decide(parts, turn, frozen=True)
+            await decide(parts, turn, frozen=True)
             record.undone(turn, new, turn.began)
             record.exchanged(turn, forms, turn.began)
             _put(parts, turn)

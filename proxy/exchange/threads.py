@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from proxy.context.plan import Edit, Found
 from proxy.context.session import Session, cuts
+from proxy.exchange.steering.inforce import InForce
 from proxy.store.base import Kind, Store, ThreadRecord
 
 T = TypeVar("T")
@@ -48,6 +49,8 @@ class SessionMemory:
     threads: dict[str, Thread] = field(default_factory=dict)
     stored: bool = False
     partial: bool = False
+    steered: InForce | None = None
+    """What the operator has decided; None while that has not been read."""
 
 
 @dataclass(slots=True, eq=False)

@@ -114,9 +114,8 @@ def test_a_prompt_never_stands_behind_a_tool_result_that_was_answered() -> None:
 def test_rounds_of_ours_leave_with_the_answer_that_they_led_to() -> None:
     talk = [*TALK[:2], assistant(None, "ours"), result("ours", "hidden"), *TALK[2:]]
     keys = key.chain("", messages(*talk))
-    mine = {*keys[:2], *keys[4:]}
     steering = Steering(dropped=dict.fromkeys([*keys[4:6], *keys[6:7]], "dropped"))
-    left = kept(request(talk), keys, Session(steering=steering), NOTHING, PLAIN, WEIGH, known=mine)
+    left = kept(request(talk), keys, Session(steering=steering), NOTHING, PLAIN, WEIGH, hidden=keys[2:4])
     assert sorted(left.out) == [2, 3, 4, 5, 6]
 
 
