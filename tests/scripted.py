@@ -91,6 +91,8 @@ def events(message: Mapping[str, Any], usage: Mapping[str, Any] | None = None) -
     """A whole stream."""
     silent = {} if usage is None else {"usage": None}
     out = [chunk({"role": "assistant", "content": ""}, **silent)]
+    more = {k: v for k, v in message.items() if k not in ("role", "content", "tool_calls")}
+    out += [chunk({name: value}, **silent) for name, value in more.items()]
     text = message.get("content") or ""
     out += [chunk({"content": text[at : at + 7]}, **silent) for at in range(0, len(text), 7)]
     for n, call in enumerate(message.get("tool_calls") or ()):

@@ -27,8 +27,8 @@ _YES = ("1", "true", "yes", "on")
 
 def times(turn: Turn) -> list[float]:
     """When each message of the request was first stored, in seconds; those that are new: now."""
-    nodes = turn.place.thread.memory.nodes
-    return [node.seen if (node := nodes.get(k)) is not None else turn.began for k in turn.keys]
+    nodes, hidden = turn.place.thread.memory.nodes, turn.woven.hidden
+    return [node.seen if (node := nodes.get(k)) is not None else hidden.get(k, turn.began) for k in turn.woven.keys]
 
 
 def task(turn: Turn) -> tuple[int, Message] | None:

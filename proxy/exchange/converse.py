@@ -23,11 +23,13 @@ from proxy.errors import (
     UpstreamError,
     UpstreamTimeout,
 )
-from proxy.exchange import finish, reflecting
+from proxy.exchange import finish, reflecting, weaving
 from proxy.exchange.parts import Headers, Incoming, Outgoing, Parts
 from proxy.exchange.planning import prepare
 from proxy.exchange.record import Turn
+from proxy.exchange.rounds import Rounds, beating, pump
 from proxy.memory import state as grammar
+from proxy.memory.state import Block
 from proxy.store.base import Outcome
 from proxy.stream.assemble import Answer
 from proxy.stream.relay import Relay
@@ -112,11 +114,15 @@ async def _answer(parts: Parts, turn: Turn, target: Target, incoming: Incoming, 
         raise
     waited = parts.now() - sent_at
     parts.metrics.first_token_seconds.labels(upstream=parts.metrics.label("upstream", target.name)).observe(waited)
+    rounds = Rounds(parts, turn, target, incoming) if turn.offer.names else None
     try:
-        if reply.content_type.startswith("text/event-stream") and not reply.encoding and reply.status == 200:
+        if not (reply.content_type.startswith("text/event-stream") and not reply.encoding and reply.status == 200):
+            await _whole(parts, turn, reply, out, waited * 1000, rounds)
+        elif rounds is None:
             await _stream(parts, turn, reply, out, waited * 1000)
         else:
-            await _whole(parts, turn, reply, out, waited * 1000)
+            async with beating(out) as heard:
+                await _stream(parts, turn, reply, heard, waited * 1000, rounds)
     finally:
         await reply.close()
 
@@ -135,6 +141,7 @@ async def _send(parts: Parts, turn: Turn, target: Target, incoming: Incoming) ->
         await _learn_window(parts, turn, reply)
         await reply.close()
         turn.usage_added = False
+        weaving.bare(turn)
         reply = await ask(incoming.body)
         turn.fallback = "upstream_reject"
         parts.metrics.bypasses_total.labels(reason="upstream_reject").inc()
@@ -157,24 +164,30 @@ def _headers(turn: Turn, reply: Reply, *, changed: bool) -> Headers:
     return kept + finish.context_headers(turn)
 
 
-async def _stream(parts: Parts, turn: Turn, reply: Reply, out: Outgoing, first_byte_ms: float) -> None:
-    """Relay a stream as it comes; its terminal frame waits for the store."""
+async def _stream(
+    parts: Parts, turn: Turn, reply: Reply, out: Outgoing, first_byte_ms: float, rounds: Rounds | None = None
+) -> None:
+    """Relay a stream as it comes, and those that follow where it goes into tools of ours; its terminal frame waits for
+    the store."""
     kept = reflecting.headings(parts, turn)
-    limit = parts.settings.limits.capture_mb << 20
-    relay = Relay(withhold_state=bool(kept), drop_usage=turn.usage_added, limit=limit, headings=kept)
-    broken: UpstreamError | None = None
+
+    def make(after: Relay | None) -> Relay:
+        limit, names = parts.settings.limits.capture_mb << 20, rounds.names if rounds is not None else frozenset()
+        return Relay(
+            withhold_state=bool(kept),
+            drop_usage=turn.usage_added,
+            limit=limit,
+            headings=kept,
+            hidden=names,
+            after=after,
+        )
+
+    relay = make(None)
     try:
-        await out.start(reply.status, _headers(turn, reply, changed=bool(kept) or turn.usage_added))
-        try:
-            async for data in reply.chunks():
-                visible = relay.feed(data)
-                if visible:
-                    await out.write(visible)
-        except (UpstreamBroken, UpstreamTimeout) as problem:
-            broken = problem
-        rest = relay.end()
-        if rest:
-            await out.write(rest)
+        await out.start(reply.status, _headers(turn, reply, changed=bool(kept or rounds) or turn.usage_added))
+        broken = await pump(reply, relay, out)
+        if rounds is not None and broken is None:
+            relay, broken = await rounds.stream(relay, out, make)
     except (asyncio.CancelledError, ClientGone):
         _gone(parts, turn, relay.answer, relay.blocks)
         raise
@@ -194,7 +207,9 @@ async def _stream(parts: Parts, turn: Turn, reply: Reply, out: Outgoing, first_b
     await out.end((b"" if stored else b": persist deferred\n\n") + relay.terminal)
 
 
-async def _whole(parts: Parts, turn: Turn, reply: Reply, out: Outgoing, first_byte_ms: float) -> None:
+async def _whole(
+    parts: Parts, turn: Turn, reply: Reply, out: Outgoing, first_byte_ms: float, rounds: Rounds | None = None
+) -> None:
     """Bring back an answer that is one body: it waits whole for the store, so that its headers can say how that
     went."""
     try:
@@ -216,9 +231,15 @@ async def _whole(parts: Parts, turn: Turn, reply: Reply, out: Outgoing, first_by
     readable = reply.status == 200 and not reply.encoding
     kept = reflecting.headings(parts, turn) if readable else ()
     visible, found = without_blocks(body, kept)
+    if rounds is not None and readable:
+        joined = await _joined(parts, turn, rounds, visible, kept)
+        if joined is None:
+            await _instead(parts, turn, rounds, out, first_byte_ms)
+            return
+        visible, found = joined[0], [*found, *joined[1]]
     blocks = [block.body for block in found if block.heading == grammar.HEADING]
     if readable and turn.plan.asked and turn.fallback != "upstream_reject" and not parts.settings.state.withhold:
-        blocks = [block.body for block in without_blocks(body)[1]]
+        blocks = [block.body for block in without_blocks(visible)[1]]
     changed = visible != body
     answer = Answer.from_body(visible) if readable else None
     complete = answer is not None and answer.error is None and bool(answer.finish)
@@ -235,6 +256,41 @@ async def _whole(parts: Parts, turn: Turn, reply: Reply, out: Outgoing, first_by
         headers.append((b"x-context-persist", b"deferred"))
     await out.start(reply.status, headers)
     await out.end(visible)
+
+
+async def _joined(
+    parts: Parts, turn: Turn, rounds: Rounds, body: bytes, kept: tuple[str, ...]
+) -> tuple[bytes, list[Block]] | None:
+    """(all rounds as one body, the blocks that were taken out of the later ones); None where they could not go on."""
+    found: list[Block] = []
+
+    def clean(one: bytes) -> bytes:
+        visible, blocks = without_blocks(one, kept)
+        found.extend(blocks)
+        return visible
+
+    try:
+        joined = await rounds.whole(body, clean)
+    except (asyncio.CancelledError, ClientGone):
+        _gone(parts, turn, None, ())
+        raise
+    return None if joined is None else (joined, found)
+
+
+async def _instead(parts: Parts, turn: Turn, rounds: Rounds, out: Outgoing, first_byte_ms: float) -> None:
+    """The answer to the client's own request, where one to ours could not be brought to its end."""
+    try:
+        reply = await rounds.original()
+    except UpstreamError as problem:
+        finish.later(parts, turn, finish.learnt(parts, turn, None, (), "failed", problem.status, note=problem.code))
+        raise
+    except (asyncio.CancelledError, ClientGone):
+        _gone(parts, turn, None, ())
+        raise
+    try:
+        await _whole(parts, turn, reply, out, first_byte_ms)
+    finally:
+        await reply.close()
 
 
 def _note_window(parts: Parts, turn: Turn, body: bytes) -> None:

@@ -15,13 +15,14 @@ import msgspec
 from proxy.chat import key
 from proxy.chat.dialects.completions import read_message
 from proxy.errors import NotManaged, StoreUnavailable
-from proxy.exchange import record
+from proxy.exchange import money, record
 from proxy.exchange.parts import Headers, Parts
 from proxy.exchange.record import Turn
 from proxy.exchange.threads import Node
 from proxy.memory import state as grammar
 from proxy.store.base import HeadRow, Outcome, OutcomeRow, Row, StateRow
 from proxy.stream.assemble import Answer
+from proxy.stream.chunk import Usage
 
 
 def context_headers(turn: Turn) -> Headers:
@@ -51,10 +52,13 @@ def learnt(
     # answer that broke off, what the client has got is one: some send it back and go on from there.
     if answer is not None and not answer.capped and (complete or status in ("partial", "client_gone")):
         answer_key = _answers(parts, turn, answer, rows, now, whole=complete)
+    if answer_key is not None and complete:
+        rows += record.hidden(turn, answer_key, now)
     thread.failed = answer_key is None or not complete
     if answer_key is not None and complete:
         state = _state(parts, turn, answer_key, blocks, rows, now)
-        cached = usage.cached if usage is not None else None
+        first = turn.spent[0] if turn.spent else usage  # what was predicted is the first round's prompt
+        cached = first.cached if first is not None else None
         thread.state = thread.state.after_answer(predicted=turn.plan.predicted, cached=cached, state=state)
     rows.append(
         OutcomeRow(
@@ -71,13 +75,22 @@ def learnt(
             fallback=turn.fallback,
             first_byte_ms=_number(more.get("first_byte_ms")),
             ended_at=now,
-            note=str(more["note"]) if more.get("note") else None,
+            note=str(more["note"]) if more.get("note") else _rounds(turn, usage),
         )
     )
     if thread.head == turn.head:
         rows.append(HeadRow(turn.tenant, thread.session, thread.name, turn.head, answer_key, now, thread.state.stopped))
     _count(parts, turn, answer)
     return rows
+
+
+def _rounds(turn: Turn, usage: Usage | None) -> str | None:
+    """What all rounds have used, where there were more: the client is told of the last one's prompt alone."""
+    if not turn.spent:
+        return None
+    spent = [*turn.spent, usage] if usage is not None else turn.spent
+    prompt, cached = sum(one.prompt for one in spent), sum(one.cached or 0 for one in spent)
+    return f"{len(turn.spent) + 1} rounds, {prompt} prompt tokens in all, {cached} of them cached"
 
 
 def _number(value: object) -> float | None:
@@ -139,11 +152,15 @@ def _count(parts: Parts, turn: Turn, answer: Answer | None) -> None:
     usage = answer.usage if answer is not None else None
     if usage is None:
         return
-    metrics.prompt_tokens_total.inc(usage.prompt or 0)
+    metrics.prompt_tokens_total.inc((usage.prompt or 0) + sum(one.prompt for one in turn.spent))
     metrics.completion_tokens_total.inc(usage.completion or 0)
     if usage.cached is not None:
         metrics.cached_tokens_total.labels(kind="predicted").inc(turn.plan.predicted)
         metrics.cached_tokens_total.labels(kind="reported").inc(usage.cached)
+    owed = money.bill(turn, usage)
+    if owed is not None:
+        metrics.cost_dollars_total.labels(kind="paid").inc(owed.paid)
+        metrics.cost_dollars_total.labels(kind="without").inc(owed.without)
 
 
 async def durable(parts: Parts, turn: Turn, rows: Sequence[Row]) -> bool:

@@ -234,5 +234,6 @@ def _fork(threads: Threads, thread: Thread, kind: Kind, system: bytes, shared: S
     made.state = thread.state.forked(shared)
     made.parent = thread.name
     made.fork_key = shared[-1]
+    made.offer = thread.offer
     made.versions = {k: v for k, v in thread.versions.items() if k in made.state.edits}
     return made

@@ -18,7 +18,7 @@ from proxy.context.prices import Model, find_model
 from proxy.context.session import Session
 from proxy.context.steered import kept
 from proxy.errors import NotManaged, StoreUnavailable
-from proxy.exchange import background, identify, record
+from proxy.exchange import background, identify, money, recollect, record, weaving
 from proxy.exchange.finish import lost
 from proxy.exchange.parts import Headers, Incoming, Parts
 from proxy.exchange.record import Forms, Turn
@@ -71,12 +71,16 @@ async def prepare(parts: Parts, incoming: Incoming) -> tuple[Turn, Target]:
         options=options(headers),
     )
     try:
+        turn.resent = money.resent(turn)
+        first = not place.thread.stored and place.kind == "main"
         forms = record.ingest(parts.threads, turn, turn.began)
         steered = await keeping.refresh(parts, place.thread.memory)
         turn.policy = keeping.policy_for(parts, turn.policy, steered, headers.get("x-context-policy", ""))
         background.pin(turn)
         await background.search(parts, turn)
         turn.relevance = background.relevance(parts, turn, incoming.headers)
+        await weaving.dress(parts, turn, first=first)
+        await recollect.recollect(parts, turn, recollect.project_of(parts.settings, headers))
         await decide(parts, turn)
         await _consult(parts, turn, incoming.headers)
         turn.rows += keeping.used(turn)
@@ -162,17 +166,20 @@ async def decide(parts: Parts, turn: Turn, *, frozen: bool = False) -> None:
         turn.plan, rewriting = _measured(turn, state), False
     if not rewriting:
         turn.observed, turn.body = True, turn.request.body
+        weaving.bare(turn)
         return
     plan = turn.plan
     if plan.refused:
         turn.fallback = f"rule {plan.refused}"
         parts.metrics.refusals_total.labels(rule=plan.refused).inc()
+        weaving.bare(turn)
+    weaving.settle(turn)
     turn.usage_added = turn.request.stream and not turn.request.usage_wanted
     try:
-        turn.body = write_request(turn.request, plan.messages, ask_usage=turn.usage_added)
+        turn.body = write_request(turn.woven.request, plan.messages, ask_usage=turn.usage_added)
     except ValueError:  # stream_options is no object: upstream will say so, in its own words
         turn.usage_added = False
-        turn.body = write_request(turn.request, plan.messages)
+        turn.body = write_request(turn.woven.request, plan.messages)
 
 
 async def _consult(parts: Parts, turn: Turn, headers: Headers) -> None:
@@ -193,18 +200,27 @@ async def _consult(parts: Parts, turn: Turn, headers: Headers) -> None:
 
 
 async def _rewrite(parts: Parts, turn: Turn, state: Session, *, frozen: bool) -> Plan:
-    nodes = turn.place.thread.memory.nodes
-    strategies = [nodes[k].strategy if k in nodes else turn.strategy for k in turn.keys]
+    nodes, woven = turn.place.thread.memory.nodes, turn.woven
+    strategies: list[str] = []
+    for k in woven.keys:  # what is hidden was made for whoever the message before it was made for
+        node = nodes.get(k)
+        strategies.append(node.strategy if node else strategies[-1] if k in woven.hidden else turn.strategy)
+    coming = turn.pending or turn.offer
+    toll = turn.weigh.head(coming.definitions) if turn.pending else 0
     times, found = background.times(turn), turn.place.thread.found
     dropped = state.steering.dropped if state.steering is not None else {}
     hits = tuple(one for one in found[1] if one.key not in dropped) if found is not None else ()
 
     def plan() -> Plan:
-        left = kept(turn.request, turn.keys, state, turn.policy, turn.model, turn.weigh, turn.strategy)
+        left = kept(
+            woven.request, woven.keys, state, turn.policy, turn.model, turn.weigh, turn.strategy, hidden=woven.hidden
+        )
         made = rewrite(
             left.request, left.session, turn.policy, turn.model, turn.began,
             weigh=turn.weigh, keys=left.keys, strategy=turn.strategy, strategies=left.pick(strategies), frozen=frozen,
+            offered=frozenset(coming.names), guarded=weaving.guarded(turn), toll=toll,
             options=turn.options, times=left.pick(times), found=hits, relevance=turn.relevance,
+            **recollect.told(turn),
         )  # fmt: skip
         return left.completed(made)
 

@@ -6,7 +6,7 @@ by number. What comes out is equal to the bytes that were sent, byte for byte.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -18,6 +18,7 @@ from proxy.context.plan import Edit, Insert
 from proxy.context.render import render
 from proxy.errors import StoreUnavailable
 from proxy.exchange.record import Forms, Sent
+from proxy.exchange.weave import Round, Woven, read_round, weave
 from proxy.store.base import ExchangeRecord, Store
 
 
@@ -42,11 +43,27 @@ async def prompt(store: Store, tenant: str, session: str, exchange: str) -> Prom
     request = read_request(original)
     keys = tuple(key.chain(tenant, request.messages))
     sent = msgspec.json.decode(row.inserts, type=Sent)
-    edits = await _edits(store, row, keys)
+    woven = await _woven(store, row, request, keys, sent)
+    edits = await _edits(store, row, woven.keys)
     if sent.original or row.fallback == "upstream_reject":
-        body = original if row.fallback == "upstream_reject" else write_request(request, ask_usage=sent.usage)
+        body = original if row.fallback == "upstream_reject" else write_request(woven.request, ask_usage=sent.usage)
         return Prompt(row, original, body, edits, keys)
-    return Prompt(row, original, await _sent(store, row, request, keys, edits, sent), edits, keys)
+    return Prompt(row, original, await _sent(store, row, woven.request, woven.keys, edits, sent), edits, keys)
+
+
+async def _woven(store: Store, row: ExchangeRecord, request: Request, keys: Sequence[bytes], sent: Sent) -> Woven:
+    """The request as it was planned: with the rounds and the tools that it was given."""
+    tools = await _form(store, row, bytes.fromhex(sent.tools)) if sent.tools else b""
+    rounds: dict[bytes, list[Round]] = {}
+    if sent.rounds:
+        for found in await store.rounds(row.tenant, row.session, keys):
+            if found.created_at <= row.started_at:  # what came later was not there to be put back
+                one = read_round(found.key, found.head, found.body, found.created_at)
+                rounds.setdefault(found.head, []).append(one)
+    woven = weave(request, keys, rounds, tools)
+    if woven.rounds != sent.rounds:
+        raise StoreUnavailable("hidden rounds of a stored exchange are missing")
+    return woven
 
 
 async def _original(store: Store, row: ExchangeRecord) -> bytes:
@@ -97,7 +114,7 @@ def _hole(envelope: bytes) -> int:
     return found.start
 
 
-async def _edits(store: Store, row: ExchangeRecord, keys: tuple[bytes, ...]) -> dict[bytes, Edit]:
+async def _edits(store: Store, row: ExchangeRecord, keys: Sequence[bytes]) -> dict[bytes, Edit]:
     here = set(keys)
     found = {}
     for edit, _ in await store.edits(row.tenant, row.session, row.thread, row.edits):
@@ -112,7 +129,7 @@ async def _sent(
     store: Store,
     row: ExchangeRecord,
     request: Request,
-    keys: tuple[bytes, ...],
+    keys: Sequence[bytes],
     edits: Mapping[bytes, Edit],
     sent: Sent,
 ) -> bytes:

@@ -6,7 +6,7 @@ Rows are made here, with the ids and times that the middle gave; the store inser
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -16,9 +16,14 @@ from proxy.chat.tokens import Weigh
 from proxy.context.plan import Edit, Plan
 from proxy.context.policy import Policy
 from proxy.context.prices import Model
+from proxy.exchange import offer as offers
 from proxy.exchange.identify import Place
+from proxy.exchange.offer import Offer
 from proxy.exchange.threads import Node, Threads
+from proxy.exchange.weave import Round, Woven, write_round
 from proxy.store.base import EditRow, ExchangeRow, FormRow, HeadRow, MessageRow, Row, SessionRow, StateRow, ThreadRow
+from proxy.store.written import OfferRow, RoundRow
+from proxy.stream.chunk import Usage
 
 EMPTY = Plan(None, (), {}, (), (), (), (), (), (), 0, 0, 0, asked=False)
 """The plan of a turn that has not been planned yet."""
@@ -54,6 +59,22 @@ class Turn:
     """How near messages are to the task, by form, as `View.relevance`."""
     options: Mapping[str, str] = field(default_factory=dict)
     """The request's x-context-* headers, as `View.options`."""
+    resent: int = 0
+    """Tokens of the client's own prompt that the provider's cache would hold without the proxy (`money`)."""
+
+    woven: Woven = field(init=False)
+    """The request as upstream should see it, which is what is planned: the client's own where nothing is hidden."""
+    offer: Offer = offers.NONE
+    """The tools of ours that are in the bytes that are sent."""
+    pending: Offer | None = None
+    """Those that come in with the thread's first edit, until there is one."""
+    spent: list[Usage] = field(default_factory=list)
+    """What the rounds before the last one have used."""
+    hidden: Round | None = None
+    """What was asked and given behind the answer; `key` is not known before the answer is."""
+
+    def __post_init__(self) -> None:
+        self.woven = Woven(self.request, self.keys)
 
     @property
     def head(self) -> bytes:
@@ -80,11 +101,14 @@ class Forms(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class Sent(msgspec.Struct, frozen=True, omit_defaults=True):
     """What was inserted, in an exchange's row as JSON: [index or -1, place, form of the text], whether usage was
-    asked for and whether the original went out as it came."""
+    asked for and whether the messages went out as they came. rounds: how many hidden ones were put back first. tools:
+    the form of the definitions that were added, "" for none."""
 
     inserts: list[tuple[int, str, str]] = []
     usage: bool = False
     original: bool = False
+    rounds: int = 0
+    tools: str = ""
 
 
 def ingest(threads: Threads, turn: Turn, now: float) -> Forms:
@@ -113,6 +137,8 @@ def ingest(threads: Threads, turn: Turn, now: float) -> Forms:
         )
         rows += _inherited(turn, now)
         thread.stored = True
+        if thread.offer is not None:
+            offered(turn, thread.offer)
     if thread.head is None and not memory.explicit:
         threads.begun(thread, turn.head)
     thread.head = turn.head
@@ -126,6 +152,27 @@ def edited(turn: Turn, now: float) -> None:
     """Put the rows of new edits on the turn, and of those that are taken back."""
     turn.rows += edit_rows(turn, turn.plan.new, now)
     turn.rows += _withdrawn(turn, now)
+
+
+def offered(turn: Turn, offer: Offer) -> None:
+    """Put the row on the turn that says which tools its thread offers from now on; memory moved on."""
+    thread, array = turn.place.thread, offers.write(offer)
+    thread.offer = offer
+    name = _form(turn, key.form(array), array) if array else ""
+    turn.rows.append(OfferRow(turn.tenant, thread.session, thread.name, name))
+
+
+def hidden(turn: Turn, answer_key: bytes, now: float) -> list[Row]:
+    """The row of what stands behind the answer; memory moved on, so that the next request has it again."""
+    thread = turn.place.thread
+    if thread.offer is None or not thread.offer.names:
+        return []
+    known = thread.memory.rounds.setdefault(turn.head, [])
+    if turn.hidden is None or any(one.key == answer_key for one in known):
+        return []
+    made = replace(turn.hidden, key=answer_key, head=turn.head, at=now)
+    known.append(made)
+    return [RoundRow(turn.tenant, thread.session, answer_key, turn.head, turn.id, write_round(made), now)]
 
 
 def undone(turn: Turn, edits: Sequence[Edit], now: float) -> None:
@@ -274,6 +321,7 @@ def _exchange_row(turn: Turn, forms: Forms, now: float) -> ExchangeRow:
     inserts: list[tuple[int, str, str]] = [
         (at, i.place, _form(turn, key.form(i.text.encode()), i.text.encode())) for at, i in plan.placed
     ]
+    tools = _form(turn, key.form(turn.woven.tools), turn.woven.tools) if turn.woven.tools else ""
     return ExchangeRow(
         tenant=turn.tenant,
         session=thread.session,
@@ -284,7 +332,9 @@ def _exchange_row(turn: Turn, forms: Forms, now: float) -> ExchangeRow:
         envelope=bytes.fromhex(_form(turn, key.form(envelope), envelope)),
         forms=msgspec.json.encode(forms),
         edits=thread.number,
-        inserts=msgspec.json.encode(Sent(inserts, turn.usage_added, plan.messages is None or turn.observed)),
+        inserts=msgspec.json.encode(
+            Sent(inserts, turn.usage_added, plan.messages is None or turn.observed, turn.woven.rounds, tools)
+        ),
         policy=turn.policy.name,
         schedule=turn.policy.schedule,
         model=turn.request.model,
@@ -313,7 +363,7 @@ def _withdrawn(turn: Turn, now: float) -> list[EditRow]:
     """Rows that take edits back, when a message comes back into the prompt: literal policies do that, and all others
     where it had been kept from another upstream."""
     thread = turn.place.thread
-    here = set(turn.keys)
+    here = set(turn.woven.keys)
     back = [e for k, e in thread.state.edits.items() if k in here and k not in turn.plan.edits]
     rows = edit_rows(turn, back, now)
     return [msgspec.structs.replace(row, action="withdrawn", text=None) for row in rows]

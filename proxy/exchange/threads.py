@@ -9,11 +9,16 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from proxy.context.plan import Edit, Found
 from proxy.context.session import Session, cuts
+from proxy.errors import StoreUnavailable
+from proxy.exchange import offer as offers
+from proxy.exchange.offer import Offer
 from proxy.exchange.steering.inforce import InForce
+from proxy.exchange.weave import Round
+from proxy.memory.memos import Memo
 from proxy.store.base import Kind, Store, ThreadRecord
 
 T = TypeVar("T")
@@ -51,6 +56,18 @@ class SessionMemory:
     partial: bool = False
     steered: InForce | None = None
     """What the operator has decided; None while that has not been read."""
+    rounds: dict[bytes, list[Round]] = field(default_factory=dict)
+    """By the head of a request, what stands behind the answers to it; of heads that are not here, only the store
+    knows."""
+
+
+class Recollected(NamedTuple):
+    """What the store said for a prompt. prompt: its chain key. calls: of our tools that stood behind it then."""
+
+    prompt: bytes
+    calls: int
+    scratchpad: str
+    memos: tuple[Memo, ...]
 
 
 @dataclass(slots=True, eq=False)
@@ -87,6 +104,10 @@ class Thread:
     near: tuple[bytes, dict[bytes, float]] | None = None
     """The form of the present task, and how near messages are to it, by their forms."""
     nearing: asyncio.Task[None] | None = None
+    recollected: Recollected | None = None
+    """What its prompt is told of scratchpad and memos."""
+    offer: Offer | None = None
+    """The tools of ours that it offers its model; None while that is undecided."""
 
     @property
     def id(self) -> Name:
@@ -192,11 +213,21 @@ class Threads:
         record = await self.store.thread(memory.tenant, memory.session, name)
         if record is None:
             return None
+        offer = await self._offer(record)
         again = memory.threads.get(name)  # another request may have loaded it while we waited
-        return again or self.add(_from_record(memory, record))
+        return again or self.add(_from_record(memory, record, offer))
+
+    async def _offer(self, record: ThreadRecord) -> Offer | None:
+        """The tools that a stored thread offers. StoreUnavailable where they are missing."""
+        if not record.offer:
+            return offers.NONE if record.offer == "" else None
+        array = await self.store.form(record.tenant, record.session, bytes.fromhex(record.offer))
+        if array is None:
+            raise StoreUnavailable("the tools that a stored thread offers are missing")
+        return offers.read(array)
 
 
-def _from_record(memory: SessionMemory, record: ThreadRecord) -> Thread:
+def _from_record(memory: SessionMemory, record: ThreadRecord, offer: Offer | None = None) -> Thread:
     edits: dict[bytes, Edit] = {}
     versions: dict[bytes, int] = {}
     pins: set[bytes] = set()
@@ -234,4 +265,5 @@ def _from_record(memory: SessionMemory, record: ThreadRecord) -> Thread:
         versions=versions,
         number=number,
         stored=True,
+        offer=offer,
     )

@@ -130,12 +130,14 @@ def _put_back(
     names: list[bytes] = []
     hidden: dict[bytes, float] = {}
 
-    def hide(raw: bytes, at: float) -> None:
+    def hide(raw: bytes, after: bytes, at: float) -> bytes:
+        # A chain of its own within the round: the same whatever the client puts beside it.
         message = read(raw)
-        name = key.step(names[-1], message.digest)
+        name = key.step(after, message.digest)
         hidden[name] = at
         made.append(message)
         names.append(name)
+        return name
 
     done = 0
     for n, one in found.items():
@@ -143,8 +145,9 @@ def _put_back(
             continue
         made += messages[done:n]
         names += keys[done:n]
+        last = one.head
         for raw in one.replaces[:-1]:
-            hide(raw, one.at)
+            last = hide(raw, last, one.at)
         answer = read(one.replaces[-1])
         made.append(answer)
         names.append(keys[n])
@@ -152,15 +155,16 @@ def _put_back(
         # Our results stand where their calls stand among all of the answer's, and the client's keep their own order.
         places = {call.id: place for place, call in enumerate(answer.calls)}
         ours = sorted(((places.get(read(raw).call_id or "", 0), raw) for raw in one.results), key=lambda pair: pair[0])
+        last = one.key
         while done < len(messages) and messages[done].is_result:
             place = places.get(messages[done].call_id or "", -1)
             while ours and ours[0][0] < place:
-                hide(ours.pop(0)[1], one.at)
+                last = hide(ours.pop(0)[1], last, one.at)
             made.append(messages[done])
             names.append(keys[done])
             done += 1
         for _, raw in ours:
-            hide(raw, one.at)
+            last = hide(raw, last, one.at)
     made += messages[done:]
     names += keys[done:]
     return tuple(made), names, hidden

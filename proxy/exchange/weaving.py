@@ -1,0 +1,94 @@
+"""What a turn's request is dressed in before it is planned: the hidden rounds behind its answers, and our tools.
+
+Threads that offer no tools have no hidden rounds either, and pay for neither.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from proxy.context.session import cuts
+from proxy.errors import NotManaged, StoreUnavailable
+from proxy.exchange import background, record
+from proxy.exchange import offer as offers
+from proxy.exchange.parts import Parts
+from proxy.exchange.record import Turn
+from proxy.exchange.weave import Round, Rounds, Woven, read_round, weave, with_tools
+
+log = logging.getLogger(__name__)
+
+
+async def dress(parts: Parts, turn: Turn, *, first: bool) -> None:
+    """Weave the turn's request. first: it is its thread's first one, so that nothing of it is cached anywhere yet."""
+    thread = turn.place.thread
+    if turn.policy.mode != "rewrite" or thread.state.stopped is not None or thread.kind == "side":
+        return
+    if thread.offer is None:
+        _decide(parts, turn, first=first)
+    if thread.offer is None or not thread.offer.names:
+        return
+    turn.offer = offers.present(thread.offer, turn.request)
+    try:
+        rounds = await _rounds(parts, turn)
+        turn.woven = weave(turn.request, turn.keys, rounds, turn.offer.definitions, parts.messages.read)
+    except (NotManaged, StoreUnavailable, ValueError):
+        # The client's own history is whole without them: its calls and their results are all there.
+        parts.metrics.swallowed_total.labels(where="rounds").inc()
+        log.exception("hidden rounds cannot be put back")
+        turn.woven = weave(turn.request, turn.keys, {}, turn.offer.definitions)
+
+
+def _decide(parts: Parts, turn: Turn, *, first: bool) -> None:
+    """Whether the thread offers tools, where that can be said by now. Decided is decided: a list that comes or goes
+    later moves the whole prompt."""
+    when = offers.when(parts.settings, turn.policy)
+    found = offers.decide(parts.settings, turn.policy, turn.request, explicit=turn.place.explicit)
+    if when == "first_request":
+        record.offered(turn, found if first else offers.NONE)
+    elif when == "first_edit" and cuts(turn.place.thread.state.edits):
+        record.offered(turn, offers.NONE)
+    elif when == "first_edit":
+        turn.pending = found
+
+
+async def _rounds(parts: Parts, turn: Turn) -> Rounds:
+    """What stands behind the answers in this request, read from the store where this process does not know it."""
+    memory = turn.place.thread.memory
+    answered = [n for n, m in enumerate(turn.request.messages) if n and m.role == "assistant"]
+    missing = [k for k in dict.fromkeys(turn.keys[n - 1] for n in answered) if k not in memory.rounds]
+    if missing:
+        rows = await parts.store.rounds(turn.tenant, memory.session, missing)
+        found: dict[bytes, list[Round]] = {k: [] for k in missing}
+        for row in rows:
+            if row.head in found:
+                found[row.head].append(read_round(row.key, row.head, row.body, row.created_at))
+        for head, known in found.items():
+            memory.rounds.setdefault(head, known)
+    return memory.rounds
+
+
+def settle(turn: Turn) -> None:
+    """Once it is planned: tools that come with the first edit are there with it, and for good."""
+    if turn.pending is None or turn.plan.refused or not cuts(turn.plan.edits):
+        return
+    if turn.place.thread.offer is None:
+        record.offered(turn, turn.pending)
+    turn.offer = turn.pending
+    if not turn.woven.tools:
+        turn.woven = with_tools(turn.woven, turn.offer.definitions)
+
+
+def bare(turn: Turn) -> None:
+    """The client's own bytes go out: nothing is hidden in them, and none of our tools is offered."""
+    turn.woven = Woven(turn.request, turn.keys)
+    turn.offer = offers.NONE
+
+
+def guarded(turn: Turn) -> frozenset[bytes]:
+    """What our tools have brought since the last prompt: it would be fetched again if it were shortened."""
+    if not turn.woven.hidden:
+        return frozenset()
+    task = background.task(turn)
+    since = turn.woven.keys.index(turn.keys[task[0]]) if task is not None else 0
+    messages, hidden = turn.woven.request.messages, turn.woven.hidden
+    return frozenset(k for n, k in enumerate(turn.woven.keys) if n > since and messages[n].is_result and k in hidden)

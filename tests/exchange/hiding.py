@@ -1,0 +1,122 @@
+"""A model that calls tools of the proxy's between those of the client, and what both sides may see of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from proxy.chat import slices
+from tests.running import Agent, Heard, Running
+from tests.scripted import Answer, Scripted
+
+Json = dict[str, Any]
+
+TOOLS = [
+    {"type": "function", "function": {"name": name, "description": "The client's own.", "parameters": {}}}
+    for name in ("look", "write_file")
+]
+OURS = ("recall", "query_db", "describe_db", "manage_scratchpad", "save_memo", "retrieve_memos")
+SECRET = "zq-secret"
+"""Stands in every argument and id of hidden calls, and so in what comes of them."""
+
+
+def ours(n: int, tool: str = "recall", **more: Any) -> Json:
+    """A call of ours: one that finds nothing, and says so with what it was asked."""
+    arguments = json.dumps({"id": f"{SECRET}-{n}"})
+    return {"id": f"{SECRET}{n}", "type": "function", "function": {"name": tool, "arguments": arguments}, **more}
+
+
+def theirs(n: int) -> Json:
+    """A call of the client's."""
+    return {"id": f"call_{n}", "type": "function", "function": {"name": "look", "arguments": f'{{"at": {n}}}'}}
+
+
+def says(text: str | None, *calls: Json, **more: Any) -> Json:
+    """An assistant message as upstream writes it."""
+    return {"role": "assistant", "content": text, **({"tool_calls": list(calls)} if calls else {}), **more}
+
+
+class Played:
+    """A conversation with everything that went over the wire."""
+
+    def __init__(self, proxy: Running, model: Scripted, *, stream: bool, **more: Any) -> None:
+        self.model = model
+        self.agent = Agent(proxy, stream=stream, more={"tools": TOOLS, **more})
+        self.heard: list[Heard] = []
+
+    async def turn(self, text: str | None, *lines: bytes) -> Heard:
+        """One request of the client; whatever calls it gets are answered in the next."""
+        if text is None:
+            calls = self.agent.messages[-1]["tool_calls"]
+            self.agent.brings(*(f"result of {call['id']}" for call in calls))
+        found = await self.agent.say(text, *lines)
+        self.heard.append(found)
+        return found
+
+    async def all(self, prompt: str) -> None:
+        """A prompt, and the results of whatever is called, until there is a text."""
+        await self.turn(prompt)
+        while self.agent.messages[-1].get("tool_calls"):
+            await self.turn(None)
+
+
+def sent(model: Scripted, at: int) -> list[bytes]:
+    """The bytes of each message of one request upstream."""
+    body = model.received[at].body
+    found = slices.member(body, "messages")
+    assert found is not None
+    array = body[found.start : found.end]
+    return [array[start:end] for start, end in slices.elements(array) or ()]
+
+
+def assert_true(model: Scripted, answers: Sequence[Answer]) -> None:
+    """Each request has what upstream itself wrote before, in place and in full, and begins with the bytes of the one
+    before it; every call has its result behind it, in the order of the calls."""
+    before: list[bytes] = []
+    for at in range(len(model.received)):
+        raws = sent(model, at)
+        assert raws[: len(before)] == before, f"request {at} has another beginning than the one before"
+        before = raws
+        messages = [json.loads(raw) for raw in raws]
+        written = [plain(a) for a in answers[:at]]
+        assert [plain(m) for m in messages if m["role"] == "assistant"] == written
+        for n, message in enumerate(messages):
+            ids = [call["id"] for call in message.get("tool_calls") or ()]
+            assert [m.get("tool_call_id") for m in messages[n + 1 : n + 1 + len(ids)]] == ids
+
+
+def plain(answer: Any) -> Json:
+    """An assistant message without the differences that streaming makes."""
+    message = says(answer) if isinstance(answer, str) else answer
+    return {name: value for name, value in message.items() if value} | {"role": "assistant"}
+
+
+def assert_hidden(heard: Sequence[Heard]) -> None:
+    """Nothing of a hidden call reached the client, and what did is one sound answer each time."""
+    for one in heard:
+        assert one.whole
+        assert SECRET.encode() not in one.body
+        for name in OURS:
+            assert name.encode() not in one.body
+        if one.header("content-type") == "application/json":
+            choices = one.json()["choices"]
+            assert len(choices) == 1
+            assert choices[0]["finish_reason"] == ("tool_calls" if choices[0]["message"].get("tool_calls") else "stop")
+        else:
+            assert_one_stream(one)
+
+
+def assert_one_stream(one: Heard) -> None:
+    """One id, one role, one finish reason, indexes from 0 without a gap, one [DONE] at the end."""
+    assert one.events[-1] == b"[DONE]"
+    assert one.events.count(b"[DONE]") == 1
+    chunks = [json.loads(event) for event in one.events[:-1]]
+    assert len({(c["id"], c["created"], c["model"]) for c in chunks}) == 1
+    choices = [choice for c in chunks for choice in c["choices"]]
+    assert sum("role" in choice["delta"] for choice in choices) == 1
+    reasons = [choice["finish_reason"] for choice in choices if choice["finish_reason"]]
+    parts = [part for choice in choices for part in choice["delta"].get("tool_calls") or ()]
+    assert reasons == ["tool_calls" if parts else "stop"]
+    indexes = list(dict.fromkeys(part["index"] for part in parts))
+    assert indexes == list(range(len(indexes)))
