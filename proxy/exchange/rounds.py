@@ -128,8 +128,6 @@ class Rounds:
             if found.message is None:
                 self._give_up()
                 return None
-        if len(bodies) == 1 and not found.hidden_calls:
-            return body
         joined = join_rounds(bodies, self.names)
         await self._keep(found.message, found.hidden_calls, Answer.from_body(joined).message())
         return joined

@@ -15,7 +15,7 @@ from tests.running import Running, running
 from tests.scripted import Scripted
 
 THOUGHT = {"reasoning_content": "Hm, let me think."}
-SIGNED = {"extra_content": {"google": {"thought_signature": "c2lnbmVk"}}}
+SIGNED: Any = {"extra_content": {"google": {"thought_signature": "c2lnbmVk"}}}
 
 SCENARIOS: dict[str, list[Any]] = {
     "only the client's": [says(None, theirs(1)), "It is so."],
