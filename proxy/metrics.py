@@ -126,6 +126,11 @@ class Metrics:
         )
 
     def _of_compression(self) -> None:
+        self.ahead_total = self._counter(
+            "ahead_total",
+            ("outcome",),
+            "Threads compressed while idle: `asked` a helper, only `planned`, or `dropped`, since too many waited.",
+        )
         self.level_tokens = self._histogram(
             "level_tokens", PROMPT_TOKENS, ("level",), "Tokens of a prompt by level of memory, as it was sent."
         )

@@ -23,7 +23,7 @@ from proxy.errors import (
     UpstreamError,
     UpstreamTimeout,
 )
-from proxy.exchange import finish, reflecting, weaving
+from proxy.exchange import ahead, finish, reflecting, weaving
 from proxy.exchange.parts import Headers, Incoming, Outgoing, Parts
 from proxy.exchange.planning import prepare
 from proxy.exchange.record import Turn
@@ -50,6 +50,14 @@ class _Model(msgspec.Struct):
 async def converse(parts: Parts, incoming: Incoming, out: Outgoing) -> None:
     """Answer one chat request. Raises UpstreamError while nothing has been sent to the client yet; after that the
     answer is ended here. Cancelled when the client leaves."""
+    parts.open += 1
+    try:
+        await _converse(parts, incoming, out)
+    finally:
+        parts.open -= 1
+
+
+async def _converse(parts: Parts, incoming: Incoming, out: Outgoing) -> None:
     began = parts.now()
     if _is_off(incoming):
         await forward(parts, incoming, out, "off")
@@ -72,6 +80,7 @@ async def converse(parts: Parts, incoming: Incoming, out: Outgoing) -> None:
     own = parts.now() - began
     await _answer(parts, turn, target, incoming, out)
     parts.metrics.request_seconds.labels(route="chat").observe(own)
+    ahead.later(parts, turn, incoming.headers)
 
 
 def _is_off(incoming: Incoming) -> bool:

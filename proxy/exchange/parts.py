@@ -59,6 +59,14 @@ class Outgoing(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A thread that waits to be compressed ahead (see `ahead`), and the bytes of the request that it holds."""
+
+    task: asyncio.Task[None]
+    size: int
+
+
 @dataclass(slots=True, eq=False)
 class Parts:
     """Everything that one exchange needs beside the request."""
@@ -89,5 +97,9 @@ class Parts:
     """Counters whose vocabulary has been read."""
     running: set[asyncio.Task[None]] = field(default_factory=set)
     """What is done beside requests and nobody waits for."""
+    open: int = 0
+    """Chat requests that are being answered."""
+    ahead: dict[tuple[str, str, str], Waiting] = field(default_factory=dict)
+    """Threads that are compressed ahead of their next request once something comes due; the oldest first."""
     told: set[str] = field(default_factory=set)
     """What has been said once in the log and need not be said again; bounded by the routes and reasons there are."""

@@ -47,7 +47,7 @@ async def prepare(parts: Parts, incoming: Incoming) -> tuple[Turn, Target]:
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in incoming.headers}
     request, front = await _read(parts, incoming.body)
     target = parts.client.route(request.model)
-    model = _model(parts, request.model)
+    model = model_of(parts, request.model)
     tenant = incoming.tenant or identify.tenant_of(headers, parts.settings.identity.salt.get_secret_value())
     named = identify.session_name(incoming.session, headers, request, parts.settings.identity)
     keys = _keys(tenant, request, front)
@@ -131,7 +131,7 @@ def policy_of(parts: Parts, headers: Mapping[str, str], target: Target) -> Polic
     return parts.policies.get(wanted) or parts.policies[target.policy or parts.settings.policy]
 
 
-def _model(parts: Parts, name: str) -> Model:
+def model_of(parts: Parts, name: str) -> Model:
     """What is known of the model. Patterns are tried once a name; clients choose the names, so 1,000 are remembered."""
     found = parts.found.get(name)
     if found is None:
@@ -156,7 +156,7 @@ async def decide(parts: Parts, turn: Turn, *, frozen: bool = False) -> None:
         if turn.policy.mode == "passthrough" or state.stopped is not None:
             turn.plan = _measured(turn, state)
         else:
-            turn.plan = await _rewrite(parts, turn, state, frozen=frozen)
+            turn.plan = await planned(parts, turn, state, frozen=frozen)
     except Exception as problem:  # P4: a stage may be anybody's code; counted and logged, and the original goes out
         turn.fallback = problem.reason if isinstance(problem, NotManaged) else "error"
         parts.metrics.bypasses_total.labels(reason=turn.fallback).inc()
@@ -199,7 +199,8 @@ async def _consult(parts: Parts, turn: Turn, headers: Headers) -> None:
         asking.take(thread, turn.plan.asks, headers)
 
 
-async def _rewrite(parts: Parts, turn: Turn, state: Session, *, frozen: bool) -> Plan:
+async def planned(parts: Parts, turn: Turn, state: Session, *, frozen: bool) -> Plan:
+    """The plan of a turn at its time; nothing of it is remembered. NotManaged where it takes too long."""
     nodes, woven = turn.place.thread.memory.nodes, turn.woven
     strategies: list[str] = []
     for k in woven.keys:  # what is hidden was made for whoever the message before it was made for

@@ -99,6 +99,11 @@ class CompressLevels:
                 allowed = f"a list of regular expressions ({problem})"
                 raise ConfigError(f"stages.{STAGE}.{name}", getattr(self, name), allowed) from problem
 
+    @property
+    def ages(self) -> tuple[int, ...]:
+        """Seconds without a request after which something comes due: it is compressed ahead of the next one."""
+        return self.working_s, self.session_s
+
     def __call__(self, view: View) -> Iterable[Proposal]:
         """What each message would become, oldest first."""
         return self._decide(view).proposals()

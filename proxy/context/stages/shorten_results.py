@@ -65,13 +65,16 @@ class ShortenResults:
     """Characters at most for names that stand nowhere else."""
     share: float = 0.25
     """The same as a share of the result."""
+    recalled_share: float = 0.15
+    """The same where the model has the tool recall, and can have all of it again."""
     files: tuple[str, ...] = ()
     """Names of tools that show or change files, beside those that are told by their words."""
     when: ClassVar[When] = "schedule"
 
     def __call__(self, view: View) -> Iterable[Proposal]:
         """A proposal for each stale result; riders for those that are not new any more."""
-        batch = _Batch(view, Keep(self.errors, self.chars, self.share))
+        share = self.recalled_share if "recall" in view.offered else self.share
+        batch = _Batch(view, Keep(self.errors, self.chars, share))
         turns = _Turns(view)
         now = view.requests[-1]
         for n, kind in results(view, frozenset(self.files)):

@@ -130,7 +130,7 @@ def render(text: str, lines: Sequence[str], kept: set[int], names: Sequence[str]
     if names:
         out.append("[also there: " + " ".join(names) + "]")
     body = "\n".join(out)
-    whole = f"; {recalling(name)} has all" if name else ""
+    whole = f"; {recalling(name)}" if name else ""  # as short as it can be: it stands in every stub
     return f"[shortened: {len(body)} of {len(text)} characters{whole}]\n{body}"
 
 

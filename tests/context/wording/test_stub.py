@@ -33,7 +33,7 @@ def test_a7_the_id_to_recall_it_by_stands_there_where_the_model_can() -> None:
     held = facts.of(view.messages[2], None)
     bare = Writer(Standing(view), Keep()).write(view.messages[2], held, is_view=False)
     named = Writer(Standing(view), Keep()).write(view.messages[2], held, is_view=False, name="abcdefghij")
-    assert named == bare.replace(" characters]", ' characters; recall("abcdefghij") has all]')
+    assert named == bare.replace(" characters]", ' characters; recall("abcdefghij")]')
     assert named != bare
 
 
