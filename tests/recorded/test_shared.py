@@ -17,6 +17,7 @@ from tests.running import running_beside
 
 pytestmark = pytest.mark.slow
 
+OPEN = "replay/open"
 AGENTS = ("entire-cli", "livemcpbench", "mini-swe-agent", "swe-agent", "tau-bench")
 WAYS: dict[str, list[str]] = {
     "plain": [],
@@ -48,22 +49,32 @@ def run(shared: Path, out: Path, *arguments: str) -> Rows:
     return rows
 
 
-def files(shared: Path, *names: str) -> list[str]:
-    return ["--data", *(str(shared / "replay" / "open" / f"{name}.jsonl") for name in names)]
+def files(folder: Path, *names: str) -> list[str]:
+    return ["--data", *(str(folder / f"{name}.jsonl") for name in names)]
 
 
-def score(shared: Path, folder: Path, policy: str, names: tuple[str, ...], *arguments: str) -> Rows:
-    """Through a proxy with this policy and an empty store of its own on disk."""
+def score(
+    shared: Path,
+    folder: Path,
+    policy: str,
+    names: tuple[str, ...],
+    *arguments: str,
+    data: Path | None = None,
+    window: int = 0,
+) -> Rows:
+    """Through a proxy with this policy and an empty store of its own on disk. data: where the files are, else those of
+    ../shared; window: what the model is known to have, in tokens."""
     port = free_port()
     tree: dict[str, Any] = {
         "policy": policy,
         "policies_dir": policies.write(folder),
         "db": str(folder / "store.sqlite3"),
         "tokens": {"count": "exact"},
+        "models_file": policies.window(folder, window) if window else "",
     }
     with running_beside(f"http://127.0.0.1:{port}/v1", **tree) as proxy:
         where = ["--proxy", proxy.url, "--upstream-port", str(port)]
-        rows = run(shared, folder / "rows.json", *where, *files(shared, *names), *arguments)
+        rows = run(shared, folder / "rows.json", *where, *files(data or shared / OPEN, *names), *arguments)
         assert proxy.count("bypasses_total", reason="error") == 0
         assert proxy.count("bypasses_total", reason="timeout") == 0
     return rows

@@ -10,7 +10,7 @@ import pytest
 from tests.recorded import policies
 from tests.recorded.play import read
 from tests.recorded.strict import text_of
-from tests.recorded.test_shared import AGENTS, DEAR, PRICES, WAYS, Rows, assert_sound, files, run, score
+from tests.recorded.test_shared import AGENTS, DEAR, OPEN, PRICES, WAYS, Rows, assert_sound, files, run, score
 
 pytestmark = [pytest.mark.full_replay, pytest.mark.long]
 
@@ -21,7 +21,7 @@ SHARES = ("recall_far", "lines", "in_place", "faults")
 def direct(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Rows:
     """What the same runs come to without a proxy."""
     folder = tmp_path_factory.mktemp("direct")
-    return run(shared, folder / "rows.json", "--direct", *files(shared, *AGENTS))
+    return run(shared, folder / "rows.json", "--direct", *files(shared / OPEN, *AGENTS))
 
 
 def figures(rows: Rows, direct: Rows) -> Iterator[str]:
@@ -77,7 +77,7 @@ def test_rolling_is_sound_on_all_agent_runs(
 @pytest.mark.parametrize("policy", ["thrifty", "rolling"])
 def test_a_state_that_the_model_plays_is_never_seen(shared: Path, tmp_path: Path, policy: str) -> None:
     # Where the scorer adds a block to an answer it takes away the white space that the answer begins with.
-    folder = shared / "replay" / "open"
+    folder = shared / OPEN
     recorded = [m for name in AGENTS for c in read(folder / f"{name}.jsonl") for m in c["messages"]]
     texts = [text_of(m.get("content")) for m in recorded if m["role"] == "assistant" and not m.get("tool_calls")]
     unlike = sum(text[:1].isspace() for text in texts)
