@@ -7,6 +7,7 @@ end unseen is worse than none.
 from __future__ import annotations
 
 START = "[Your scratchpad, as you left it: notes of yours, not a new request]"
+END = "[End of your scratchpad]"
 
 
 class TooLong(ValueError):
@@ -38,5 +39,5 @@ def shown(text: str, most: int) -> str:
     body = text.strip()
     if len(body) > most:
         body = body[:most] + "\n[cut here; manage_scratchpad reads all of it]"
-    lines = "\n".join(f"| {line}" for line in body.splitlines())
-    return f"{START}\n{lines}\n[End of your scratchpad]"
+    lines = "\n".join(f"| {line}" for line in body.splitlines() or [""])
+    return f"{START}\n{lines}\n{END}"

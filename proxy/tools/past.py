@@ -5,6 +5,7 @@ Beside what the client sent and got stand the rounds that it never saw: calls of
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -23,6 +24,8 @@ PAGE = 200
 """Messages read from the store at a time, so that the event loop is never long away with one list."""
 BYTES = 64 << 20
 """Of a session so much is copied for a query, the newest first."""
+YIELD = 10
+"""Messages after which the interpreter is offered to others."""
 CELL = 900_000
 """Bytes of a message's content in a query, which SQLite limits to a million; `recall` has all of it."""
 
@@ -112,7 +115,9 @@ def rows(records: Sequence[MessageRecord], rounds: Sequence[RoundRow], gone: fro
     """
     behind = {row.key: row for row in rounds}
     made: list[bytes] = []
-    for record in reversed(records):
+    for n, record in enumerate(reversed(records)):
+        if n % YIELD == 0:
+            time.sleep(0)  # the event loop need not wait until this thread's turn is over
         name = key.public_id(record.key)
         status = "dropped" if record.key in gone else record.status
         row = behind.get(record.key)

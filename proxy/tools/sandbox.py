@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +29,8 @@ SQL = 10_000
 """Bytes of a statement."""
 REPLY = 1 << 20
 """Bytes of a line from the child: its 64 KB of results, written as JSON; more is a fault."""
-PIECE = 64 << 10
-"""Bytes written at a time."""
+PIECE = 50
+"""Rows written at a time."""
 CHILDREN = 2
 """Children at once: each may take a processor for a second and half a GiB."""
 
@@ -63,71 +65,70 @@ class Sandbox:
                 await self._places.acquire()
         except TimeoutError:
             raise ToolRefused("too many queries at once; try again.", limited=True) from None
+        talk = _Talk(self._child, self._wall)
         try:
-            async with self._running() as process:
-                await _line(process, START)
-                async with asyncio.timeout(self._wall):
-                    sending = asyncio.ensure_future(_send(process, rows, statement, search=search))
-                    try:
-                        reply = await _line(process, self._wall)
-                    finally:
-                        sending.cancel()
-                        with contextlib.suppress(asyncio.CancelledError):
-                            await sending
-        except TimeoutError:
-            reply = b""
+            reply = await asyncio.to_thread(talk.hold, rows, statement, search=search)
         finally:
+            talk.end()  # who asked may have left
             self._places.release()
         return _read(reply)
 
-    @contextlib.asynccontextmanager
-    async def _running(self) -> AsyncIterator[asyncio.subprocess.Process]:
-        """A child, which is dead and buried at the end, also where the one who asked has left."""
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", str(self._child)),
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
-            env={}, cwd="/", limit=REPLY,
-        )  # fmt: skip
-        try:
-            yield process
-        finally:
-            with contextlib.suppress(ProcessLookupError):
+
+class _Talk:
+    """A child's whole life, in a thread: the event loops that we run on start processes by fork, which stops a large
+    process for a tenth of a second; `subprocess` does not."""
+
+    def __init__(self, child: Path, wall: float) -> None:
+        self._command = [sys.executable, "-I", "-S", str(child)]
+        self._wall = wall
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ended = False
+
+    def end(self) -> None:
+        """Kill the child, from any thread, whether it has been started or not."""
+        self._ended = True
+        if self._process is not None:
+            self._process.kill()
+
+    def hold(self, rows: Sequence[bytes], statement: str, *, search: bool) -> bytes:
+        """What the child answered; b"" where it died or had to be ended."""
+        pipe = subprocess.PIPE
+        self._process = process = subprocess.Popen(  # noqa: S603  our own program, by its path, without a shell
+            self._command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env={}, cwd="/"
+        )
+        with process:
+            try:
+                return self._said(process, rows, statement, search=search)
+            finally:
                 process.kill()
-            await asyncio.shield(process.wait())
-            if process.stdin is not None:
-                process.stdin.close()
+                if process.stdin is not None:
+                    with contextlib.suppress(OSError):  # what it did not read
+                        process.stdin.close()
 
-
-async def _send(process: asyncio.subprocess.Process, rows: Sequence[bytes], statement: str, *, search: bool) -> None:
-    """Everything that the child reads, in pieces, so that the loop is free between them."""
-    pipe = process.stdin
-    if pipe is None:  # never: it was asked for
-        return
-    pending = [json.dumps({"search": search}).encode() + b"\n"]
-    size = 0
-    # A child that is dead has said what it had to say, or nothing.
-    with contextlib.suppress(ConnectionError):
-        for row in (*rows, b"", json.dumps(statement).encode()):
-            pending += (row, b"\n")
-            size += len(row) + 1
-            if size >= PIECE:
-                pipe.write(b"".join(pending))
-                pending, size = [], 0
-                await pipe.drain()
-        pipe.write(b"".join(pending))
-        await pipe.drain()
-        pipe.close()
-
-
-async def _line(process: asyncio.subprocess.Process, seconds: float) -> bytes:
-    """One line from the child; b"" where it died or says too much. Raises TimeoutError."""
-    if process.stdout is None:  # never: it was asked for
-        return b""
-    async with asyncio.timeout(seconds):
-        try:
-            return await process.stdout.readline()
-        except ValueError:
+    def _said(self, process: subprocess.Popen[bytes], rows: Sequence[bytes], statement: str, *, search: bool) -> bytes:
+        if self._ended or process.stdin is None or process.stdout is None:
             return b""
+        with self._within(START):
+            process.stdout.readline(REPLY)
+        # The child reads all of it before it says more, so neither waits for the other.
+        with self._within(self._wall), contextlib.suppress(OSError):
+            process.stdin.write(json.dumps({"search": search}).encode() + b"\n")
+            for at in range(0, len(rows), PIECE):
+                process.stdin.write(b"".join(row + b"\n" for row in rows[at : at + PIECE]))
+            process.stdin.write(b"\n" + json.dumps(statement).encode() + b"\n")
+            process.stdin.close()
+            return process.stdout.readline(REPLY)
+        return b""
+
+    @contextlib.contextmanager
+    def _within(self, seconds: float) -> Iterator[None]:
+        """The child is killed, and every pipe to it breaks, where this takes longer."""
+        clock = threading.Timer(seconds, self.end)
+        clock.start()
+        try:
+            yield
+        finally:
+            clock.cancel()
 
 
 def _read(reply: bytes) -> Answer:

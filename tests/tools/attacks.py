@@ -95,7 +95,7 @@ BOMBS = {
     "instr (M3)": "WITH RECURSIVE s(t, n) AS (SELECT 'a', 0 UNION ALL SELECT t || t, n + 1 FROM s WHERE n < 18),"
     " p AS (SELECT max(t) AS t FROM s) SELECT sum(instr(t || t, t || 'b' || a.seq)) FROM p, messages a, messages b",
     "like": "SELECT count(*) FROM messages a, messages b, messages c, messages d"
-    " WHERE a.content || b.content LIKE '%e%e%e%e%e%e%e%z'",
+    " WHERE a.id || b.content || c.id || d.content LIKE '%e%e%e%e%e%z'",
     "a big sort": "SELECT a.content || b.id AS x FROM messages a, messages b, messages c, messages d ORDER BY x",
     "group_concat": "SELECT length(group_concat(a.content || b.content)) FROM messages a, messages b, messages c",
     "doubling": "WITH RECURSIVE d(x) AS (SELECT 'aaaaaaaa' UNION ALL SELECT x || x FROM d) SELECT max(x) FROM d",
