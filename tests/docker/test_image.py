@@ -8,6 +8,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import time
 import tomllib
 import urllib.request
@@ -39,6 +40,11 @@ def test_what_is_taken_out_again_is_what_only_the_building_needs() -> None:
     build_only = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["build"]
     for requirement in build_only:
         assert requirement.split(">")[0] in text.partition("uninstall -y")[2].splitlines()[0]
+
+
+def test_a_linter_of_dockerfiles_finds_nothing() -> None:
+    done = subprocess.run([Path(sys.prefix, "bin", "hadolint"), DOCKERFILE], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
 
 
 @pytest.mark.long
