@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from proxy.chat import slices
-from tests.running import Agent, Heard, Running
+from tests.running import Agent, Heard, Running, running
 from tests.scripted import Answer, Scripted
 
 Json = dict[str, Any]
@@ -35,6 +36,12 @@ def theirs(n: int) -> Json:
 def says(text: str | None, *calls: Json, **more: Any) -> Json:
     """An assistant message as upstream writes it."""
     return {"role": "assistant", "content": text, **({"tool_calls": list(calls)} if calls else {}), **more}
+
+
+def offering(upstream: int, policy: str = "thrifty", **tree: Any) -> AbstractAsyncContextManager[Running]:
+    """A proxy that offers its tools from the first request on."""
+    tools = {"offer": "first_request", **tree.pop("tools", {})}
+    return running(upstream, policy=policy, tools=tools, **tree)
 
 
 class Played:

@@ -9,9 +9,9 @@ import pytest
 from proxy.chat import key
 from proxy.chat.dialects.completions import read_message
 from proxy.exchange.rebuild import prompt
-from tests.exchange.hiding import Played, assert_hidden, assert_true, ours, says, sent, theirs
+from tests.exchange.hiding import Played, assert_hidden, assert_true, offering, ours, says, sent, theirs
 from tests.faulty import faulty
-from tests.running import Running, running
+from tests.running import Running
 from tests.scripted import Scripted
 
 THOUGHT = {"reasoning_content": "Hm, let me think."}
@@ -56,7 +56,7 @@ async def assert_rebuilt(proxy: Running, model: Scripted, firsts: list[int]) -> 
 async def test_upstream_sees_what_it_wrote_and_the_client_sees_nothing_of_ours(scenario: str, stream: bool) -> None:
     answers = [*SCENARIOS[scenario], "You are welcome.", says(None, ours(9)), "And that was that."]
     model = Scripted(*answers)
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with faulty(model) as upstream, offering(upstream.port) as proxy:
         played = Played(proxy, model, stream=stream)
         firsts = []
         for text in ("Hello", "Thank you", "One more thing"):
@@ -84,14 +84,14 @@ async def test_after_a_restart_what_is_hidden_is_put_back_too(
     model = Scripted(*answers)
     db = str(tmp_path / "store.sqlite3")
     async with faulty(model) as upstream:
-        async with running(upstream.port, policy="thrifty", db=db) as proxy:
+        async with offering(upstream.port, db=db) as proxy:
             played = Played(proxy, model, stream=stream)
             await played.turn("Hello", *named)
         while not isinstance(model.answers[0], str) or played.agent.messages[-1].get("tool_calls"):
-            async with running(upstream.port, policy="thrifty", db=db) as proxy:
+            async with offering(upstream.port, db=db) as proxy:
                 played.agent.proxy = proxy
                 await played.turn(None, *named)
-        async with running(upstream.port, policy="thrifty", db=db) as proxy:
+        async with offering(upstream.port, db=db) as proxy:
             played.agent.proxy = proxy
             await played.turn("Thank you", *named)
             assert len(await proxy.rows("SELECT 1 FROM sessions")) == 1
@@ -105,7 +105,7 @@ async def test_two_processes_on_one_store_know_of_each_others_rounds(stream: boo
     answers: list[Any] = [says("Look. ", ours(1)), "One.", says(None, ours(2), theirs(1)), "Two.", "Three."]
     model = Scripted(*answers)
     db = str(tmp_path / "store.sqlite3")
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty", db=db) as one:
+    async with faulty(model) as upstream, offering(upstream.port, db=db) as one:
         played = Played(one, model, stream=stream)
         await played.turn("Hello")
         # The file is one process's alone; a second one that has nothing in memory is made by forgetting all of it.
@@ -121,7 +121,7 @@ async def test_two_processes_on_one_store_know_of_each_others_rounds(stream: boo
 async def test_usage_is_the_last_prompt_and_all_completions(stream: bool) -> None:
     model = Scripted(says(None, ours(1)), says(None, ours(2)), "It is so.")
     wanted = {"stream_options": {"include_usage": True}} if stream else {}
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with faulty(model) as upstream, offering(upstream.port) as proxy:
         played = Played(proxy, model, stream=stream, **wanted)
         found = await played.turn("Hello")
         rows = await proxy.rows("SELECT prompt_tokens, completion_tokens, note FROM exchanges")
@@ -136,7 +136,7 @@ async def test_usage_is_the_last_prompt_and_all_completions(stream: bool) -> Non
 @pytest.mark.parametrize("stream", [False, True])
 async def test_where_the_client_has_compacted_its_history_nothing_is_put_back(stream: bool) -> None:
     model = Scripted(says(None, ours(1)), "It is so.", "Well.")
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with faulty(model) as upstream, offering(upstream.port) as proxy:
         played = Played(proxy, model, stream=stream)
         await played.turn("Hello")
         played.agent.messages = [{"role": "user", "content": "Summary: it is so. And now?"}]
@@ -148,7 +148,7 @@ async def test_what_a_tool_brings_is_what_the_store_has() -> None:
     """`recall` of a message by its public id, in an answer that the client sees nothing of."""
 
     model = Scripted("Well.")
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with faulty(model) as upstream, offering(upstream.port) as proxy:
         played = Played(proxy, model, stream=False)
         await played.turn("The word is swordfish.")
         (tenant,) = (await proxy.rows("SELECT tenant FROM sessions"))[0]

@@ -11,10 +11,9 @@ import pytest
 from proxy.chat import slices
 from proxy.exchange import rounds
 from proxy.tools import catalog
-from tests.exchange.hiding import SECRET, TOOLS, Played, assert_hidden, ours, says, sent, theirs
+from tests.exchange.hiding import SECRET, TOOLS, Played, assert_hidden, offering, ours, says, sent, theirs
 from tests.exchange.test_rounds import offered
 from tests.faulty import STREAM, Connection, Request, connect, faulty, post, until
-from tests.running import running
 from tests.scripted import Scripted, chunk, events, reply
 
 JSON = b"content-type: application/json"
@@ -30,7 +29,7 @@ def results(model: Scripted, at: int = -1) -> list[str]:
 @pytest.mark.parametrize("stream", [False, True])
 async def test_after_so_many_rounds_the_model_is_asked_once_more_without_our_tools(stream: bool) -> None:
     model = Scripted(*(says(None, ours(n)) for n in range(4)), "Enough.", "Welcome.")
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty", tools={"rounds": 3}) as proxy:
+    async with faulty(model) as upstream, offering(upstream.port, tools={"rounds": 3}) as proxy:
         played = Played(proxy, model, stream=stream)
         found = await played.turn("Hello")
         assert proxy.count("tool_rounds_total", outcome="run") == 3
@@ -50,7 +49,7 @@ async def test_after_so_many_rounds_the_model_is_asked_once_more_without_our_too
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_model_that_calls_what_is_not_there_any_more_has_said_what_it_says(stream: bool) -> None:
     model = Scripted(says("Let me look.", ours(1)), says("Again.", ours(2)), says("And again.", ours(3)))
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty", tools={"rounds": 1}) as proxy:
+    async with faulty(model) as upstream, offering(upstream.port, tools={"rounds": 1}) as proxy:
         played = Played(proxy, model, stream=stream)
         found = await played.turn("Hello")
         model.answers = ["Welcome."]
@@ -69,7 +68,7 @@ async def test_the_same_call_is_told_that_it_was_made_and_the_third_time_ends_it
     spaced = {**again, "function": {"name": "recall", "arguments": f'{{ "id":"{SECRET}-1" }}'}}
     called = [{**one, "id": f"{SECRET}{n}"} for n, one in enumerate((again, spaced, again))]
     model = Scripted(*(says(None, call) for call in called), "Enough.")
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with faulty(model) as upstream, offering(upstream.port) as proxy:
         played = Played(proxy, model, stream=stream)
         await played.turn("Hello")
         assert proxy.count("tools_total", tool="recall", outcome="refused") == 1
@@ -95,7 +94,7 @@ async def test_time_is_bounded_too_and_ends_a_tool_that_runs(stream: bool, monke
 
     monkeypatch.setattr(rounds, "run", forever)
     model = Scripted(says(None, ours(1), ours(2)), "Enough.")
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty", tools={"seconds": 0.1}) as proxy:
+    async with faulty(model) as upstream, offering(upstream.port, tools={"seconds": 0.1}) as proxy:
         played = Played(proxy, model, stream=stream)
         await played.turn("Hello")
     assert ended[:1] == ["recall"]
@@ -107,7 +106,7 @@ async def test_time_is_bounded_too_and_ends_a_tool_that_runs(stream: bool, monke
 @pytest.mark.parametrize("stream", [False, True])
 async def test_what_has_to_be_a_call_is_a_call_of_ours_but_once(stream: bool) -> None:
     model = Scripted(says(None, ours(1)), says(None, theirs(1)), says(None, theirs(2)))
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with faulty(model) as upstream, offering(upstream.port) as proxy:
         played = Played(proxy, model, stream=stream, tool_choice="required")
         await played.turn("Hello")
         await played.turn(None)
@@ -123,7 +122,7 @@ async def refuse(request: Request, there: Connection) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_later_round_that_fails_is_answered_by_the_original_request(stream: bool) -> None:
     model = Scripted(says(None, ours(1)), refuse, "It is so.", "Welcome.")
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with faulty(model) as upstream, offering(upstream.port) as proxy:
         played = Played(proxy, model, stream=stream)
         found = await played.turn("Hello")
         assert found.message["content"] == "It is so."
@@ -139,7 +138,7 @@ async def test_a_later_round_that_fails_is_answered_by_the_original_request(stre
 
 async def test_where_something_was_said_a_stream_ends_with_an_error() -> None:
     model = Scripted(says("Let me look.", ours(1)), refuse, "Not asked.")
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with faulty(model) as upstream, offering(upstream.port) as proxy:
         body = {"model": "m", "messages": [{"role": "user", "content": "Hello"}], "tools": TOOLS, "stream": True}
         found = await proxy.post(body)
         assert (await proxy.outcome())[0] == "partial"
@@ -152,7 +151,7 @@ async def test_where_something_was_said_a_stream_ends_with_an_error() -> None:
 
 async def test_a_body_that_waited_is_answered_by_the_original_whatever_was_said() -> None:
     model = Scripted(says("Let me look.", ours(1)), refuse, "It is so.")
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with faulty(model) as upstream, offering(upstream.port) as proxy:
         found = await Played(proxy, model, stream=False).turn("Hello")
     assert found.message["content"] == "It is so."
 
@@ -166,7 +165,7 @@ async def test_a_later_stream_that_breaks_off(said: str) -> None:
         await there.reset()
 
     model = Scripted(says(said or None, ours(1)), breaks, "It is so.")
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with faulty(model) as upstream, offering(upstream.port) as proxy:
         body = {"model": "m", "messages": [{"role": "user", "content": "Hello"}], "tools": TOOLS, "stream": True}
         found = await proxy.post(body)
         status, _, fallback = await proxy.outcome()
@@ -184,7 +183,7 @@ async def test_a_prompt_with_our_tools_that_is_refused_goes_out_once_more_withou
             await Scripted.__call__(model, request, there)
 
     model = Scripted("It is so.")
-    async with faulty(script) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with faulty(script) as upstream, offering(upstream.port) as proxy:
         played = Played(proxy, model, stream=stream)
         await played.turn("Hello")
         await played.turn("Thanks")
@@ -215,7 +214,7 @@ async def gone(first: Any, monkeypatch: pytest.MonkeyPatch, where: str) -> list[
     if where == "tool":
         monkeypatch.setattr(rounds, "run", forever)
     model = Scripted(first, silent)
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with faulty(model) as upstream, offering(upstream.port) as proxy:
         body = json.dumps(
             {"model": "m", "messages": [{"role": "user", "content": "Hello"}], "tools": TOOLS, "stream": True}
         )
@@ -246,7 +245,7 @@ async def test_a_silent_stream_says_that_it_is_alive(monkeypatch: pytest.MonkeyP
         await there.chunk(b"")
 
     model = Scripted(says("Look. ", ours(1)), slow)
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with faulty(model) as upstream, offering(upstream.port) as proxy:
         played = Played(proxy, model, stream=True)
         found = await played.turn("Hello")
     assert 1 <= found.body.count(b": keepalive\n\n") <= 9
@@ -263,7 +262,7 @@ async def test_a_call_that_was_cut_off_is_nothing_that_is_put_back() -> None:
         await reply(there, b"200 OK", json.dumps({"id": "a", "choices": [choice]}).encode(), JSON)
 
     model = Scripted(cut, "Well.")
-    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+    async with faulty(model) as upstream, offering(upstream.port) as proxy:
         played = Played(proxy, model, stream=False)
         found = await played.turn("Hello")
         assert SECRET.encode() not in found.body
@@ -273,7 +272,7 @@ async def test_a_call_that_was_cut_off_is_nothing_that_is_put_back() -> None:
 
 async def test_definitions_are_those_of_the_catalog() -> None:
     model = Scripted("Well.")
-    async with faulty(model) as upstream, running(upstream.port, policy="rolling") as proxy:
+    async with faulty(model) as upstream, offering(upstream.port, "rolling") as proxy:
         await Played(proxy, model, stream=False).turn("Hello", b"x-context-session: a")
     tools = slices.value(model.received[0].body, "tools") or b""
     assert tools.endswith(b"," + catalog.definitions(list(catalog.TOOLS)) + b"]")
