@@ -19,12 +19,15 @@ from proxy.context.evidence.reflecting import KIND
 from proxy.context.plan import Ask
 from proxy.context.voices.reflect import ASK, Reflect
 from proxy.exchange.asking import remember
+from proxy.exchange.identify import new_id
 from proxy.exchange.parts import Parts
 from proxy.exchange.record import Turn
+from proxy.exchange.threads import Name
 from proxy.memory import reflection, state
-from proxy.memory.reflection import Relevance
-from proxy.store.base import Row
+from proxy.memory.reflection import Iteration, Relevance
+from proxy.store.base import Row, Store
 from proxy.store.derived import AnswerRow, IterationRow
+from proxy.store.written import NoteRow
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +62,37 @@ def rows(parts: Parts, turn: Turn, written: list[str]) -> list[Row]:
         parts.metrics.swallowed_total.labels(where="reflection").inc()
         log.exception("an iteration cannot be recorded")
         return []
+
+
+async def feedback(parts: Parts, place: Name, text: str) -> NoteRow:
+    """File what the user says of the iterations so far, beside what they say in the conversation itself. ValueError
+    for an empty text; StoreUnavailable where it cannot be stored."""
+    said = text.strip()[: reflection.RAW]
+    if not said:
+        raise ValueError("feedback without a text")
+    row = NoteRow(*place, new_id(), "feedback", said, parts.now())
+    await parts.store.put([row])
+    return row
+
+
+async def records(store: Store, place: Name) -> list[Iteration]:
+    """The whole records of a thread's iterations, oldest first: with what was reflected on each, and with the feedback
+    that came after it and before the next. StoreUnavailable passes through."""
+    rows = await store.iterations(*place)
+    notes = [note for note in await store.notes(*place) if note.kind == "feedback"]
+    made = []
+    for n, row in enumerate(rows):
+        one = msgspec.json.decode(row.body, type=Iteration)
+        if row.reflection is not None:
+            one = reflection.reflected(one, row.reflection)
+        until = rows[n + 1].created_at if n + 1 < len(rows) else float("inf")
+        since = row.created_at if n else 0.0
+        said = [note.text for note in notes if since <= note.created_at < until]
+        if said:
+            said = [one.user_feedback, *said] if one.user_feedback else said
+            one = msgspec.structs.replace(one, user_feedback="\n".join(said))
+        made.append(one)
+    return made
 
 
 def _reflection(parts: Parts, turn: Turn, written: list[str]) -> list[Row]:

@@ -299,3 +299,24 @@ async def test_a_fault_in_recording_is_counted_and_the_answer_goes_on(monkeypatc
         heard = await work(Agent(proxy), 1)
         assert proxy.count("swallowed_total", where="reflection") >= 1
     assert heard[-1].message["content"] == "Well."
+
+
+async def test_c1_feedback_of_the_user_goes_into_the_record_of_the_iteration_that_it_came_after() -> None:
+    async with proxied(searching(0), searching(1), "Well.") as (proxy, _):
+        agent = Agent(proxy, (b"x-context-session: a",))
+        await work(agent, 1)
+        await proxy.rows("SELECT 1")
+        ((tenant, session, thread),) = await proxy.rows("SELECT tenant, session, thread FROM threads")
+        place, parts = (tenant, session, thread), proxy.app.parts
+        await reflecting.feedback(parts, place, "  not that topic  ")
+        agent.brings("result 1")
+        await agent.say(None, **TOOLS)
+        await reflecting.feedback(parts, place, "better")
+        agent.messages.append({"role": "user", "content": "thanks"})
+        await agent.say(None, **TOOLS)
+        await reflecting.feedback(parts, place, "go on like this")
+        first, second = await reflecting.records(proxy.app.store, place)
+        assert first.user_feedback == "not that topic"
+        assert second.user_feedback.splitlines()[-2:] == ["better", "go on like this"]
+        with pytest.raises(ValueError, match="without a text"):
+            await reflecting.feedback(parts, place, "  ")
