@@ -12,7 +12,7 @@ import logging
 from dataclasses import replace
 
 from proxy.exchange.parts import Headers, Parts, Waiting
-from proxy.exchange.planning import planned
+from proxy.exchange.planning import planned, standing
 from proxy.exchange.record import Turn
 from proxy.upstream.asks import credential
 
@@ -68,7 +68,7 @@ async def _compress(parts: Parts, turn: Turn, headers: Headers) -> None:
     thread = turn.place.thread
     again = replace(turn, began=parts.now(), rows=[])
     again.woven = turn.woven
-    plan = await planned(parts, again, thread.state, frozen=True)
+    plan = await planned(parts, again, standing(parts, again), frozen=True)
     asked = parts.asking is not None and bool(plan.asks)
     if parts.asking is not None:
         parts.asking.take(thread, plan.asks, headers)

@@ -144,12 +144,7 @@ def model_of(parts: Parts, name: str) -> Model:
 async def decide(parts: Parts, turn: Turn, *, frozen: bool = False) -> None:
     """Plan the turn and make the body to send. Whatever goes wrong while planning, the turn goes on with the body as it
     came, and is remembered as any other."""
-    thread = turn.place.thread
-    state = thread.state
-    if thread.memory.steered is not None:
-        state = thread.memory.steered.put_into(state, side=thread.kind == "side")
-    if turn.request.model in parts.limits:
-        state = replace(state, limit=parts.limits[turn.request.model])
+    state = standing(parts, turn)
     # A stopped thread goes on as it comes: its old edits may be what the upstream refused, and so may asking for usage.
     rewriting = turn.policy.mode == "rewrite" and state.stopped is None
     try:
@@ -180,6 +175,17 @@ async def decide(parts: Parts, turn: Turn, *, frozen: bool = False) -> None:
     except ValueError:  # stream_options is no object: upstream will say so, in its own words
         turn.usage_added = False
         turn.body = write_request(turn.woven.request, plan.messages)
+
+
+def standing(parts: Parts, turn: Turn) -> Session:
+    """What is remembered of the turn's thread, with what the operator has decided and what its upstream has named."""
+    thread = turn.place.thread
+    state = thread.state
+    if thread.memory.steered is not None:
+        state = thread.memory.steered.put_into(state, side=thread.kind == "side")
+    if turn.request.model in parts.limits:
+        state = replace(state, limit=parts.limits[turn.request.model])
+    return state
 
 
 async def _consult(parts: Parts, turn: Turn, headers: Headers) -> None:
