@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final
 
 import msgspec
@@ -9,13 +10,15 @@ from fastapi import APIRouter, FastAPI
 
 from proxy.errors import BadRequest, ProxyError
 from proxy.exchange.parts import Parts
-from proxy.web.api import context
+from proxy.web.api import catalog, context, exchanges, memos, messages, records, replay, sessions
 from proxy.web.api.problems import tell_all
 from proxy.web.doors import READ
 from proxy.web.failures import send_error
 from proxy.web.listen import App, Message, Receive, Scope, Send, declared_length, read_body
 
-ROUTERS: Final[tuple[APIRouter, ...]] = (context.router,)
+ROUTERS: Final[tuple[APIRouter, ...]] = tuple(
+    subject.router for subject in (sessions, messages, records, exchanges, memos, replay, context, catalog)
+)
 
 ABOUT: Final = (
     "What an operator, the dashboard and the command line ask of the proxy. A key goes into `x-context-key` or, as a "
@@ -35,6 +38,7 @@ def create_api(parts: Parts) -> FastAPI:
         redoc_url=None,
     )
     app.state.parts = parts
+    app.state.replaying = asyncio.Lock()
     for router in ROUTERS:
         # The routes themselves, not a router within a router: the gate reads their patterns.
         app.router.routes.extend(router.routes)

@@ -16,12 +16,16 @@ from fastapi import Depends, Path, Query, Request
 
 from proxy.errors import BadRequest, Conflict, Forbidden, NotFound
 from proxy.exchange.parts import Parts
-from proxy.store.base import SessionRecord
+from proxy.store.base import SessionRecord, Store, ThreadRecord
 from proxy.web.gate import CALLER
 from proxy.web.keys import Caller
 
 PLAIN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]*")
 """Names that stand in a path as they are."""
+NEWEST: Final = 16
+"""Threads, those begun last, among which the one used last is looked for."""
+LAST: Final = chr(0x10FFFF)
+"""Behind the name of every session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,27 @@ async def _desk(
 AtDesk = Annotated[Desk, Depends(_desk)]
 
 
+async def one_tenant(desk: Desk) -> str:
+    """The tenant that is meant, where it has to be one: the only one where there is but one. Raises Conflict."""
+    if desk.tenant is not None:
+        return desk.tenant
+    found = await tenants(desk.parts.store, "", 2)
+    if len(found) == 1:
+        return found[0]
+    raise Conflict("the key sees every tenant, and this is about one", hint="Say which with ?tenant=.")
+
+
+async def tenants(store: Store, after: str, limit: int) -> list[str]:
+    """The tenants with sessions, in order, behind one. One row is read for each, however many sessions they have."""
+    found: list[str] = []
+    while len(found) < limit:
+        rows = await store.sessions((found[-1] if found else after, LAST), 1)
+        if not rows:
+            break
+        found.append(rows[0][0])
+    return found
+
+
 async def _place(
     desk: AtDesk, session: Annotated[str, Path(description="The session's name, or its address from the list.")]
 ) -> Place:
@@ -102,6 +127,20 @@ async def _tenant_of(desk: Desk, session: str) -> str:
     if len(owners) > 1:
         raise Conflict("several tenants have a session of this name", hint="Say which with ?tenant=.")
     return owners[0]
+
+
+async def newest_thread(place: Place) -> ThreadRecord:
+    """The thread that was used last, side calls left aside where there are others. Raises NotFound."""
+    known = place.record.threads
+    candidates = [row for row in known if row.kind != "side"] or known
+    best: ThreadRecord | None = None
+    for row in candidates[-NEWEST:]:
+        found = await place.parts.store.thread(place.tenant, place.session, row.thread)
+        if found is not None and (best is None or found.last_at >= best.last_at):
+            best = found
+    if best is None:
+        raise NotFound("the session has no thread yet")
+    return best
 
 
 AtPlace = Annotated[Place, Depends(_place)]

@@ -1,0 +1,174 @@
+"""What there is to choose from, and the whole proxy in figures: policies, models, tenants, stats."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+from pydantic import BaseModel, ConfigDict
+
+from proxy.context.policy import Policy
+from proxy.context.prices import Model
+from proxy.errors import Forbidden, NotFound
+from proxy.web.api import pages
+from proxy.web.api.desk import AtDesk, tenants
+from proxy.web.api.pages import Cursor, Limit, Page
+from proxy.web.api.problems import EVERY
+from proxy.web.api.sessions import Removed
+from proxy.web.doors import READ
+
+router = APIRouter(prefix="/api", tags=["proxy"], responses=EVERY)
+
+
+class PolicyShown(BaseModel):
+    """A policy. stages and voices: what it is made of, in order. is_default: for requests that name none."""
+
+    name: str
+    mode: str
+    schedule: str
+    budget: float
+    window: int
+    stages: list[str]
+    voices: list[str]
+    tools: list[str]
+    is_default: bool
+
+
+class ModelShown(BaseModel):
+    """What is known of a model. input, output: dollars per million tokens; w, r: prices of an uncached and of a cached
+    token in units of `input`."""
+
+    model_config = ConfigDict(protected_namespaces=())
+
+    name: str
+    window: int | None
+    max_output: int | None
+    tokenizer: str
+    input: float | None
+    output: float | None
+    w: float
+    r: float
+    cache: str
+
+
+class TenantLine(BaseModel):
+    """A tenant with sessions in the store."""
+
+    tenant: str
+
+
+class Whole(BaseModel):
+    """The proxy since it started, and its store. figures: its counters, for who sees every tenant."""
+
+    version: str
+    policy: str
+    upstreams: list[str]
+    healthy: bool
+    trouble: str
+    queued: int
+    dropped: int
+    live_threads: int
+    dollars_spent_today: float
+    figures: dict[str, float]
+
+
+@router.get("/policies", openapi_extra=READ)
+async def list_policies(
+    desk: AtDesk, limit: Limit = 200, cursor: Cursor = None, q: Annotated[str, Query(max_length=64)] = ""
+) -> Page[PolicyShown]:
+    """The policies that can be named, by name."""
+    at = pages.place(cursor, str)
+    usual = desk.parts.settings.policy
+    found = [p for name, p in sorted(desk.parts.policies.items()) if q in name and (at is None or name > at[0])]
+    return pages.page(found[: limit + 1], limit, lambda p: _policy(p, usual), lambda p: [p.name])
+
+
+def _policy(policy: Policy, usual: str) -> PolicyShown:
+    return PolicyShown(
+        name=policy.name, mode=policy.mode, schedule=policy.schedule, budget=policy.budget, window=policy.window,
+        stages=[_named(stage) for stage in policy.stages], voices=[_named(voice) for voice in policy.voices],
+        tools=list(policy.tools), is_default=policy.name == usual,
+    )  # fmt: skip
+
+
+def _named(part: object) -> str:
+    return type(part).__module__.rpartition(".")[2]
+
+
+@router.get("/models", openapi_extra=READ)
+async def list_models(
+    desk: AtDesk, limit: Limit = 200, cursor: Cursor = None, q: Annotated[str, Query(max_length=256)] = ""
+) -> Page[ModelShown]:
+    """The models that are known, in the order in which they are looked through."""
+    at = pages.place(cursor, int)
+    start = max(0, at[0]) if at else 0
+    found = [model for model in desk.parts.models if q in model.name]
+    more = pages.cursor([start + limit]) if len(found) > start + limit else None
+    return Page(items=[_model(model) for model in found[start : start + limit]], next=more)
+
+
+def _model(model: Model) -> ModelShown:
+    return ModelShown(
+        name=model.name, window=model.window, max_output=model.max_output, tokenizer=model.tokenizer,
+        input=model.input, output=model.output, w=model.w, r=model.r, cache=model.cache,
+    )  # fmt: skip
+
+
+@router.get("/stats", openapi_extra=READ)
+async def stats(desk: AtDesk) -> Whole:
+    """The whole proxy: how its store is, and its counters since it started."""
+    store, parts = desk.parts.store, desk.parts
+    everybody = desk.caller.one_tenant is None
+    return Whole(
+        version=version("context-proxy"),
+        policy=parts.settings.policy,
+        upstreams=[target.name for target in parts.client.targets],
+        healthy=store.healthy,
+        trouble=store.trouble,
+        queued=store.queued,
+        dropped=store.dropped,
+        live_threads=len(parts.threads),
+        dollars_spent_today=await store.spent(int(parts.now() // 86400)),
+        figures=_figures(parts.metrics.registry) if everybody else {},
+    )
+
+
+def _figures(registry: Any) -> dict[str, float]:
+    """Counters summed over their labels."""
+    found: dict[str, float] = {}
+    for metric in registry.collect():
+        for sample in metric.samples:
+            if sample.name.endswith("_total"):
+                name = sample.name.removeprefix("context_proxy_").removesuffix("_total")
+                found[name] = found.get(name, 0.0) + sample.value
+    return found
+
+
+@router.get("/tenants", openapi_extra=READ)
+async def list_tenants(desk: AtDesk, limit: Limit = 50, cursor: Cursor = None) -> Page[TenantLine]:
+    """Tenants with sessions in the store, by name; of a key that is one tenant's, that one."""
+    at = pages.place(cursor, str)
+    if desk.tenant is not None:
+        found = [name for name in [desk.tenant] if await _exists(desk, name)]
+    else:
+        found = await tenants(desk.parts.store, at[0] if at else "", limit + 1)
+    return pages.page(found, limit, lambda name: TenantLine(tenant=name), lambda name: [name])
+
+
+async def _exists(desk: AtDesk, tenant: str) -> bool:
+    return bool(await desk.parts.store.list_sessions(tenant, limit=1))
+
+
+@router.delete("/tenants/{name}")
+async def delete_tenant(desk: AtDesk, name: Annotated[str, Path(max_length=128)]) -> Removed:
+    """Remove all that is stored of a tenant, memos included."""
+    own = desk.caller.one_tenant
+    if own is not None and name != own:
+        raise Forbidden("the key is another tenant's")
+    if not (await _exists(desk, name) or await desk.parts.store.memos(name, limit=1)):
+        raise NotFound("there is no such tenant", hint="GET /api/tenants lists them.")
+    desk.parts.threads.forget_tenant(name)
+    removed = await desk.parts.store.delete_tenant(name)
+    left = await _exists(desk, name) or await desk.parts.store.memos(name, limit=1)
+    return Removed(removed=removed, verified=not left)

@@ -1,0 +1,155 @@
+"""`/api/sessions/{session}/messages`: what was said, each message once, with what became of it in the prompt."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+from pydantic import BaseModel, ConfigDict
+
+from proxy.chat import key
+from proxy.errors import NotFound
+from proxy.store.base import EditRow, MessageRecord
+from proxy.store.listing import MessageFilter
+from proxy.web.api import pages
+from proxy.web.api.desk import AtPlace, Place
+from proxy.web.api.pages import Cursor, Limit, Page
+from proxy.web.api.problems import EVERY
+from proxy.web.doors import READ
+
+router = APIRouter(prefix="/api/sessions/{session}", tags=["messages"], responses=EVERY)
+
+
+class MessageLine(BaseModel):
+    """A message in a list. id: its name in prompts, hints and paths. seq: its number in the session. answer: the proxy
+    itself gave it. text: how it begins."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "id": "mfzwizltoq", "seq": 7, "position": 6, "group": "nbswy3dpeb", "thread": "krugs4zanfzsa43f",
+                    "role": "tool", "status": "completed", "strategy": "openai", "tokens": 812, "answer": False,
+                    "call_id": "call_1", "created_at": 1767225600.0, "text": "total 48 drwxr-xr-x 7 ...",
+                }
+            ]
+        }
+    )  # fmt: skip
+
+    id: str
+    seq: int
+    position: int
+    group: str
+    thread: str
+    role: str
+    status: str
+    strategy: str
+    tokens: int
+    answer: bool
+    call_id: str | None
+    created_at: float
+    text: str
+
+
+class EditShown(BaseModel):
+    """A decision about a message that is in force: which stage made it, why, and what of the message it left. action:
+    text (shortened to `text`), gone, text_only (its calls left), append, pin."""
+
+    thread: str
+    stage: str
+    reason: str
+    action: str
+    text: str | None
+    before: int
+    after: int
+    exchange: str
+    created_at: float
+
+
+class MessageShown(MessageLine):
+    """One message as it was stored, and what became of it. message: the whole of it, as the client or model sent it."""
+
+    message: Any
+    edits: list[EditShown]
+
+
+class Found(BaseModel):
+    """A message or summary that has words of what was asked. score: higher is better."""
+
+    id: str
+    kind: str
+    text: str
+
+
+Id = Annotated[str, Path(max_length=64, description="The message's id, as hints and lists name it.")]
+
+
+@router.get("/messages", openapi_extra=READ)
+async def list_messages(
+    place: AtPlace,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+    thread: Annotated[str, Query(max_length=64, description="Those of this thread's line.")] = "",
+    group: Annotated[str, Query(max_length=64, description="Those of this group.")] = "",
+    role: Annotated[str, Query(max_length=32, description="Those of this role.")] = "",
+    q: Annotated[str, Query(max_length=256, description="Those that have this in their text.")] = "",
+    newest: Annotated[bool, Query(description="Newest first.")] = False,
+) -> Page[MessageLine]:
+    """Messages in the order in which they were stored."""
+    at = pages.place(cursor, int)
+    after = at[0] if at else (1 << 62 if newest else 0)
+    only = MessageFilter(role, group, thread, q)
+    rows = await place.parts.store.messages(place.tenant, place.session, after, limit + 1, only, newest=newest)
+    return pages.page(rows, limit, _line, lambda row: [row.seq])
+
+
+def _line(row: MessageRecord) -> MessageLine:
+    return MessageLine(**_fields(row))
+
+
+def _fields(row: MessageRecord) -> dict[str, Any]:
+    return {
+        "id": key.public_id(row.key), "seq": row.seq, "position": row.position, "group": row.group_id,
+        "thread": row.thread, "role": row.role, "status": row.status, "strategy": row.strategy, "tokens": row.tokens,
+        "answer": row.answer, "call_id": row.call_id, "created_at": row.created_at,
+        "text": pages.preview(pages.text_of(row.body)),
+    }  # fmt: skip
+
+
+@router.get("/messages/{message}", openapi_extra=READ)
+async def show(place: AtPlace, message: Id) -> MessageShown:
+    """One message, whole, with every decision about it that is in force."""
+    row = await found(place, message)
+    edits = []
+    for thread in place.record.threads:
+        for edit, _ in await place.parts.store.edits(place.tenant, place.session, thread.thread):
+            if edit.key == row.key:
+                edits.append(shown_edit(edit))
+    return MessageShown(**_fields(row), message=pages.shown(row.body), edits=edits)
+
+
+async def found(place: Place, message: str) -> MessageRecord:
+    """The message of this id. Raises NotFound."""
+    row = await place.parts.store.message(place.tenant, place.session, message)
+    if row is None:
+        raise NotFound(f"there is no message {message!r} in this session")
+    return row
+
+
+def shown_edit(edit: EditRow) -> EditShown:
+    """A decision as it is shown."""
+    return EditShown(
+        thread=edit.thread, stage=edit.stage, reason=edit.reason, action=edit.action, text=edit.text,
+        before=edit.before, after=edit.after, exchange=edit.exchange, created_at=edit.created_at,
+    )  # fmt: skip
+
+
+@router.get("/search", openapi_extra=READ)
+async def search(
+    place: AtPlace,
+    q: Annotated[str, Query(min_length=1, max_length=1000, description="Words.")],
+    limit: Annotated[int, Query(ge=1, le=50)] = 10,
+) -> list[Found]:
+    """Messages and summaries of the session that have words of the query, best first."""
+    matches = await place.parts.store.search(place.tenant, place.session, q, limit)
+    return [Found(id=key.public_id(m.key), kind=m.kind, text=pages.preview(m.text)) for m in matches]

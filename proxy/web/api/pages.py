@@ -1,0 +1,109 @@
+"""Pages of lists, and JSON of others made fit to be shown.
+
+A cursor is what the last line of a page was sorted by, so that a page costs the same wherever it is in the list. It is
+opaque to clients: base64url of a JSON array.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Final, Generic, TypeVar
+
+import msgspec
+from fastapi import Query
+from pydantic import BaseModel
+
+from proxy.errors import BadRequest
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+Limit = Annotated[int, Query(ge=1, le=200, description="Lines of a page.")]
+Cursor = Annotated[str | None, Query(max_length=1024, description="`next` of the page before.")]
+
+PREVIEW: Final = 200
+"""Characters of a text in a list."""
+
+
+class Page(BaseModel, Generic[T]):
+    """Some lines of a list. next: the cursor of the following page, null on the last."""
+
+    items: list[T]
+    next: str | None = None
+
+
+def page(rows: Sequence[R], limit: int, line: Callable[[R], T], place: Callable[[R], Sequence[object]]) -> Page[T]:
+    """The page of these rows, of which one more than `limit` was asked for. place: what the list is sorted by."""
+    shown = rows[:limit]
+    more = cursor(place(shown[-1])) if len(rows) > limit else None
+    return Page(items=[line(row) for row in shown], next=more)
+
+
+def cursor(place: Sequence[object]) -> str:
+    """What stands for a place in a list."""
+    return base64.urlsafe_b64encode(json.dumps(list(place)).encode()).decode().rstrip("=")
+
+
+def place(written: str | None, *kinds: type) -> tuple[Any, ...] | None:
+    """The place that a cursor stands for, its values of these kinds; None for no cursor. Raises BadRequest."""
+    if written is None:
+        return None
+    try:
+        raw = base64.b64decode(written + "=" * (-len(written) % 4), b"-_", validate=True)
+        values = msgspec.json.decode(raw, type=list[float | int | str])
+    except (binascii.Error, ValueError, RecursionError) as error:
+        raise BadRequest("the cursor is none of this proxy's", hint="Leave it out for the first page.") from error
+    fit = len(values) == len(kinds) and all(
+        isinstance(value, kind) or (kind is float and isinstance(value, int))
+        for value, kind in zip(values, kinds, strict=True)
+    )
+    if not fit or any(isinstance(v, int | float) and not abs(v) < 2**62 and math.isfinite(v) for v in values):
+        raise BadRequest("the cursor is another list's", hint="Leave it out for the first page.")
+    return tuple(kind(value) for value, kind in zip(values, kinds, strict=True))
+
+
+def shown(body: bytes) -> Any:
+    """The JSON in these bytes as it can be shown: halves of surrogate pairs, NaN and what is no JSON as text."""
+    try:
+        return msgspec.json.decode(body)
+    except (ValueError, RecursionError):
+        pass
+    try:
+        return cleaned(json.loads(body))
+    except (ValueError, RecursionError):
+        return body.decode("utf-8", "replace")
+
+
+def cleaned(value: Any) -> Any:
+    """The value without halves of surrogate pairs, infinities and NaN."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {cleaned(k): cleaned(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [cleaned(v) for v in value]
+    return value
+
+
+def text_of(body: bytes) -> str:
+    """What a message says, for a line in a list."""
+    message = shown(body)
+    content = message.get("content") if isinstance(message, dict) else message
+    if isinstance(content, list):
+        content = " ".join(str(p.get("text", "")) for p in content if isinstance(p, dict))
+    calls = message.get("tool_calls") if isinstance(message, dict) else None
+    functions = [call.get("function") for call in calls or () if isinstance(call, dict)]
+    named = [f"{function.get('name', '')}()" for function in functions if isinstance(function, dict)]
+    said = content if isinstance(content, str) else ""
+    return " ".join(f"{said} {' '.join(named)}".split())
+
+
+def preview(text: str) -> str:
+    """The beginning of a text."""
+    return text if len(text) <= PREVIEW else text[: PREVIEW - 1] + "…"

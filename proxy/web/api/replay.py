@@ -1,0 +1,110 @@
+"""`POST /api/sessions/{session}/replay`: what the session would have cost under other policies."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from proxy.context.policy import ScheduleName, with_schedule
+from proxy.context.prices import Model, find_model
+from proxy.errors import Conflict, TooMany, Unavailable, Unprocessable
+from proxy.exchange.parts import Parts
+from proxy.replay import stored
+from proxy.replay.baselines import BASELINES
+from proxy.replay.play import Contender, Match, play
+from proxy.replay.read import Conversation
+from proxy.replay.report import NOTHING, Report, Sums
+from proxy.web.api import wire
+from proxy.web.api.desk import AtPlace
+from proxy.web.api.problems import EVERY
+
+router = APIRouter(prefix="/api/sessions/{session}", tags=["replay"], responses=EVERY)
+
+SECONDS: Final = 60.0
+"""After which a replay is given up."""
+MOST: Final = 64 << 20
+"""Bytes of messages that are played at once."""
+
+
+class Contending(BaseModel):
+    """Who takes part: a policy, or a baseline (`/api/policies` and the README name them), under a schedule."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    policy: Annotated[str, Field(max_length=64, examples=["thrifty"])]
+    schedule: ScheduleName | None = None
+
+
+class ReplayBody(BaseModel):
+    """Which policies are compared; none: every one that rewrites. model: whose prices and window count; without it,
+    that of the session's newest request. window: tokens, in its place."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    policies: Annotated[list[Contending], Field(max_length=20)] = []
+    model: Annotated[str | None, Field(max_length=256)] = None
+    window: Annotated[int | None, Field(ge=1, le=1 << 40)] = None
+
+
+@router.post("/replay", response_model=wire.described(Report))
+async def replay(place: AtPlace, body: ReplayBody, request: Request) -> Response:
+    """Play the session again under other policies, offline, and tell what each would have cost and kept. Takes seconds;
+    one runs at a time."""
+    busy: asyncio.Lock = request.app.state.replaying
+    if busy.locked():
+        raise TooMany("a replay is running", hint="Try again in a few seconds.")
+    async with busy:
+        newest = await place.parts.store.exchanges(place.tenant, place.session, 1)
+        if not newest:
+            raise Conflict("the session has no request yet that could be played")
+        model = find_model(place.parts.models, body.model or newest[0].model)
+        if body.window is not None:
+            model = replace(model, window=body.window)
+        match = _match(place.parts, body.policies, model)
+        found = [one async for one in stored.threads(place.parts.store, (place.tenant, place.session), "store")]
+        if sum(len(raw) for one in found for raw in one.messages) > MOST:
+            raise Unprocessable("the session is too long to be played here", hint="Use `context-proxy replay`.")
+        sums = Sums(match)
+        for played in await _played(found, match):
+            sums.add(played)
+    if not sums.requests:
+        raise Conflict("nothing in the session could be played")
+    return wire.answer(sums.report())
+
+
+def _match(parts: Parts, wanted: Sequence[Contending], model: Model) -> Match:
+    found = {NOTHING: Contender(NOTHING)}
+    chosen = wanted or [Contending(policy=name) for name, p in parts.policies.items() if p.mode == "rewrite"]
+    for one in chosen:
+        policy = parts.policies.get(one.policy)
+        if policy is None and one.policy not in BASELINES:
+            raise Unprocessable(f"there is no policy {one.policy!r}", hint="GET /api/policies lists them.")
+        if policy is None:
+            found[one.policy] = Contender(one.policy, None, one.policy)
+            continue
+        schedule = one.schedule or policy.schedule
+        label = one.policy if schedule == policy.schedule else f"{one.policy}:{schedule}"
+        found[label] = Contender(label, with_schedule(policy, schedule))
+    return Match(tuple(found.values()), model, ((model.w, model.r),))
+
+
+async def _played(found: list[Conversation], match: Match) -> list[Any]:
+    """In a process of its own: it computes for seconds, and chat goes on meanwhile."""
+    pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(SECONDS):
+            return [await loop.run_in_executor(pool, play, one, match) for one in found]
+    except TimeoutError:
+        raise Unavailable("the replay took too long", hint="Use `context-proxy replay`, or fewer policies.") from None
+    finally:
+        for worker in list((pool._processes or {}).values()):
+            worker.kill()  # whatever it is busy with, nobody waits for it any more
+        pool.shutdown(wait=False, cancel_futures=True)

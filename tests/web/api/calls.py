@@ -1,0 +1,148 @@
+"""Every call of the admin API with what makes it succeed, what it does not find and what it refuses.
+
+A route without an entry here fails `test_access.py`: nothing is reachable that was not thought about.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+HISTORY = [
+    {"role": "system", "content": "You are careful."},
+    {"role": "user", "content": "Read the log."},
+    {"role": "assistant", "content": "It says: disk full."},
+    {"role": "user", "content": "And now?"},
+]
+
+
+@dataclass(frozen=True)
+class Call:
+    """path, body: a call that succeeds. absent: the path of what is not there, "" where nothing is named. bad: (path,
+    body) that is refused as 400 or 422. reads: open to a read key. names: its path names something of a tenant's.
+    makes: it changes what other calls look at, so that it has a session of its own."""
+
+    path: str
+    body: Any = None
+    absent: str = ""
+    bad: tuple[str, Any] | None = None
+    reads: bool = False
+    names: bool = True
+    makes: bool = False
+    status: int = 200
+
+
+S = "/api/sessions/{session}"
+NONE = "/api/sessions/nobody"
+LIMIT = "?limit=0"
+
+CALLS: dict[tuple[str, str], Call] = {
+    ("GET", "/api/openapi.json"): Call("/api/openapi.json", reads=True, names=False),
+    ("GET", "/api/sessions"): Call("/api/sessions", bad=("/api/sessions?limit=0", None), reads=True, names=False),
+    ("GET", S): Call(S, absent=NONE, bad=("/api/sessions/~!", None), reads=True),
+    ("DELETE", S): Call(S, absent=NONE, bad=("/api/sessions/~!", None), makes=True),
+    ("GET", S + "/messages"): Call(
+        S + "/messages", absent=NONE + "/messages", bad=(S + "/messages?cursor=WyJ4Il0", None), reads=True
+    ),
+    ("GET", S + "/messages/{message}"): Call(
+        S + "/messages/{message}",
+        absent=S + "/messages/aaaaaaaaaa",
+        bad=(S + "/messages/" + "a" * 99, None),
+        reads=True,
+    ),
+    ("GET", S + "/search"): Call(
+        S + "/search?q=log", absent=NONE + "/search?q=log", bad=(S + "/search", None), reads=True
+    ),
+    ("GET", S + "/threads"): Call(
+        S + "/threads", absent=NONE + "/threads", bad=(S + "/threads" + LIMIT, None), reads=True
+    ),
+    ("GET", S + "/threads/{thread}"): Call(
+        S + "/threads/{thread}", absent=S + "/threads/nobody", bad=(S + "/threads/" + "a" * 99, None), reads=True
+    ),
+    ("GET", S + "/threads/{thread}/edits"): Call(
+        S + "/threads/{thread}/edits",
+        absent=S + "/threads/nobody/edits",
+        bad=(S + "/threads/{thread}/edits?limit=x", None),
+        reads=True,
+    ),
+    ("GET", S + "/iterations"): Call(
+        S + "/iterations", absent=S + "/iterations?thread=nobody", bad=(S + "/iterations" + LIMIT, None), reads=True
+    ),
+    ("GET", S + "/summaries"): Call(
+        S + "/summaries", absent=S + "/summaries?thread=nobody", bad=(S + "/summaries" + LIMIT, None), reads=True
+    ),
+    ("GET", S + "/exchanges"): Call(
+        S + "/exchanges", absent=NONE + "/exchanges", bad=(S + "/exchanges?cursor=x", None), reads=True
+    ),
+    ("GET", S + "/exchanges/{exchange}"): Call(
+        S + "/exchanges/{exchange}",
+        absent=S + "/exchanges/nobody",
+        bad=(S + "/exchanges/" + "a" * 99, None),
+        reads=True,
+    ),
+    ("GET", S + "/exchanges/{exchange}/body"): Call(
+        S + "/exchanges/{exchange}/body",
+        absent=S + "/exchanges/nobody/body",
+        bad=(S + "/exchanges/{exchange}/body?which=x", None),
+        reads=True,
+    ),
+    ("POST", S + "/replay"): Call(
+        S + "/replay",
+        {"policies": [{"policy": "thrifty"}, {"policy": "rolling", "schedule": "when_it_pays"}]},
+        absent=NONE + "/replay",
+        bad=(S + "/replay", {"policies": [{"policy": "no such"}]}),
+    ),
+    ("GET", "/api/memos"): Call("/api/memos", bad=("/api/memos" + LIMIT, None), reads=True, names=False),
+    ("GET", "/api/memos/export"): Call(
+        "/api/memos/export", bad=("/api/memos/export?project=" + "a" * 101, None), names=False
+    ),
+    ("GET", "/api/memos/{memo}"): Call(
+        "/api/memos/{memo}", absent="/api/memos/nobody", bad=("/api/memos/" + "a" * 99, None), reads=True
+    ),
+    ("PUT", "/api/memos/{memo}"): Call(
+        "/api/memos/{memo}",
+        {"content": "The tests need PostgreSQL 14 or newer, since 13 has no such function."},
+        absent="/api/memos/nobody",
+        bad=("/api/memos/{memo}", {"content": "no"}),
+    ),
+    ("DELETE", "/api/memos/{memo}"): Call(
+        "/api/memos/{memo}", absent="/api/memos/nobody", bad=("/api/memos/" + "a" * 99, None), makes=True
+    ),
+    ("POST", "/api/context/prune"): Call(
+        "/api/context/prune",
+        {"context": HISTORY, "maxTokens": 20},
+        bad=("/api/context/prune", {"context": [{"role": 3}]}),
+        names=False,
+    ),
+    ("POST", "/api/context/auto"): Call(
+        "/api/context/auto", {"context": HISTORY}, bad=("/api/context/auto", {"history": []}), names=False
+    ),
+    ("POST", "/api/context/summarize"): Call(
+        "/api/context/summarize",
+        {"context": HISTORY, "maxItems": 1},
+        bad=("/api/context/summarize", {"context": HISTORY, "maxItems": -1}),
+        names=False,
+    ),
+    ("POST", "/api/context/stats"): Call(
+        "/api/context/stats",
+        {"context": HISTORY, "modelName": "gpt-5"},
+        bad=("/api/context/stats", {"context": "x"}),
+        names=False,
+    ),
+    ("POST", "/api/context/estimate"): Call(
+        "/api/context/estimate", {"content": "How long?"}, bad=("/api/context/estimate", {"content": 3}), names=False
+    ),
+    ("POST", "/api/context/score"): Call(
+        "/api/context/score",
+        {"item": HISTORY[1], "index": 0, "totalItems": 3},
+        bad=("/api/context/score", {}),
+        names=False,
+    ),
+    ("GET", "/api/policies"): Call("/api/policies", bad=("/api/policies?limit=201", None), reads=True, names=False),
+    ("GET", "/api/models"): Call("/api/models", bad=("/api/models?limit=-1", None), reads=True, names=False),
+    ("GET", "/api/stats"): Call("/api/stats", reads=True, names=False),
+    ("GET", "/api/tenants"): Call("/api/tenants", bad=("/api/tenants?cursor=%25", None), reads=True, names=False),
+    ("DELETE", "/api/tenants/{tenant}"): Call(
+        "/api/tenants/{tenant}", absent="/api/tenants/nobody", bad=("/api/tenants/" + "a" * 200, None), makes=True
+    ),
+}

@@ -1,0 +1,133 @@
+"""A running proxy with keys of every plane and two tenants, each with a conversation; and one call after the other."""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.memory.memos import Memo
+from proxy.store.sql import for_sqlite
+from proxy.store.written import UPSERT_MEMO, memo_args
+from proxy.tools import notebook
+from tests.running import Running, running_beside
+from tests.web.test_keys import entry
+
+TOOLS = [{"type": "function", "function": {"name": "read_file", "parameters": {"type": "object", "properties": {}}}}]
+
+
+@dataclass(frozen=True)
+class Got:
+    """An answer."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass
+class World:
+    """The proxy and what is in it. ids: what the placeholders of paths stand for."""
+
+    proxy: Running
+    ids: dict[str, str] = field(default_factory=dict)
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    def ask(
+        self, method: str, path: str, body: Any = None, *, key: str | None = "cp-acme-admin", **headers: str
+    ) -> Got:
+        """One call. headers: with _ for -."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        if key is not None:
+            named.setdefault("x-context-key", key)
+        raw = body if isinstance(body, bytes) else json.dumps(body).encode() if body is not None else None
+        if raw is not None or method in ("POST", "PUT", "PATCH"):
+            named.setdefault("content-type", "application/json")
+        connection = http.client.HTTPConnection("127.0.0.1", self.proxy.port, timeout=60)
+        try:
+            connection.request(method, path, raw, named)
+            answer = connection.getresponse()
+            return Got(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
+        finally:
+            connection.close()
+
+    def chat(self, session: str, messages: list[dict[str, Any]], tenant: str = "acme", **more: Any) -> dict[str, Any]:
+        """One request of an agent; the answer's message."""
+        got = self.ask(
+            "POST",
+            "/v1/chat/completions",
+            {"model": "demo", "messages": messages, **more},
+            key=f"cp-{tenant}-data",
+            x_context_session=session,
+        )
+        assert got.status == 200, got.body
+        found: dict[str, Any] = got.json()["choices"][0]["message"]
+        return found
+
+    def converse(self, session: str, tenant: str = "acme") -> list[dict[str, Any]]:
+        """A conversation of three prompts with tool calls; its history."""
+        messages: list[dict[str, Any]] = [{"role": "system", "content": "You are careful."}]
+        for prompt in ("Read the log.", "And the other one?", "Thank you."):
+            messages.append({"role": "user", "content": prompt})
+            for _ in range(6):
+                answer = self.chat(session, messages, tenant, tools=TOOLS)
+                messages.append(answer)
+                if not answer.get("tool_calls"):
+                    break
+                ids = [call["id"] for call in answer["tool_calls"]]
+                messages += [{"role": "tool", "tool_call_id": i, "content": "a line of the log\n" * 40} for i in ids]
+        return messages
+
+    def fresh(self) -> str:
+        """A session of its own, with a conversation in it."""
+        name = f"fresh-{next(self.numbers)}"
+        self.converse(name)
+        return name
+
+    def fill(self, path: str, session: str | None = None) -> str:
+        """The path with ids in the place of placeholders."""
+        ids = dict(self.ids)
+        if session is not None:
+            ids["session"] = session
+        return path.format(**ids)
+
+    def memo(self, tenant: str = "acme") -> str:
+        """A stored memo's id."""
+        name = f"memo{next(self.numbers)}"
+        memo = Memo(name, "The tests need PostgreSQL 14, since 13 lacks a function.", ("tests",), "talk", 1.0, 1.0)
+        # By a connection of the test's own: the proxy's event loop runs in another thread.
+        with closing(sqlite3.connect(self.proxy.app.settings.db, timeout=10)) as there, there:
+            there.execute(for_sqlite(UPSERT_MEMO), memo_args(notebook.write(tenant, memo)))
+        return name
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder: Path = tmp_path_factory.mktemp("world")
+    keys = [
+        entry(f"cp-{name}-{plane}", tenant, plane)
+        for name, tenant in (("acme", "acme"), ("other", "other"))
+        for plane in ("data", "admin", "read", "metrics")
+    ]
+    keys += [entry(f"cp-all-{plane}", "*", plane) for plane in ("admin", "read")]
+    with running_beside("demo", db=str(folder / "a.sqlite3"), policy="thrifty", keys=keys) as proxy:
+        made = World(proxy)
+        made.converse("talk")
+        made.converse("theirs", "other")
+        made.ids = {"session": "talk", "tenant": "acme"}
+        made.ids["message"] = made.ask("GET", "/api/sessions/talk/messages").json()["items"][1]["id"]
+        made.ids["exchange"] = made.ask("GET", "/api/sessions/talk/exchanges").json()["items"][0]["exchange"]
+        made.ids["thread"] = made.ask("GET", "/api/sessions/talk/threads").json()["items"][0]["thread"]
+        made.ids["memo"] = made.memo()
+        yield made

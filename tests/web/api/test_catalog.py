@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from tests.web.api.conftest import World
+
+
+def test_policies_and_models_are_listed(world: World) -> None:
+    policies = world.ask("GET", "/api/policies").json()["items"]
+    named = {policy["name"]: policy for policy in policies}
+    assert named["thrifty"]["is_default"] is True
+    assert named["rolling"]["schedule"] == "always"
+    assert named["passthrough"]["stages"] == []
+    assert [p["name"] for p in world.ask("GET", "/api/policies?q=roll").json()["items"]] == ["rolling"]
+    first = world.ask("GET", "/api/models?limit=1").json()
+    second = world.ask("GET", f"/api/models?limit=1&cursor={first['next']}").json()
+    whole = world.ask("GET", "/api/models").json()["items"]
+    assert first["items"] + second["items"] == whole[:2]
+    assert all(set(m["name"]) & set("gpt") for m in world.ask("GET", "/api/models?q=gpt").json()["items"])
+
+
+def test_figures_are_for_who_sees_every_tenant(world: World) -> None:
+    own = world.ask("GET", "/api/stats").json()
+    assert (own["healthy"], own["policy"], own["figures"]) == (True, "thrifty", {})
+    whole = world.ask("GET", "/api/stats", key="cp-all-read").json()
+    assert whole["figures"]["requests"] > 0
+
+
+def test_tenants_are_listed_and_removed_with_all_that_is_theirs(world: World) -> None:
+    memo = world.memo("leaving")
+    assert world.ask("GET", "/api/tenants").json()["items"] == [{"tenant": "acme"}]
+    everybody = world.ask("GET", "/api/tenants", key="cp-all-read").json()["items"]
+    assert {"tenant": "other"} in everybody
+    got = world.ask("DELETE", "/api/tenants/leaving", key="cp-all-admin")
+    assert (got.status, got.json()["verified"]) == (200, True)
+    assert world.ask("GET", f"/api/memos/{memo}?tenant=leaving", key="cp-all-admin").status == 404
+    assert world.ask("DELETE", "/api/tenants/leaving", key="cp-all-admin").status == 404
+    assert world.ask("GET", "/api/sessions/talk").status == 200

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from typing import Any
+
+from tests.web.api.conftest import World
+
+M = "/api/sessions/talk/messages"
+
+
+def test_messages_come_in_their_order_and_by_pages(world: World) -> None:
+    whole = world.ask("GET", M + "?limit=200").json()
+    assert whole["next"] is None
+    seqs = [line["seq"] for line in whole["items"]]
+    assert seqs == sorted(seqs)
+    found: list[Any] = []
+    cursor: str | None = ""
+    while cursor is not None:
+        page = world.ask("GET", f"{M}?limit=2{f'&cursor={cursor}' if cursor else ''}").json()
+        found += page["items"]
+        cursor = page["next"]
+    assert found == whole["items"]
+    newest = world.ask("GET", M + "?limit=200&newest=true").json()["items"]
+    assert newest == whole["items"][::-1]
+
+
+def test_filters_leave_out_what_is_not_asked_for(world: World) -> None:
+    lines = world.ask("GET", M + "?limit=200").json()["items"]
+    users = world.ask("GET", M + "?role=user").json()["items"]
+    assert [line["text"] for line in users] == ["Read the log.", "And the other one?", "Thank you."]
+    group = users[1]["group"]
+    assert world.ask("GET", f"{M}?group={group}").json()["items"] == [li for li in lines if li["group"] == group]
+    assert next(line["text"] for line in world.ask("GET", M + "?q=OTHER%20one").json()["items"]) == "And the other one?"
+    thread = lines[0]["thread"]
+    assert world.ask("GET", f"{M}?thread={thread}&limit=200").json()["items"] == lines
+    assert world.ask("GET", M + "?thread=nobody").json()["items"] == []
+
+
+def test_a_message_is_shown_whole_with_what_became_of_it(world: World) -> None:
+    tool = world.ask("GET", M + "?role=tool").json()["items"][0]
+    shown = world.ask("GET", f"{M}/{tool['id']}").json()
+    assert shown["message"]["content"] == "a line of the log\n" * 40
+    assert shown["edits"] == []
+
+
+def test_words_are_found(world: World) -> None:
+    found = world.ask("GET", "/api/sessions/talk/search?q=other").json()
+    assert any("other" in one["text"] for one in found)
+    assert world.ask("GET", "/api/sessions/talk/search?q=xyzzyx").json() == []

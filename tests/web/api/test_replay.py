@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+from tests.web.api.conftest import World
+
+R = "/api/sessions/talk/replay"
+
+
+def test_a_session_is_played_under_the_policies_that_are_asked_for(world: World) -> None:
+    wanted = [{"policy": "thrifty"}, {"policy": "rolling", "schedule": "over_budget"}]
+    got = world.ask("POST", R, {"policies": wanted, "window": 2000})
+    assert got.status == 200, got.body
+    report = got.json()
+    assert [entry["name"] for entry in report["entries"]] == ["nothing", "thrifty", "rolling:over_budget"]
+    assert (report["conversations"], report["window"]) == (1, 2000)
+    assert report["requests"] > 3
+    assert all(entry["total"]["failed"] == 0 for entry in report["entries"])
+
+
+def test_one_is_played_at_a_time(world: World) -> None:
+    body = {"policies": [{"policy": "thrifty"}]}
+    with ThreadPoolExecutor(4) as threads:
+        statuses = sorted(got.status for got in threads.map(lambda _: world.ask("POST", R, body), range(4)))
+    assert statuses[0] == 200
+    assert statuses[-1] == 429
+    assert set(statuses) == {200, 429}
