@@ -183,6 +183,11 @@ class Threads:
             del self._sessions[memory.tenant, memory.session]
             self._left(memory)
 
+    def forget_tenant(self, tenant: str) -> None:
+        """Let go of every session of a tenant, whose store is being emptied."""
+        for memory in [memory for (owner, _), memory in self._sessions.items() if owner == tenant]:
+            self.forget(memory)
+
     def _is_live(self, memory: SessionMemory) -> bool:
         """Whether others can find it. One that has left may still be in the hands of a request, and must not be counted
         or indexed again, since nobody would take it out."""

@@ -159,3 +159,16 @@ def test_a_session_in_memory_is_moved_up_when_it_is_asked_for() -> None:
     assert threads.open_session("me", "a", False) is made[0]
     assert isinstance(made[0], SessionMemory)
     assert [session for _, session in threads._sessions] == ["b", "a"]
+
+
+def test_forgetting_a_tenant_takes_all_its_sessions_out_and_nobody_elses() -> None:
+    threads = Threads(9, MemoryStore())
+    for name in ("a", "b"):
+        thread = begin(threads, name)
+        threads.note(thread.memory, name.encode(), NODE)
+    other = threads.open_session("you", "a", False)
+    threads.forget_tenant("me")
+    assert threads.session("me", "a") is None
+    assert threads.sessions_at("me", b"b") == []
+    assert threads.session("you", "a") is other
+    assert len(threads) == 0
