@@ -19,7 +19,7 @@ from proxy.context.render import render
 from proxy.errors import StoreUnavailable
 from proxy.exchange.record import Forms, Sent
 from proxy.exchange.weave import Round, Woven, read_round, weave
-from proxy.store.base import ExchangeRecord, Store
+from proxy.store.base import ExchangeRecord, MessageRecord, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,10 @@ async def prompt(store: Store, tenant: str, session: str, exchange: str) -> Prom
     row = await store.exchange(tenant, session, exchange)
     if row is None:
         return None
-    original = await _original(store, row)
+    chain = await store.chain(tenant, session, row.head)
+    original = await _original(store, row, chain)
     request = read_request(original)
-    keys = tuple(key.chain(tenant, request.messages))
+    keys = _keys(request, chain) or tuple(key.chain(tenant, request.messages))
     sent = msgspec.json.decode(row.inserts, type=Sent)
     woven = await _woven(store, row, request, keys, sent)
     edits = await _edits(store, row, woven.keys)
@@ -66,13 +67,27 @@ async def _woven(store: Store, row: ExchangeRecord, request: Request, keys: Sequ
     return woven
 
 
-async def _original(store: Store, row: ExchangeRecord) -> bytes:
+def _keys(request: Request, chain: Sequence[MessageRecord]) -> tuple[bytes, ...]:
+    """The messages' chain keys as they are stored: what was removed for good has another digest now. () where the chain
+    is not that of the request."""
+    if not chain or len(chain) != sum(not m.is_system for m in request.messages):
+        return ()
+    names = [record.key for record in chain]
+    keys, at, done = [], chain[0].parent, 0
+    for message in request.messages:
+        if not message.is_system:
+            at, done = names[done], done + 1
+        keys.append(at)
+    return tuple(keys)
+
+
+async def _original(store: Store, row: ExchangeRecord, records: Sequence[MessageRecord]) -> bytes:
     forms = msgspec.json.decode(row.forms, type=Forms)
     envelope = await _form(store, row, row.envelope)
     if forms.whole:
         array = await _form(store, row, bytes.fromhex(forms.whole))
     else:
-        chain = [record.body for record in await store.chain(row.tenant, row.session, row.head)]
+        chain = [record.body for record in records]
         raws = {n: await _form(store, row, bytes.fromhex(form)) for n, form in forms.system}
         others = await _others(store, row, forms)
         if len(chain) != row.messages - len(raws):

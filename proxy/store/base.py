@@ -16,6 +16,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
 
+from proxy.store.blanking import BlankFormRow, BlankRoundRow, BlankRow
 from proxy.store.derived import AnswerRow, IterationRecord, IterationRow, SpendingRow, VectorRow
 from proxy.store.keywords import IndexRow, Match
 from proxy.store.listing import ListingStore, MessageFilter
@@ -83,7 +84,7 @@ class MessageRow(Struct, frozen=True, gc=False):
     form: bytes
     """blake2b (16 bytes) of `body`."""
     call_id: str | None
-    status: Literal["completed", "tool_call", "dropped"]
+    status: Literal["completed", "tool_call", "dropped", "removed"]
     strategy: str
     tokens: int
     answer: bool
@@ -194,7 +195,7 @@ class GapRow(Struct, frozen=True, gc=False):
 Row = (
     SessionRow | ThreadRow | HeadRow | MessageRow | FormRow | EditRow | StateRow | ExchangeRow | OutcomeRow | GapRow
     | AnswerRow | SpendingRow | VectorRow | IndexRow | IterationRow
-    | WrittenRow | EraseRow
+    | WrittenRow | EraseRow | BlankRow | BlankFormRow | BlankRoundRow
 )  # fmt: skip
 
 

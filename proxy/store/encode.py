@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from msgspec.structs import astuple
 
-from proxy.store import keywords, removal, sql, written
+from proxy.store import blanking, keywords, removal, sql, written
 from proxy.store.base import (
     EditRow,
     ExchangeRow,
@@ -25,6 +25,7 @@ from proxy.store.base import (
     StateRow,
     ThreadRow,
 )
+from proxy.store.blanking import BlankFormRow, BlankRoundRow, BlankRow
 from proxy.store.derived import AnswerRow, IterationRow, SpendingRow, VectorRow
 from proxy.store.keywords import IndexRow
 from proxy.store.removal import EraseRow
@@ -105,6 +106,9 @@ _STATEMENTS: dict[type, tuple[tuple[str, Callable[[Any], Args]], ...]] = {
     MemoRow: ((written.UPSERT_MEMO, written.memo_args),),
     SettingsRow: ((written.UPDATE_SETTINGS, written.settings_args),),
     NoteRow: ((written.UPSERT_NOTE, written.note_args),),
+    BlankRow: blanking.BLANK,
+    BlankFormRow: ((blanking.BLANK_FORM, blanking.form_args),),
+    BlankRoundRow: ((blanking.BLANK_ROUND, blanking.round_args),),
 }
 
 

@@ -300,3 +300,18 @@ def without_calls(raw: bytes) -> bytes:
 def user_message(text: str) -> bytes:
     """A user message of ours, for upstreams that take one after a tool result."""
     return msgspec.json.encode({"role": "user", "content": text})
+
+
+def blanked(raw: bytes, text: str) -> bytes:
+    """The message with `text` in the place of all that it said: role, and the ids and names of its calls or of the call
+    that it answers, are left."""
+    message = read_message(raw)
+    made: dict[str, Any] = {"role": message.role, "content": text}
+    if message.call_id is not None and message.role == "tool":
+        made["tool_call_id"] = message.call_id
+    if message.calls:
+        made["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": "{}"}}
+            for call in message.calls
+        ]
+    return msgspec.json.encode(made)

@@ -9,6 +9,9 @@ from msgspec import Struct
 Status = Literal["in", "changed", "out", "dropped", "removed"]
 """Of a message in the next prompt: as it came; with another text; left out by the policy; by the operator; for good."""
 
+By = Literal["model", "operator", ""]
+How = Literal["helper", "upstream", "next_request"]
+
 
 class Why(Struct, frozen=True, omit_defaults=True):
     """Why a message is left out or shortened, since which exchange, and where its whole text is found."""
@@ -119,7 +122,7 @@ class ShownState(Struct, frozen=True):
 
     thread: str
     text: str | None
-    by: Literal["model", "operator", ""]
+    by: By
     versions: int
 
 
@@ -127,7 +130,7 @@ class Rebuilt(Struct, frozen=True):
     """How a state came to be written anew: by the helper, by the upstream, or with the next request."""
 
     thread: str
-    how: Literal["helper", "upstream", "next_request"]
+    how: How
     text: str | None
     outcome: str
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.chat.dialects.completions import (
+    blanked,
     read_message,
     read_request,
     user_message,
@@ -175,3 +177,14 @@ def test_what_is_written_reads_as_it_was_meant(content: Any, new: str, escaped: 
 
 def test_a_user_message_of_ours_is_plain() -> None:
     assert json.loads(user_message('a "b"\n')) == {"role": "user", "content": 'a "b"\n'}
+
+
+def test_a_blanked_message_says_nothing_and_still_pairs() -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "run", "arguments": '{"secret":1}'}}
+    raw = msgspec.json.encode({"role": "assistant", "content": "secret", "tool_calls": [call], "reasoning": "secret"})
+    out = blanked(raw, "[removed]")
+    assert b"secret" not in out
+    message = read_message(out)
+    assert (message.role, message.text, [c.id for c in message.calls]) == ("assistant", "[removed]", ["c1"])
+    result = blanked(b'{"role":"tool","tool_call_id":"c1","content":[{"type":"text","text":"secret"}]}', "[removed]")
+    assert (read_message(result).call_id, read_message(result).text) == ("c1", "[removed]")

@@ -1,0 +1,103 @@
+"""What an operator sets for a session: its policy and window, limits of its stages, and what the next request does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import get_args
+
+import msgspec
+
+from proxy.context.evidence.iteration import Urgency
+from proxy.context.policy import ScheduleName
+from proxy.errors import Conflict, Unprocessable
+from proxy.exchange.parts import Parts
+from proxy.exchange.steering import keeping, place
+from proxy.exchange.steering.inforce import read_settings
+from proxy.exchange.steering.shapes import SessionSettings
+
+MOST = 100_000
+"""Groups and iterations: above any that there are."""
+
+
+async def settings(parts: Parts, tenant: str, session: str) -> SessionSettings:
+    """What is set for a session. Raises NotFound; StoreUnavailable passes through, here and below."""
+    return read_settings((await place.session(parts, tenant, session)).settings)
+
+
+async def configure(parts: Parts, tenant: str, session: str, changes: Mapping[str, object]) -> SessionSettings:
+    """Set policy, schedule, window, max_iterations or urgency; None takes a setting back. Raises NotFound, and
+    Unprocessable for what cannot be set."""
+    known = await settings(parts, tenant, session)
+    made: dict[str, object] = {}
+    for name, value in changes.items():
+        allowed = _allowed(parts).get(name)
+        if allowed is None:
+            raise Unprocessable(f"{name!r} cannot be set for a session", hint="One of " + ", ".join(_allowed(parts)))
+        fits, words = allowed
+        if value is not None and not fits(value):
+            raise Unprocessable(f"{name} = {value!r} is not usable", hint=f"Allowed: {words}")
+        made[name] = value if value is not None else _unset(name, known)
+    return await _put(parts, tenant, session, msgspec.structs.replace(known, **made))
+
+
+def _unset(name: str, known: SessionSettings) -> object:
+    # What a window has left out comes back only while somebody looks at it: -1 says that the policy's own counts.
+    if name == "window":
+        return None if known.window is None else -1
+    return None if name == "max_iterations" else ""
+
+
+def _allowed(parts: Parts) -> dict[str, tuple[Callable[[object], bool], str]]:
+    """By setting: what it may be, and the same in words."""
+    schedules, levels = get_args(ScheduleName), get_args(Urgency)
+
+    def number(least: int) -> Callable[[object], bool]:
+        return lambda v: isinstance(v, int) and not isinstance(v, bool) and least <= v <= MOST
+
+    return {
+        "policy": (lambda v: v in parts.policies, "one of " + ", ".join(sorted(parts.policies))),
+        "schedule": (lambda v: v in schedules, "one of " + ", ".join(schedules)),
+        "window": (number(0), f"a number of groups from 0 (all) to {MOST}"),
+        "max_iterations": (number(1), f"a number from 1 to {MOST}"),
+        "urgency": (lambda v: v in levels, "one of " + ", ".join(levels)),
+    }
+
+
+async def window(parts: Parts, tenant: str, session: str, groups: int) -> SessionSettings:
+    """Keep the last groups, the active one among them; 0: all."""
+    return await configure(parts, tenant, session, {"window": groups})
+
+
+async def prune(parts: Parts, tenant: str, session: str) -> SessionSettings:
+    """The next request is planned as if its budget were smaller than what it has. Raises Conflict where the policy
+    changes nothing."""
+    return await _force(parts, tenant, session, {"force": "prune"})
+
+
+async def compress(parts: Parts, tenant: str, session: str) -> SessionSettings:
+    """The next request makes every edit that its policy has to propose, whether it pays or not."""
+    return await _force(parts, tenant, session, {"force": "compress"})
+
+
+async def ask_state(parts: Parts, tenant: str, session: str) -> SessionSettings:
+    """The next request asks its model for a STATE block, whatever its policy does."""
+    known = await settings(parts, tenant, session)
+    return await _put(parts, tenant, session, msgspec.structs.replace(known, ask=True))
+
+
+async def _force(parts: Parts, tenant: str, session: str, made: Mapping[str, str]) -> SessionSettings:
+    record = await place.session(parts, tenant, session)
+    known = read_settings(record.settings)
+    exchange = await place.last_exchange(parts, record, None)
+    policy = parts.policies.get(known.policy or exchange.policy)
+    if policy is not None and policy.mode != "rewrite":
+        raise Conflict(
+            f"the policy {policy.name} changes nothing", hint="Set another policy for the session, or drop groups."
+        )
+    return await _put(parts, tenant, session, msgspec.structs.replace(known, **made))
+
+
+async def _put(parts: Parts, tenant: str, session: str, made: SessionSettings) -> SessionSettings:
+    await parts.store.put([keeping.settings_row(tenant, session, made)])
+    await keeping.reload(parts, tenant, session)
+    return made

@@ -1,0 +1,79 @@
+"""Remove for good: what messages said goes out of the store, and what is known of where they stood stays.
+
+Their calls keep their ids, so that a history with them is still one that upstreams take, and every past prompt can
+still be shown, with a remark in their place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import msgspec
+
+from proxy.chat import slices
+from proxy.chat.dialects.completions import blanked, read_message
+from proxy.exchange.parts import Parts
+from proxy.exchange.record import Forms
+from proxy.exchange.steering.place import PAGE, Here
+from proxy.exchange.weave import read_round, write_round
+from proxy.store.base import Row
+from proxy.store.blanking import BlankFormRow, BlankRoundRow, BlankRow
+
+TEXT = "[removed by the operator]"
+
+
+async def blank(parts: Parts, here: Here, chosen: Sequence[int]) -> None:
+    """Take out of the store what these messages of the history said, in every form. StoreUnavailable passes."""
+    place = (here.record.tenant, here.record.session)
+    messages = here.request.messages
+    rows: list[Row] = [BlankRow(*place, here.keys[n], blanked(messages[n].raw, TEXT)) for n in chosen]
+    keys = {here.keys[n] for n in chosen}
+    for row in await parts.store.rounds(*place, sorted(keys)):
+        if row.key in keys:
+            one = read_round(row.key, row.head, row.body, row.created_at)
+            silent = replace(
+                one,
+                replaces=tuple(blanked(raw, TEXT) for raw in one.replaces),
+                results=tuple(blanked(raw, TEXT) for raw in one.results),
+            )
+            rows.append(BlankRoundRow(*place, row.key, write_round(silent)))
+    positions = {sum(not m.is_system for m in messages[:n]): messages[n].raw for n in chosen}
+    rows += await _forms(parts, here, positions)
+    await parts.store.put(rows)
+    live = parts.threads.session(*place)
+    if live is not None:
+        live.rounds.clear()  # read back as they are now
+
+
+async def _forms(parts: Parts, here: Here, positions: dict[int, bytes]) -> list[Row]:
+    """The rows that blank these positions of the conversation in the other forms that exchanges of the thread have."""
+    place = (here.record.tenant, here.record.session)
+    made: dict[str, Row] = {}
+    before: float | None = None
+    while page := await parts.store.exchanges(*place, PAGE, before):
+        for one in page:
+            forms = msgspec.json.decode(one.forms, type=Forms)
+            for at, form in forms.other:
+                if form and at in positions and one.thread == here.thread.name:
+                    made[form] = BlankFormRow(*place, bytes.fromhex(form), blanked(positions[at], TEXT))
+            if forms.whole and forms.whole not in made and one.thread == here.thread.name:
+                array = await parts.store.form(*place, bytes.fromhex(forms.whole))
+                if array is not None:
+                    made[forms.whole] = BlankFormRow(*place, bytes.fromhex(forms.whole), _array(array, positions))
+        before = page[-1].started_at
+    return list(made.values())
+
+
+def _array(array: bytes, positions: dict[int, bytes]) -> bytes:
+    """An array of messages with these positions blanked, those of system messages not counted."""
+    raws: list[bytes] = []
+    at = 0
+    for start, end in slices.elements(array) or []:
+        raw = array[start:end]
+        if read_message(raw).is_system:
+            raws.append(raw)
+            continue
+        raws.append(blanked(raw, TEXT) if at in positions else raw)
+        at += 1
+    return b"[" + b",".join(raws) + b"]"

@@ -1,0 +1,84 @@
+"""What would go out if the client sent its history now: planned like a request, and neither sent nor stored."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from proxy.chat import key
+from proxy.chat.dialects.completions import read_request, user_message, write_request
+from proxy.chat.message import Request
+from proxy.context.plan import Edit
+from proxy.exchange import background, planning, recollect, weaving
+from proxy.exchange.identify import Place
+from proxy.exchange.parts import Parts
+from proxy.exchange.record import Turn
+from proxy.exchange.steering import keeping
+from proxy.exchange.steering.inforce import InForce
+from proxy.exchange.steering.place import Here
+
+PROMPT = "(the client's next message)"
+RESULT = "(the result that the client will bring)"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Foreseen:
+    """A planned turn. stand_ins: how many messages at the end stand for what the client will send."""
+
+    turn: Turn
+    stand_ins: int
+
+    @property
+    def edits(self) -> dict[bytes, Edit]:
+        """By chain key, what the plan does to the client's messages."""
+        here = set(self.turn.woven.keys)
+        return {k: edit for k, edit in self.turn.plan.edits.items() if k in here}
+
+
+async def foresee(parts: Parts, here: Here, steered: InForce | None = None, *, prompted: bool = False) -> Foreseen:
+    """The next request of a thread. steered: decisions to try, in place of those in force. prompted: the user speaks
+    next, even where results are awaited."""
+    steered = steered if steered is not None else here.steered
+    raws = _next(here.request, prompted=prompted)
+    body = write_request(here.request, [*(m.raw for m in here.request.messages), *raws])
+    request = await asyncio.to_thread(read_request, body)
+    keys = tuple(key.chain(here.record.tenant, request.messages, here.keys))
+    thread = replace(here.thread, memory=replace(here.thread.memory, steered=steered))
+    target = parts.client.route(request.model)
+    model = planning.model_of(parts, request.model)
+    usual = parts.policies.get(here.exchange.policy) or planning.policy_of(parts, {}, target)
+    turn = Turn(
+        id="",
+        tenant=here.record.tenant,
+        place=Place(thread, "continuation", len(here.keys) - 1, here.record.explicit),
+        request=request,
+        keys=keys,
+        policy=keeping.policy_for(parts, usual, steered),
+        model=model,
+        upstream=target.name,
+        strategy=target.strategy,
+        weigh=parts.weigh(model),
+        began=parts.now(),
+    )
+    await asyncio.to_thread(lambda: [turn.weigh(m) for m in request.messages])
+    await background.search(parts, turn)
+    if thread.offer is not None:
+        await weaving.dress(parts, turn, first=False)
+    await recollect.recollect(parts, turn, "")
+    await planning.decide(parts, turn)
+    return Foreseen(turn, len(raws))
+
+
+def _next(request: Request, *, prompted: bool) -> Sequence[bytes]:
+    """What stands for the messages that the client will send next."""
+    last = request.messages[-1]
+    if last.role != "assistant":
+        return [user_message(PROMPT)] if prompted else []
+    if last.calls and not prompted:
+        return [
+            msgspec.json.encode({"role": "tool", "tool_call_id": call.id, "content": RESULT}) for call in last.calls
+        ]
+    return [user_message(PROMPT)]

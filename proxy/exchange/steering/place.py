@@ -1,0 +1,111 @@
+"""Which conversation is meant: a session by its name, one of its threads, and its history as the client has it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from proxy.chat.dialects.completions import read_request, write_request
+from proxy.chat.group import Group, groups
+from proxy.chat.key import public_id
+from proxy.chat.message import Request
+from proxy.errors import NotFound
+from proxy.exchange.parts import Parts
+from proxy.exchange.rebuild import Prompt, prompt
+from proxy.exchange.steering.inforce import InForce, read
+from proxy.exchange.threads import Node, SessionMemory, Thread
+from proxy.store.base import ExchangeRecord, SessionRecord
+
+PAGE = 200
+"""Exchanges that are read at a time to find a thread's last one."""
+LARGE = 256 * 1024
+"""Bytes of a body from which it is read in a worker thread."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Here:
+    """A thread of a session. thread: a copy, with a memory of its own: what is tried on it changes no live one.
+    request: the history as the client would send it now, our last answer included; keys: one a message of it."""
+
+    record: SessionRecord
+    thread: Thread
+    last: Prompt
+    request: Request
+    keys: tuple[bytes, ...]
+    steered: InForce
+    groups: list[Group]
+
+    @property
+    def exchange(self) -> ExchangeRecord:
+        """The thread's last one."""
+        return self.last.exchange
+
+    def index_of(self, message: str) -> int | None:
+        """Where a message stands in the history, by its public id."""
+        return next(
+            (n for n, k in enumerate(self.keys) if public_id(k) == message and not self.request.messages[n].is_system),
+            None,
+        )
+
+
+async def session(parts: Parts, tenant: str, name: str) -> SessionRecord:
+    """A session's record. Raises NotFound; StoreUnavailable passes through, here and below."""
+    found = await parts.store.session(tenant, name)
+    if found is None:
+        raise NotFound(f"there is no session {name!r}", hint="List the sessions that there are.")
+    return found
+
+
+async def find(parts: Parts, tenant: str, name: str, thread: str | None = None) -> Here:
+    """A thread with its history, the one that was last spoken in where none is named. Raises NotFound."""
+    record = await session(parts, tenant, name)
+    exchange = await last_exchange(parts, record, thread)
+    last = await prompt(parts.store, tenant, name, exchange.exchange)
+    if last is None:
+        raise NotFound(f"the last exchange of session {name!r} is gone")
+    request = await _read(last.original)
+    keys = last.keys
+    answered = await parts.store.chain(tenant, name, exchange.answer) if exchange.answer else []
+    if answered and exchange.answer:
+        raws = [*(m.raw for m in request.messages), answered[-1].body]
+        request = await _read(write_request(request, raws))
+        keys = (*keys, exchange.answer)
+    copied = await _copy(parts, record, exchange.thread, keys)
+    steered = copied.memory.steered or InForce()
+    policy = parts.policies.get(exchange.policy)
+    found = groups(request.messages, keys, policy.observation if policy is not None else None)
+    return Here(record, copied, last, request, keys, steered, found)
+
+
+async def last_exchange(parts: Parts, record: SessionRecord, thread: str | None) -> ExchangeRecord:
+    """The newest exchange of a thread, or of the newest thread that is no side call. Raises NotFound."""
+    side = {one.thread for one in record.threads if one.kind == "side"}
+    if thread is not None and thread not in {one.thread for one in record.threads}:
+        raise NotFound(f"session {record.session!r} has no thread {thread!r}")
+    before: float | None = None
+    while page := await parts.store.exchanges(record.tenant, record.session, PAGE, before):
+        for one in page:
+            if one.thread == thread or (thread is None and one.thread not in side):
+                return one
+        before = page[-1].started_at
+    raise NotFound(f"nothing was said in session {record.session!r} yet")
+
+
+async def _read(body: bytes) -> Request:
+    return read_request(body) if len(body) < LARGE else await asyncio.to_thread(read_request, body)
+
+
+async def _copy(parts: Parts, record: SessionRecord, name: str, keys: Sequence[bytes]) -> Thread:
+    """The thread as a request would find it, in a memory of its own."""
+    place = (record.tenant, record.session)
+    known = await parts.store.known(*place, list(dict.fromkeys(keys)))
+    nodes = {k: Node(one.form, one.thread, one.reached, one.strategy, one.seen) for k, one in known.items()}
+    memory = SessionMemory(*place, record.explicit, nodes, stored=True, steered=await read(parts.store, *place))
+    live = parts.threads.session(*place)
+    found = live.threads.get(name) if live is not None else None
+    if found is None:
+        found = await parts.threads.load(memory, name)
+    if found is None:
+        raise NotFound(f"session {record.session!r} has no thread {name!r}")
+    return replace(found, memory=memory)

@@ -1,0 +1,158 @@
+"""What an operator has a session's model told, and reads of what it was told: state, scratchpad, notes, feedback."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+
+from proxy.chat.key import SIZE
+from proxy.errors import Conflict, NotFound, Unprocessable
+from proxy.exchange import reflecting
+from proxy.exchange.identify import new_id
+from proxy.exchange.parts import Parts
+from proxy.exchange.recollect import forget
+from proxy.exchange.steering import keeping, place
+from proxy.exchange.steering.inforce import WIDE, read_settings
+from proxy.exchange.steering.place import Here, find
+from proxy.exchange.steering.shapes import By, ShownNote, ShownScratchpad, ShownState
+from proxy.memory import reflection
+from proxy.memory import scratchpad as pad
+from proxy.memory import state as grammar
+from proxy.store.base import StateRow
+from proxy.store.written import NoteRow, ScratchpadRow
+
+LONGEST = 8000
+"""Characters of a note: it stands in every prompt from then on."""
+NOTES = 50
+"""Notes that may be in force at once."""
+WITHDRAWN = 100
+"""Withdrawn notes that are remembered, so that they leave prompts that nobody has sent since."""
+TRIES = 4
+
+
+async def state(parts: Parts, tenant: str, session: str, *, thread: str | None = None) -> ShownState:
+    """The state that the next prompt is told. Raises NotFound; StoreUnavailable passes through, here and below."""
+    return _shown(await find(parts, tenant, session, thread))
+
+
+def _shown(here: Here) -> ShownState:
+    told = here.steered.put_into(here.thread.state, side=False)
+    by: By = "" if told.state is None else "operator" if told.is_told else "model"
+    return ShownState(here.thread.name, told.state, by, len(told.states))
+
+
+async def set_state(parts: Parts, tenant: str, session: str, text: str, *, thread: str | None = None) -> ShownState:
+    """Put a state in the place of the model's own. Longer ones than `state.max_chars` are refused, not cut."""
+    text, most = text.strip(), parts.settings.state.max_chars
+    if not text or len(text) > most:
+        raise Unprocessable(f"a state has between 1 and {most} characters")
+    here = await find(parts, tenant, session, thread)
+    await put_state(parts, here, text)
+    return _shown(await find(parts, tenant, session, here.thread.name))
+
+
+async def put_state(parts: Parts, here: Here, text: str) -> None:
+    """Store a state that nobody wrote in an answer: under the newest message that is there, and a number."""
+    text = grammar.shorten(text, parts.settings.state.max_chars)
+    number = sum(len(one[0]) > SIZE for one in here.thread.state.states) + 1
+    name = _anchor(here) + number.to_bytes(4, "big") + new_id().encode()[:4]
+    await parts.store.put(
+        [StateRow(here.record.tenant, here.record.session, here.thread.name, name, text, parts.now())]
+    )
+    live = parts.threads.session(here.record.tenant, here.record.session)
+    found = live.threads.get(here.thread.name) if live is not None else None
+    if found is not None:
+        found.state = replace(found.state, states=(*found.state.states, (name, text)))
+
+
+def _anchor(here: Here) -> bytes:
+    """The newest message that is there: what is written now is about everything up to it."""
+    pairs = zip(reversed(here.keys), reversed(here.request.messages), strict=True)
+    dropped = here.steered.dropped
+    return next((k for k, m in pairs if not m.is_system and k not in dropped), here.keys[-1])
+
+
+async def scratchpad(parts: Parts, tenant: str, session: str) -> ShownScratchpad:
+    """The session's scratchpad, empty where there is none yet."""
+    await place.session(parts, tenant, session)
+    row = await parts.store.scratchpad(tenant, session)
+    return ShownScratchpad("", 0, "", None) if row is None else _pad(row)
+
+
+def _pad(row: ScratchpadRow) -> ShownScratchpad:
+    return ShownScratchpad(row.text, row.number, row.author, row.created_at)
+
+
+async def set_scratchpad(parts: Parts, tenant: str, session: str, text: str) -> ShownScratchpad:
+    """Put a text in its place. Raises Unprocessable where it is too long, Conflict where others keep writing."""
+    await place.session(parts, tenant, session)
+    try:
+        made = pad.updated(text, parts.settings.tools.scratchpad_chars)
+    except pad.TooLong as problem:
+        raise Unprocessable(str(problem)) from problem
+    for _ in range(TRIES):
+        known = await parts.store.scratchpad(tenant, session)
+        number = known.number + 1 if known is not None else 1
+        mine = ScratchpadRow(tenant, session, number, made, "operator", parts.now())
+        await parts.store.put([mine])
+        stands = await parts.store.scratchpads(tenant, session, 1, number + 1)
+        if stands and stands[0] == mine:
+            forget(parts.threads, tenant, session)
+            return _pad(mine)
+    raise Conflict("the scratchpad is being changed by others", hint="Read it and try again.")
+
+
+async def add(parts: Parts, tenant: str, session: str, text: str) -> ShownNote:
+    """A note that stands at the tail of the next prompt, and stays there."""
+    await place.session(parts, tenant, session)
+    text = _text(text)
+    if len(await notes(parts, tenant, session)) >= NOTES:
+        raise Conflict(f"there are {NOTES} notes already", hint="Withdraw one.")
+    row = NoteRow(tenant, session, WIDE, new_id()[:8], "note", text, parts.now())
+    await parts.store.put([row])
+    await keeping.reload(parts, tenant, session)
+    return ShownNote(row.note, row.kind, row.text, row.created_at)
+
+
+async def notes(parts: Parts, tenant: str, session: str) -> list[ShownNote]:
+    """The notes in force, oldest first."""
+    await place.session(parts, tenant, session)
+    found = await parts.store.notes(tenant, session, WIDE)
+    return [ShownNote(one.note, one.kind, one.text, one.created_at) for one in found if one.kind == "note"]
+
+
+async def withdraw(parts: Parts, tenant: str, session: str, note: str) -> None:
+    """A note leaves the prompts again. Raises NotFound."""
+    record = await place.session(parts, tenant, session)
+    known = next((one for one in await parts.store.notes(tenant, session, WIDE) if one.note == note), None)
+    if known is None:
+        raise NotFound(f"session {session!r} has no note {note!r}")
+    told = read_settings(record.settings)
+    left = msgspec.structs.replace(told, withdrawn=[*told.withdrawn, note][-WITHDRAWN:])
+    blank = msgspec.structs.replace(known, text="")
+    await parts.store.put([blank, keeping.settings_row(tenant, session, left)])
+    await keeping.reload(parts, tenant, session)
+
+
+async def feedback(parts: Parts, tenant: str, session: str, text: str, *, thread: str | None = None) -> ShownNote:
+    """What the user thinks of the iterations so far: it stands in the next iteration's record (FEATURES.md C1)."""
+    record = await place.session(parts, tenant, session)
+    exchange = await place.last_exchange(parts, record, thread)
+    row = await reflecting.feedback(parts, (tenant, session, exchange.thread), _text(text, reflection.RAW))
+    return ShownNote(row.note, row.kind, row.text, row.created_at)
+
+
+async def feedbacks(parts: Parts, tenant: str, session: str, *, thread: str | None = None) -> list[ShownNote]:
+    """A thread's feedback, oldest first."""
+    record = await place.session(parts, tenant, session)
+    exchange = await place.last_exchange(parts, record, thread)
+    found = await parts.store.notes(tenant, session, exchange.thread)
+    return [ShownNote(one.note, one.kind, one.text, one.created_at) for one in found if one.kind == "feedback"]
+
+
+def _text(text: str, most: int = LONGEST) -> str:
+    text = text.strip()
+    if not text or len(text) > most:
+        raise Unprocessable(f"a text has between 1 and {most} characters")
+    return text
