@@ -32,6 +32,8 @@ HEAP = 256 << 20
 OUTPUT = 64 << 10
 """Bytes of a result."""
 ROWS = 2000
+LEAST = 200
+"""Characters that a cell may have however full the result is."""
 INDEXED = 16 << 20
 """Characters that are indexed for search, the newest first."""
 
@@ -171,9 +173,12 @@ def _cell(value: Any, left: int) -> Any:
         value = value.decode("utf-8", "replace")
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    if isinstance(value, str) and len(value) > max(left // 2, 200) and len(json.dumps(value)) > left:
-        return {"cut": value[: max(left // 6, 200)], "chars": len(value)}
-    return value
+    if not isinstance(value, str) or len(json.dumps(value)) <= max(left, LEAST):
+        return value
+    part = value[: max(left, LEAST)]
+    while len(part) > LEAST and len(json.dumps(part)) > left:
+        part = part[: len(part) * 9 // 10]
+    return {"cut": part, "chars": len(value)}
 
 
 def main() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from proxy.errors import ToolRefused
@@ -29,6 +31,11 @@ def write(tenant: str, memo: Memo) -> MemoRow:
     return MemoRow(
         *(tenant, SHARD, memo.id, memo.project, memo.content, tags, memo.session, memo.created_at, memo.updated_at)
     )
+
+
+def listed(tags: Sequence[str] | str) -> list[str]:
+    """Tags as a list: models also write them as one text, with commas between."""
+    return tags.split(",") if isinstance(tags, str) else list(tags)
 
 
 async def load(desk: Desk) -> list[Memo]:

@@ -5,6 +5,7 @@ Beside what the client sent and got stand the rounds that it never saw: calls of
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -83,12 +84,13 @@ async def find(desk: Desk, name: str) -> tuple[str, str] | None:
     place = (desk.tenant, desk.session)
     stored = await desk.store.message(*place, name)
     if stored is not None:
-        return stored.role, spoken(stored.body)
-    for row in await desk.store.rounds(*place):
-        for public, message in hidden(row):
-            if public == name:
-                return message.role, said(message)
-    return None
+        return stored.role, await asyncio.to_thread(spoken, stored.body)
+    return await asyncio.to_thread(_named, await desk.store.rounds(*place), name)
+
+
+def _named(rounds: Sequence[RoundRow], name: str) -> tuple[str, str] | None:
+    found = (message for row in rounds for public, message in hidden(row) if public == name)
+    return next(((message.role, said(message)) for message in found), None)
 
 
 async def newest(desk: Desk, most: int = BYTES) -> tuple[list[MessageRecord], bool]:

@@ -23,7 +23,7 @@ TAGS = 30
 class Takes(msgspec.Struct, frozen=True):
     """query: words to look for, beside the tags."""
 
-    tags: list[str] = []
+    tags: list[str] | str = []
     query: str = ""
 
 
@@ -32,7 +32,7 @@ async def answer(takes: Takes, desk: Desk) -> str:
     are."""
     known = await notebook.load(desk)
     room = desk.settings.tools.result_chars
-    found = await asyncio.to_thread(chosen, known, takes.tags, takes.query)
+    found = await asyncio.to_thread(chosen, known, notebook.listed(takes.tags), takes.query)
     shown = memos.within(found[:MOST], room - 100)
     if not shown:
         often = Counter(tag for memo in known for tag in memo.tags).most_common(TAGS)

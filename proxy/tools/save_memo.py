@@ -21,7 +21,7 @@ class Takes(msgspec.Struct, frozen=True):
     """tags: a few words to find it by."""
 
     content: str
-    tags: list[str] = []
+    tags: list[str] | str = []
 
 
 async def answer(takes: Takes, desk: Desk) -> str:
@@ -29,7 +29,9 @@ async def answer(takes: Takes, desk: Desk) -> str:
     known = await notebook.load(desk)
     now = desk.now()
     content, project = memos.tidy(takes.content), memos.tidy_project(desk.project)
-    new = Memo(_name(content, desk), content, memos.tidy_tags(takes.tags), desk.session, now, now, project)
+    new = Memo(
+        _name(content, desk), content, memos.tidy_tags(notebook.listed(takes.tags)), desk.session, now, now, project
+    )
     # Comparing with a long prompt and with a thousand memos takes longer than the event loop may be away.
     reason, old = await asyncio.to_thread(_compared, known, new, [message.text for message in desk.prompt])
     if reason is not None:
@@ -52,7 +54,8 @@ def _compared(known: Sequence[Memo], new: Memo, prompt: Sequence[str]) -> tuple[
 
 def _name(content: str, desk: Desk) -> str:
     """A memo's id: the same on every replica for the same call."""
-    named = "\x00".join((desk.tenant, desk.session, content, repr(desk.now()))).encode("utf-8", "replace")
+    parts = (desk.tenant, desk.project, desk.session, content, repr(desk.now()))
+    named = "\x00".join(parts).encode("utf-8", "replace")
     return base64.b32encode(hashlib.blake2b(named, digest_size=7).digest())[:10].decode().lower()
 
 

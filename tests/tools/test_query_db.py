@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from proxy.errors import ToolRefused
+from proxy.tools.query_db import ROOM, shown
+from proxy.tools.sandbox import Answer
+from tests.tools.rig import (
+    CANARY,
+    ask,
+    calls,
+    desk_on,
+    error,
+    gone,
+    in_memory,
+    put,
+    result,
+    rows_of,
+    said,
+    shared_file,
+    user,
+)
+
+LONG = "".join(f"{n}: what stands in line {n}\n" for n in range(3000))
+TALK = [
+    user("read it"),
+    calls("read", '{"path": "a.py"}'),
+    result(LONG),
+    said("The parser lives in a.py."),
+    user("thanks"),
+]
+
+
+async def test_a_model_finds_what_was_said_by_words_and_reads_it_whole() -> None:
+    async with in_memory() as store:
+        names = await put(store, TALK)
+        desk = desk_on(store)
+        found = await ask(
+            desk, "query_db", sql="SELECT id FROM messages_fts WHERE messages_fts MATCH 'parsers OR lives'"
+        )
+        assert found.endswith("\n" + names[3])
+        rows = await ask(desk, "query_db", sql="SELECT seq, role FROM messages ORDER BY seq DESC LIMIT 2")
+        assert rows == '[2 rows; columns: seq, role]\n[5, "user"]\n[4, "assistant"]'
+        assert await ask(desk, "query_db", sql="SELECT 1 WHERE 0") == "[no rows]"
+
+
+async def test_a_long_text_is_read_in_pieces_as_the_result_itself_says() -> None:
+    async with in_memory() as store:
+        names = await put(store, TALK)
+        desk = desk_on(store)
+        text, at = "", 1
+        while at <= len(LONG):
+            sql = f"SELECT substr(content, {at}, 7700) FROM messages WHERE id = '{names[2]}'"
+            head, piece = (await ask(desk, "query_db", sql=sql)).split("\n", 1)
+            assert head == f"[1 row, {len(piece)} characters]"
+            text, at = text + piece, at + len(piece)
+        assert text == LONG
+        # This is what `rolling` writes behind a shortened result.
+        whole = await ask(desk, "query_db", sql=f"SELECT content FROM messages WHERE id='{names[2]}'")
+        head, piece = whole.split("\n", 1)
+        assert head == (
+            f"[1 row, the first 7700 of {len(LONG)} characters; for more select substr(content, 7701, 7700)]"
+        )
+        assert LONG.startswith(piece)
+        assert len(whole) <= desk.settings.tools.result_chars
+
+
+async def test_the_operators_limit_on_results_is_kept() -> None:
+    async with in_memory() as store:
+        await put(store, TALK * 20)
+        for limit in (500, 2000, 64_000):
+            desk = desk_on(store, tools={"result_chars": limit})
+            for sql in (
+                "SELECT * FROM messages",
+                "SELECT content FROM messages WHERE seq = 3",
+                "SELECT id FROM messages",
+            ):
+                assert len(await ask(desk, "query_db", sql=sql)) <= limit
+
+
+async def test_what_is_dropped_is_there_and_marked() -> None:
+    async with in_memory() as store:
+        await put(store, TALK)
+        await store.put([gone(rows_of(TALK)[0])])
+        sql = "SELECT content FROM messages WHERE status = 'dropped'"
+        assert (await ask(desk_on(store), "query_db", sql=sql)).endswith("\nread it")
+
+
+async def test_others_of_the_same_file_are_not_there(tmp_path: Path) -> None:
+    async with shared_file(tmp_path) as store:
+        await put(store, TALK)
+        for desk, many in ((desk_on(store), 5), (desk_on(store, session="s9"), 0), (desk_on(store, tenant="t9"), 0)):
+            assert (
+                await ask(desk, "query_db", sql="SELECT count(*) FROM messages")
+                == f"[1 row; columns: count(*)]\n[{many}]"
+            )
+            found = await ask(
+                desk, "query_db", sql=f"SELECT * FROM messages_fts WHERE messages_fts MATCH '\"{CANARY}\"'"
+            )
+            assert found == "[no rows]"
+
+
+async def test_what_sqlite_refuses_is_told_in_its_words() -> None:
+    async with in_memory() as store:
+        desk = desk_on(store)
+        assert "no such column: contents" in error(await ask(desk, "query_db", sql="SELECT contents FROM messages"))
+        assert "syntax error" in error(await ask(desk, "query_db", sql="SELECT FROM WHERE"))
+        assert "begins with SELECT" in error(await ask(desk, "query_db", sql="DELETE FROM messages"))
+
+
+def test_rows_that_do_not_fit_are_cut_first_and_left_out_then() -> None:
+    rows = [[n, "x" * 5000] for n in range(3)]
+    text = shown(Answer(["seq", "content"], rows), 8000)
+    head, *lines = text.split("\n")
+    assert head.startswith("[3 rows; long values end with [+N]")
+    assert [json.loads(line) for line in lines] == [[n, "x" * 2000 + "[+3000]"] for n in range(3)]
+    head, *lines = shown(Answer(["seq", "content"], [[n, "x" * 5000] for n in range(100)]), 8000).split("\n")
+    assert 20 < len(lines) < 40
+    assert head.startswith(f"[rows 1 to {len(lines)}; more with OFFSET {len(lines)};")
+    assert len(text) <= 8000
+
+
+def test_a_row_that_fits_nowhere_is_refused() -> None:
+    with pytest.raises(ToolRefused, match="select fewer columns"):
+        shown(Answer([str(n) for n in range(50)], [["x" * 500] * 50]), ROOM + 1000)
+
+
+def test_a_value_of_which_only_the_beginning_came_says_how_long_it_is() -> None:
+    cell = {"cut": "x" * 10_000, "chars": 70_000}
+    assert shown(Answer(["content"], [[cell]]), 8000).startswith("[1 row, the first 7700 of 70000 characters;")
+    line = shown(Answer(["id", "content"], [["a", cell]]), 64_000).split("\n")[1]
+    assert json.loads(line) == ["a", "x" * 10_000 + "[+60000]"]
+
+
+def test_of_a_very_long_conversation_it_is_said_how_much_is_searched() -> None:
+    note = "only the newest 7 messages are searched; "
+    assert shown(Answer(), 8000, note) == f"[{note}no rows]"
+    assert shown(Answer(["a"], [[1]]), 8000, note) == f"[{note}1 row; columns: a]\n[1]"

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from proxy.memory import memos
+from proxy.memory.memos import Memo
+from proxy.store.base import Store
+from proxy.tools import notebook
+from proxy.tools.retrieve_memos import MOST
+from tests.tools.rig import CANARY, ask, desk_on, error, in_memory
+
+MEMOS = [
+    Memo("a", "The billing service retries webhooks three times", ("billing", "webhooks"), "s2", 1.0, 1.0),
+    Memo("b", "The search service keeps its index on local disk", ("search",), "s3", 2.0, 2.0),
+    Memo("c", "Invoices are rounded per line", ("billing",), "s3", 3.0, 3.0),
+]
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[Store]:
+    async with in_memory() as made:
+        await made.put([notebook.write("t1", memo) for memo in MEMOS])
+        await made.put(
+            [notebook.write("t2", Memo("a", f"billing {CANARY} is theirs alone", ("billing",), "s1", 9.0, 9.0))]
+        )
+        yield made
+
+
+def found(text: str) -> list[object]:
+    return [one["id"] for one in memos.parse(text)]
+
+
+async def test_memos_are_found_by_tag_by_words_or_newest_first(store: Store) -> None:
+    desk = desk_on(store)
+    assert found(await ask(desk, "retrieve_memos", tags=["billing"])) == ["c", "a"]
+    assert found(await ask(desk, "retrieve_memos", tags=["Billing", "webhooks"])) == ["a", "c"]
+    assert found(await ask(desk, "retrieve_memos", tags="search")) == ["b"]
+    assert found(await ask(desk, "retrieve_memos", query="where is the index, on which disk?")) == ["b"]
+    assert found(await ask(desk, "retrieve_memos")) == ["c", "b", "a"]
+
+
+async def test_where_none_fits_the_tags_are_named(store: Store) -> None:
+    text = await ask(desk_on(store), "retrieve_memos", tags=["deploy"])
+    assert text == "[none of 3 memos fits. Tags: billing, webhooks, search.]"
+    assert await ask(desk_on(store, project="x"), "retrieve_memos") == "[none of 0 memos fits.]"
+
+
+async def test_other_tenants_memos_are_not_there(store: Store) -> None:
+    for arguments in ({}, {"tags": ["billing"]}, {"query": f"{CANARY} alone"}):
+        assert CANARY not in await ask(desk_on(store), "retrieve_memos", **arguments)
+
+
+async def test_a_guessed_session_gets_none(store: Store) -> None:
+    assert "not open" in error(await ask(desk_on(store, explicit=False), "retrieve_memos"))
+
+
+async def test_many_are_cut_to_a_few_whole_ones(store: Store) -> None:
+    more = [Memo(f"z{n}", f"zeta number {n} " + "x" * 400, ("zeta",), "s", 1.0, 10.0 + n) for n in range(50)]
+    await store.put([notebook.write("t1", memo) for memo in more])
+    shown: list[object] = []
+    for limit in (2000, 64_000):
+        text = await ask(desk_on(store, tools={"result_chars": limit}), "retrieve_memos", tags=["zeta"])
+        assert len(text) <= limit
+        block, more_fit = text.rsplit("\n", 1)
+        shown = found(block)
+        assert shown == [f"z{n}" for n in range(49, 49 - len(shown), -1)]
+        assert more_fit == f"[{50 - len(shown)} more fit: name more tags]"
+    assert len(shown) == MOST

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from proxy.errors import ToolRefused
+from proxy.tools.sandbox import SQL, Sandbox
+from tests.tools.attacks import ALLOWED, BOMBS, changed, lag
+
+
+def row(n: int, content: str) -> bytes:
+    return json.dumps(
+        [n, f"id{n}", "g1", "user", content, None, "completed", "openai", 3, "2026-01-01 00:00:00"]
+    ).encode()
+
+
+ROWS = [row(n, f"message {n}") for n in range(1, 101)]
+
+
+def children() -> list[psutil.Process]:
+    """Those that live."""
+    found = []
+    for one in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # which a zombie is too
+            found += [one] if "child.py" in " ".join(one.cmdline()) else []
+    return found
+
+
+async def test_a_query_is_answered_by_a_child_that_is_gone_afterwards() -> None:
+    found = await Sandbox().query(ROWS, "SELECT count(*), max(content) FROM messages", search=False)
+    assert (found.rows, found.error) == ([[100, "message 99"]], None)
+    assert not children()
+
+
+async def test_there_is_an_index_of_words_only_where_it_is_asked_for() -> None:
+    sql = "SELECT id FROM messages_fts WHERE messages_fts MATCH 'message AND 7'"
+    assert (await Sandbox().query(ROWS, sql, search=True)).rows == [["id7"]]
+    assert "no such table" in str((await Sandbox().query(ROWS, sql, search=False)).error)
+
+
+async def test_a_statement_that_takes_too_long_is_ended_and_the_model_told() -> None:
+    began = time.monotonic()
+    found = await Sandbox().query(ROWS, BOMBS["recursion"], search=False)
+    assert time.monotonic() - began < ALLOWED
+    assert "ended" in str(found.error)
+    assert not children()
+
+
+async def test_a_child_that_never_answers_is_ended_by_the_clock_here(tmp_path: Path) -> None:
+    idle = changed(tmp_path, ("        _say(answer(database, json.loads(line)))", "        time.sleep(60)"))
+    began = time.monotonic()
+    found = await Sandbox(idle, wall=0.3).query(ROWS, "SELECT 1", search=False)
+    assert 0.3 <= time.monotonic() - began < 4 * 0.3 + 5
+    assert found.error is not None
+    assert not children()
+
+
+async def test_a_child_that_reads_nothing_holds_nobody_up(tmp_path: Path) -> None:
+    deaf = changed(
+        tmp_path, ("    given = json.loads(next(lines))\n", "    time.sleep(60)\n    given = json.loads(next(lines))\n")
+    )
+    large = [row(n, "x" * 10_000) for n in range(100)]
+    began = time.monotonic()
+    found = await Sandbox(deaf, wall=0.3).query(large, "SELECT 1", search=False)
+    assert time.monotonic() - began < ALLOWED
+    assert found.error is not None
+
+
+@pytest.mark.parametrize(
+    "instead",
+    [
+        "        sys.exit(3)",
+        "        print('no JSON', flush=True)",
+        "        print('x' * 3_000_000, flush=True)",
+        "        _say([])",
+    ],
+)
+async def test_a_child_that_answers_with_rubbish_is_an_error_for_the_model(tmp_path: Path, instead: str) -> None:
+    broken = changed(tmp_path, ("        _say(answer(database, json.loads(line)))", instead))
+    found = await Sandbox(broken).query(ROWS, "SELECT 1", search=False)
+    assert "ended" in str(found.error)
+
+
+async def test_who_leaves_takes_the_child_along() -> None:
+    sandbox = Sandbox(wall=60.0)
+    asking = asyncio.ensure_future(sandbox.query(ROWS, BOMBS["recursion"], search=False))
+    while not children():
+        await asyncio.sleep(0.005)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    for _ in range(200):
+        if not children():
+            break
+        await asyncio.sleep(0.01)
+    assert not children()
+    assert (await sandbox.query(ROWS, "SELECT 1", search=False)).rows == [[1]]
+
+
+async def test_only_so_many_run_at_once() -> None:
+    sandbox = Sandbox(children=2)
+    most = 0
+
+    async def watch() -> None:
+        nonlocal most
+        while True:
+            most = max(most, len(children()))
+            await asyncio.sleep(0.002)
+
+    watching = asyncio.ensure_future(watch())
+    found = await asyncio.gather(
+        *(sandbox.query(ROWS, "SELECT count(*) FROM messages", search=False) for _ in range(8))
+    )
+    watching.cancel()
+    assert [one.rows for one in found] == [[[100]]] * 8
+    assert 1 <= most <= 2
+
+
+async def test_a_statement_that_is_too_long_starts_nothing() -> None:
+    with pytest.raises(ToolRefused, match="longer than"):
+        await Sandbox().query(ROWS, "SELECT '" + "é" * SQL + "'", search=False)
+
+
+async def test_ten_megabytes_of_rows_leave_the_event_loop_free() -> None:
+    large = [row(n, "lorem ipsum " * 420) for n in range(2000)]
+    worst = []
+    for _ in range(3):  # the machine's own pauses are no concern of ours
+        async with lag() as away:
+            found = await Sandbox().query(large, "SELECT count(*), sum(length(content)) FROM messages", search=False)
+            worst.append(away())
+        assert found.rows == [[2000, 2000 * 12 * 420]]
+        if worst[-1] < 4 * 0.02:
+            return
+    pytest.fail(f"the event loop was away for {worst} seconds")
