@@ -1,4 +1,4 @@
-"""FEATURES D2, D3, D4, D7 through the running proxy: what reaches the upstream, and what stays in the store."""
+"""FEATURES D1, D2, D3, D4, D7 through the running proxy: what reaches the upstream, and what stays in the store."""
 
 from __future__ import annotations
 
@@ -56,6 +56,22 @@ async def left_out(proxy: Running) -> list[Any]:
     """What the store lists as out of the thread's prompt."""
     ((tenant, session, thread),) = await proxy.rows("SELECT tenant, session, thread FROM threads")
     return await proxy.app.store.left_out(tenant, session, thread)
+
+
+@STREAMS
+async def test_d1_of_the_sources_worked_example_the_best_four_reach_the_upstream(tmp_path: Path, stream: bool) -> None:
+    """70, 20, 18, 36, 34 and 60 points, and room for four: system, the second prompt and its answer, the last one."""
+    model = Scripted()
+    talk = [said(role, "so") for role in ("system", "user", "assistant", "user", "assistant", "user")]
+    for n, message in enumerate(talk):
+        message["content"] += f"{n}"
+    async with serving(tmp_path, model, "importance", "always", window=100) as proxy:
+        await ask(proxy, talk[:1] + talk[-1:], stream=stream)
+        ((size,),) = await proxy.rows("SELECT tokens_before / 2 FROM exchanges")
+    for room, kept in ((4, [0, 3, 4, 5]), (3, [0, 3, 5]), (5, [0, 1, 3, 4, 5])):
+        async with serving(tmp_path, model, "importance", "always", window=int(size * (room + 0.5) / 0.8)) as proxy:
+            await ask(proxy, talk, stream=stream)
+        assert model.last["messages"] == [talk[n] for n in kept]
 
 
 @SCHEDULES

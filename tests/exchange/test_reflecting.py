@@ -12,13 +12,15 @@ import msgspec
 import pytest
 
 from proxy.context.voices.reflect import HEADING
+from proxy.errors import ConfigError
 from proxy.exchange import reflecting
 from proxy.exchange.record import Turn
 from proxy.memory.reflection import Iteration, reflected
+from proxy.web.app import create_app
 from tests.conversations import Json
 from tests.exchange.asking import settings
 from tests.faulty import faulty
-from tests.running import Agent, Heard, Running, running
+from tests.running import Agent, Heard, Running, running, settings_for
 from tests.scripted import Scripted, calls, reply
 
 INLINE = b"x-context-reflect: inline"
@@ -320,3 +322,25 @@ async def test_c1_feedback_of_the_user_goes_into_the_record_of_the_iteration_tha
         assert second.user_feedback.splitlines()[-2:] == ["better", "go on like this"]
         with pytest.raises(ValueError, match="without a text"):
             await reflecting.feedback(parts, place, "  ")
+
+
+async def test_c3_a_model_may_have_settings_of_its_own(tmp_path: Path) -> None:
+    """`[models."NAME".reflective]` changes what the stage and the voice do for that model alone."""
+    models = tmp_path / "models"
+    models.write_text("[models.m.reflective]\nrecent = 1\ntokens = 60\n")
+    answers = [searching(n) for n in range(5)]
+    for name, whole in (("m", 1), ("other", 5)):
+        async with proxied(*answers, "Well.", models_file=str(models)) as (proxy, model):
+            await work(Agent(proxy, (b"x-context-session: a",), more={"model": name}), 5)
+        texts = [t or "" for t in model.texts()]
+        assert sum(t.startswith("result ") for t in texts) == whole
+        assert (HEADING in texts[-1]) is (whole == 1)
+        if whole == 1:
+            assert 1 <= texts[-1].count("- searched") <= 2, "as many lines as 60 tokens have room for"
+
+
+async def test_c3_a_models_table_with_a_setting_that_nothing_has_stops_the_start(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    models.write_text("[models.m.reflective]\nrecents = 1\n")
+    with pytest.raises(ConfigError, match=r"reflective\.recents"):
+        create_app(settings_for(1, policy="reflective", models_file=str(models)))

@@ -1,0 +1,58 @@
+"""Every behaviour of the source designs that a policy has is shown by a test that bears the name of its row.
+
+`test_b3_...` shows row B3 of the feature list, `test_b5_b6_...` two of them. Each row is shown through the running
+proxy too: by a test in a file that starts one (tests/running.py).
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+POLICIES = {"b": 8, "c": 5, "d": 4, "e": 9}
+"""Rows by design: progressive, reflective, importance, hierarchical. D5 to D9 are the operator's: see OPERATOR."""
+OPERATOR = {"d5", "d6", "d7", "d8", "d9", "e8"}
+"""Shown where operators are served: stats, events, the archive, the widget, functions over a posted history, and the
+commands of hierarchical memory."""
+ROWS = sorted({f"{design}{n}" for design, last in POLICIES.items() for n in range(1, last + 1)} - OPERATOR)
+
+_NAME = re.compile(r"test_((?:[a-g]\d{1,2}_)+)")
+
+
+def named(tests: Path) -> tuple[Counter[str], Counter[str]]:
+    """(how many tests show each row, how many of them in a file that starts the proxy)."""
+    shown, running = Counter[str](), Counter[str]()
+    for path in sorted(tests.rglob("test_*.py")):
+        tree = ast.parse(path.read_text())
+        starts = any(isinstance(n, ast.ImportFrom) and n.module == "tests.running" for n in ast.walk(tree))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (found := _NAME.match(node.name)):
+                rows = found[1].rstrip("_").split("_")
+                shown.update(rows)
+                running.update(rows if starts else ())
+    return shown, running
+
+
+@pytest.fixture(scope="module")
+def found() -> tuple[Counter[str], Counter[str]]:
+    return named(Path(__file__).parent)
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_the_row_has_its_tests(found: tuple[Counter[str], Counter[str]], row: str) -> None:
+    shown, running = found
+    assert shown[row] > 0
+    assert running[row] > 0, "in a unit alone"
+
+
+def test_a_row_without_a_test_is_found(tmp_path: Path) -> None:
+    (tmp_path / "test_one.py").write_text("def test_b1_it_is(): ...\ndef test_c2(): ...\n")
+    text = "from tests.running import Agent\nasync def test_b2_b3_they_are(): ...\n"
+    (tmp_path / "test_two.py").write_text(text)
+    shown, running = named(tmp_path)
+    assert sorted(shown) == ["b1", "b2", "b3"]
+    assert sorted(running) == ["b2", "b3"]
