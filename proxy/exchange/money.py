@@ -40,13 +40,19 @@ def bill(turn: Turn, usage: Usage | None) -> Bill | None:
     if model.input is None or usage is None:
         return None
     after = plan.before if turn.observed or plan.messages is None else plan.after
-    cached = min(usage.prompt, usage.cached if usage.cached is not None else plan.predicted)
+    # What the client is told has the completions of all rounds, and the prompt of the last.
+    rounds = (*turn.spent, usage)
     answer = usage.completion * (model.output or 0.0) / MILLION
-    paid = model.cost(usage.prompt, cached) * model.input / MILLION + answer
+    costs = [model.cost(one.prompt, _cached(one, plan.predicted)) * model.input / MILLION for one in rounds]
+    paid = sum(costs) + answer
     if after == plan.before:
-        return Bill(paid, paid)
+        return Bill(paid, costs[0] + answer)
     # The provider counts otherwise than we do; what was left out is taken to differ by the same factor.
-    factor = usage.prompt / max(after, 1)
+    factor = rounds[0].prompt / max(after, 1)
     kept = turn.resent // model.block * model.block if turn.resent >= model.min else 0
     without = factor * model.cost(plan.before, min(kept, plan.before)) * model.input / MILLION + answer
     return Bill(paid, without)
+
+
+def _cached(usage: Usage, predicted: int) -> int:
+    return min(usage.prompt, usage.cached if usage.cached is not None else predicted)

@@ -18,20 +18,22 @@ from proxy.context.plan import Edit, Insert
 from proxy.context.render import render
 from proxy.errors import StoreUnavailable
 from proxy.exchange.record import Forms, Sent
-from proxy.exchange.weave import Round, Woven, read_round, weave
+from proxy.exchange.weave import Round, Woven, appended, read_round, weave
 from proxy.store.base import ExchangeRecord, MessageRecord, Store
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """A past request. original: the body that the client sent. sent: the body that went upstream. edits: those in
-    force, by chain key. keys: one a message of the original."""
+    force, by chain key. keys: one a message of the original. later: the bodies of the rounds that followed, where the
+    answer went into tools of ours."""
 
     exchange: ExchangeRecord
     original: bytes
     sent: bytes
     edits: Mapping[bytes, Edit]
     keys: tuple[bytes, ...]
+    later: tuple[bytes, ...] = ()
 
 
 async def prompt(store: Store, tenant: str, session: str, exchange: str) -> Prompt | None:
@@ -48,8 +50,25 @@ async def prompt(store: Store, tenant: str, session: str, exchange: str) -> Prom
     edits = await _edits(store, row, woven.keys)
     if sent.original or row.fallback == "upstream_reject":
         body = original if row.fallback == "upstream_reject" else write_request(woven.request, ask_usage=sent.usage)
-        return Prompt(row, original, body, edits, keys)
-    return Prompt(row, original, await _sent(store, row, woven.request, woven.keys, edits, sent), edits, keys)
+        return Prompt(row, original, body, edits, keys, await _later(store, row, request, body))
+    body = await _sent(store, row, woven.request, woven.keys, edits, sent)
+    return Prompt(row, original, body, edits, keys, await _later(store, row, request, body))
+
+
+async def _later(store: Store, row: ExchangeRecord, request: Request, body: bytes) -> tuple[bytes, ...]:
+    """What was sent in the rounds after the first."""
+    found = await store.rounds(row.tenant, row.session, [row.answer]) if row.answer else []
+    bodies = []
+    for stored in found:
+        if stored.exchange != row.exchange:
+            continue
+        one = read_round(stored.key, stored.head, stored.body, stored.created_at)
+        for more in one.asked():
+            body = appended(body, more)
+            bodies.append(body)
+        if one.bare and bodies and request.tools is not None:
+            bodies[-1] = slices.with_member(body, "tools", request.tools)
+    return tuple(bodies)
 
 
 async def _woven(store: Store, row: ExchangeRecord, request: Request, keys: Sequence[bytes], sent: Sent) -> Woven:

@@ -223,9 +223,10 @@ class Rounds:
             return
         if ours and not calls:
             return  # they were cut off: a call without its result is refused by every strict upstream
+        bare = self._bare
         results = await self._results(calls) if calls else ()
         ids = tuple(call.id for call in theirs) if calls else ()
-        self._turn.hidden = Round(b"", b"", (*self._behind, message), tuple(results), ids)
+        self._turn.hidden = Round(b"", b"", (*self._behind, message), tuple(results), ids, bare=bare)
 
     def _spend(self, usage: Usage | None) -> None:
         if usage is not None:

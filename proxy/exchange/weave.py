@@ -25,6 +25,7 @@ class Round:
     key: the answer's chain key, as the client has it. head: that of the end of the request that it answers. replaces:
     the messages that stand in its place, as upstream saw them; the last is the answer itself. results: of our own
     calls in it, where it also called the client's tools. calls: the ids of those. at: when it was stored, in seconds.
+    bare: our tools were taken out of the last request.
     """
 
     key: bytes
@@ -33,6 +34,17 @@ class Round:
     results: tuple[bytes, ...] = ()
     calls: tuple[str, ...] = ()
     at: float = 0.0
+    bare: bool = False
+
+    def asked(self) -> list[tuple[bytes, ...]]:
+        """What each later request had beyond the one before it: an answer, and the results of its calls."""
+        found: list[tuple[bytes, ...]] = []
+        for raw in self.replaces[:-1]:
+            if read_message(raw).role == "assistant":
+                found.append((raw,))
+            else:
+                found[-1] += (raw,)
+        return found
 
 
 class _Body(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -41,6 +53,7 @@ class _Body(msgspec.Struct, frozen=True, omit_defaults=True):
     replaces: list[str]
     results: list[str] = []
     calls: list[str] = []
+    bare: bool = False
 
 
 _BODY = msgspec.json.Decoder(_Body)
@@ -49,14 +62,14 @@ _BODY = msgspec.json.Decoder(_Body)
 def write_round(found: Round) -> bytes:
     """The part of a round that is stored as JSON."""
     replaces, results = ([raw.decode() for raw in raws] for raws in (found.replaces, found.results))
-    return msgspec.json.encode(_Body(replaces, results, list(found.calls)))
+    return msgspec.json.encode(_Body(replaces, results, list(found.calls), found.bare))
 
 
 def read_round(chain_key: bytes, head: bytes, body: bytes, at: float) -> Round:
     """A stored round. ValueError where it cannot be read."""
     found = _BODY.decode(body)
     replaces, results = (tuple(raw.encode() for raw in raws) for raws in (found.replaces, found.results))
-    return Round(chain_key, head, replaces, results, tuple(found.calls), at)
+    return Round(chain_key, head, replaces, results, tuple(found.calls), at, found.bare)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

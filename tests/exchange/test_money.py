@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.exchange.hiding import TOOLS, offering, ours, says
 from tests.faulty import faulty
 from tests.running import Running, running
 from tests.scripted import Scripted
@@ -81,3 +82,14 @@ async def test_a_shortened_prompt_is_compared_with_the_client_s_own_and_its_cach
     all_written = (before_tokens * factor * 2.5 + 100 * 10) / 1e6
     assert all_written - (known + 10) * factor * 2.3 / 1e6 < without < all_written - known * factor * 2.3 / 1e6
     assert without > paid
+
+
+async def test_rounds_of_ours_are_paid_for_and_would_not_have_been(prices: str) -> None:
+    model = Scripted(says(None, ours(1)), says(None, ours(2)), "Done.")
+    model.usage = usage(1000, 400)
+    async with faulty(model) as upstream, offering(upstream.port, models_file=prices) as there:
+        await there.post({"model": "priced", "messages": HISTORY, "tools": TOOLS})
+        paid, without = said(there)
+    prompt, answers = 600 * 2.5 + 400 * 0.2, 300 * 10
+    assert paid == pytest.approx((3 * prompt + answers) / 1e6)
+    assert without == pytest.approx((prompt + answers) / 1e6)

@@ -42,13 +42,14 @@ def offered(model: Scripted, at: int = -1) -> list[str]:
 
 
 async def assert_rebuilt(proxy: Running, model: Scripted, firsts: list[int]) -> None:
-    """Each exchange gives the body that upstream got first for it."""
+    """Each exchange gives the bodies that upstream got for it. firsts: which requests were the first of one."""
+    ends = [*firsts[1:], len(model.received)]
     rows = await proxy.rows("SELECT tenant, session, exchange FROM exchanges ORDER BY started_at, rowid")
     assert len(rows) == len(firsts)
-    for row, at in zip(rows, firsts, strict=True):
+    for row, at, end in zip(rows, firsts, ends, strict=True):
         found = await prompt(proxy.app.store, *row)
         assert found is not None
-        assert found.sent == model.received[at].body
+        assert [found.sent, *found.later] == [r.body for r in model.received[at:end]]
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -12,7 +12,7 @@ from proxy.chat import slices
 from proxy.exchange import rounds
 from proxy.tools import catalog
 from tests.exchange.hiding import SECRET, TOOLS, Played, assert_hidden, offering, ours, says, sent, theirs
-from tests.exchange.test_rounds import offered
+from tests.exchange.test_rounds import assert_rebuilt, offered
 from tests.faulty import STREAM, Connection, Request, connect, faulty, post, until
 from tests.scripted import Scripted, chunk, events, reply
 
@@ -36,6 +36,7 @@ async def test_after_so_many_rounds_the_model_is_asked_once_more_without_our_too
         assert proxy.count("tool_rounds_total", outcome="rounds") == 1
         assert proxy.count("tools_total", tool="recall", outcome="refused") == 3
         await played.turn("Thanks")
+        await assert_rebuilt(proxy, model, [0, 5])
     assert found.message["content"] == "Enough."
     assert [offered(model, at) for at in range(5)] == [[*CLIENTS, "recall"]] * 4 + [CLIENTS]
     assert rounds.ENDED["rounds"] in results(model, 4)[-1]
@@ -110,6 +111,7 @@ async def test_what_has_to_be_a_call_is_a_call_of_ours_but_once(stream: bool) ->
         played = Played(proxy, model, stream=stream, tool_choice="required")
         await played.turn("Hello")
         await played.turn(None)
+        await assert_rebuilt(proxy, model, [0, 2])
     assert [offered(model, at) for at in range(3)] == [[*CLIENTS, "recall"], CLIENTS, [*CLIENTS, "recall"]]
     assert all(chat["tool_choice"] == "required" for chat in model.chats)
     assert_hidden(played.heard)
