@@ -20,6 +20,8 @@ from proxy.stream.hidden import RUNS, CallFilter, Held, HiddenCall, Sorted, visi
 from proxy.stream.sse import Event, with_data
 from proxy.stream.withhold import StateFilter
 
+_CALLS = b"tool_calls"
+
 
 class Edits:
     """The events of one round.
@@ -89,9 +91,7 @@ class Edits:
         data = event.data or b""
         chunk = read_chunk(data)
         if chunk is None:
-            self.answer.unparsed += 1
-            out.append(event.raw)
-            return False
+            return self._unread(event, out)
         before = len(out)
         shown: dict[int, str] = {}
         if self._withhold:
@@ -153,6 +153,15 @@ class Edits:
         if self._finish is None and self._source is not None:
             self._finish = (self._source, "stop")
         self._send_tail(out)
+
+    def _unread(self, event: Event, out: list[bytes]) -> bool:
+        """An event that is no chunk goes on, unless it may be half of one that was about calls."""
+        self.answer.unparsed += 1
+        if self.round is not None and _CALLS in event.raw:
+            self.round.capped = True
+            return True
+        out.append(event.raw)
+        return False
 
     def _greet(self, chunk: Chunk) -> None:
         for choice in chunk.choices or ():
