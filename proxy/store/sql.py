@@ -138,9 +138,10 @@ SELECT e.tenant, e.session, e.thread, e.key, e.version, e.stage, e.reason, e.act
 FROM edits e
 WHERE e.tenant = $1 AND e.session = $2 AND e.thread = $3 AND e.number <= $4 AND NOT EXISTS (
     SELECT 1 FROM edits n WHERE n.tenant = e.tenant AND n.session = e.session AND n.thread = e.thread
-        AND n.key = e.key AND n.version > e.version AND n.number <= $5
+        AND n.key = e.key AND n.version > e.version AND +n.number <= $5
         AND (n.action IN ('pin', 'unpin')) = (e.action IN ('pin', 'unpin')))
 ORDER BY e.number"""
+"""`+`: SQLite looks newer versions up by key, not by number, which would be all of the thread for each edit."""
 
 LEFT_OUT = """
 SELECT m.tenant, m.session, m.key, m.parent, m.position, m.thread, m.role, m.group_id, m.body, m.form, m.call_id,

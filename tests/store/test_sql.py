@@ -92,3 +92,9 @@ def test_placeholders_out_of_order_are_refused(text: str) -> None:
 def test_count_and_its_names_agree() -> None:
     assert re.findall(r"FROM (\w+)", sql.COUNT) == list(TABLES)
     assert re.findall(r"FROM (\w+)", sql.SESSION_COUNTS) == list(sql.COUNTED)
+
+
+@pytest.mark.parametrize("name", ["EDITS", "LEFT_OUT"])
+def test_a_newer_version_of_an_edit_is_looked_up_by_its_key(name: str, database: sqlite3.Connection) -> None:
+    (inner,) = [line for line in plan(database, ALL[name]).splitlines() if line.startswith("SEARCH n ")]
+    assert "key=?" in inner, "else each edit costs a look at all of its thread's"
