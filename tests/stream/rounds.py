@@ -86,6 +86,26 @@ class Script:
         }
 
 
+MINE = ("recall", "query_db", "describe_db", "save_memo")
+THEIRS = ("read", "bash", "re", "query_db2")
+LAST = Script(("And so it is.",), "stop", id="chatcmpl-last", prompt=900, completion=11)
+
+
+def made(names: str, form: str = "openai") -> list[Made]:
+    """Calls for letters: `o` one of ours, `t` one of the client's."""
+    found = []
+    for at, letter in enumerate(names):
+        name = (MINE if letter == "o" else THEIRS)[at % 4]
+        who = "mine" if letter == "o" else "theirs"
+        found.append(Made(name, json.dumps({who: f'{at} ü"\n{{}}'}), f"call_{who}_{at}", extra=at % 2 == 1))
+    return found
+
+
+def call(name: str, index: int = 0, **more: Any) -> dict[str, Any]:
+    """The delta of a call in one fragment."""
+    return {"tool_calls": [{"index": index, "id": f"i{index}", "function": {"name": name, "arguments": "{}"}, **more}]}
+
+
 def chunk(script: Script, delta: dict[str, Any], finish: str | None = None, **more: Any) -> bytes:
     value = {**script.head(), **script.more, "choices": [{"index": 0, "delta": delta, "finish_reason": finish}], **more}
     return b"data: " + json.dumps(value).encode() + b"\n\n"
