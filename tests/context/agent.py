@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
 from hypothesis import strategies as st
 
+from proxy.chat import key
 from proxy.chat.message import Request
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Plan
@@ -17,7 +18,9 @@ from proxy.context.policy import Policy, ScheduleName, read_policy, with_schedul
 from proxy.context.prices import Model
 from proxy.context.session import Session
 from proxy.context.stages import BUILT_IN
+from proxy.context.view import Beside
 from proxy.context.voices import BUILT_IN as VOICES
+from proxy.memory.memos import Memo
 from tests.conversations import PLAIN, WEIGH, Json, assistant, request, result, system, user
 
 POLICIES = (
@@ -42,24 +45,27 @@ def load(name: str) -> Policy:
 
 @dataclass(frozen=True)
 class Turn:
-    """One request: what came, what was remembered before it, and what was planned."""
+    """One request: what came, what was remembered before it, and what was planned. beside: what else was known."""
 
     values: list[Json]
     request: Request
     session: Session
     plan: Plan
     now: float
+    beside: Beside = field(default_factory=Beside)
 
 
 @dataclass(frozen=True)
 class Story:
-    """A whole conversation, and after which of its messages the agent asks."""
+    """A whole conversation, and after which of its messages the agent asks. told: the model has tools of ours, a
+    scratchpad that changes now and then, memos; and what it has just asked for is guarded."""
 
     values: list[Json]
     stops: list[int]
     model: Model
     pauses: list[float]
     states: list[bool]
+    told: bool = False
 
     def play(self, policy: Policy) -> list[Turn]:
         """Every request in order, with the session of each carried to the next."""
@@ -69,14 +75,27 @@ class Story:
             now += self.pauses[n % len(self.pauses)]
             values = self.values[:stop]
             asked = request(values, tools=[{"type": "function", "function": {"name": "run"}}])
-            plan = rewrite(asked, session, policy, self.model, now, weigh=WEIGH)
-            turns.append(Turn(values, asked, session, plan, now))
+            beside = self._beside(n, asked, policy)
+            plan = rewrite(asked, session, policy, self.model, now, weigh=WEIGH, **beside)
+            turns.append(Turn(values, asked, session, plan, now, beside))
             session = session.after_sending(plan, now)
             note = (plan.keys[-1], f"Goal: step {n}") if plan.asked and self.states[n % len(self.states)] else None
             session = session.after_answer(predicted=plan.predicted, cached=plan.predicted, state=note)
         return turns
 
+    def _beside(self, n: int, asked: Request, policy: Policy) -> Beside:
+        if not self.told:
+            return {}
+        keys = key.chain("", asked.messages)
+        return {
+            "offered": frozenset(policy.tools),
+            "scratchpad": f"- step {n // 3}" if n else "",
+            "memos": MEMOS[: n % 3],
+            "guarded": frozenset(keys[-1:]) if asked.messages[-1].is_result else frozenset(),
+        }
 
+
+MEMOS = tuple(Memo(f"m{n}", f"finding {n} of an earlier session", (), "s", 1e9, 1e9) for n in range(2))
 MARK = {"cache_control": {"type": "ephemeral"}}
 SIZES = st.sampled_from([0, 5, 60, 310, 900, 1500, 5500])
 NONE: Json = {}
@@ -131,4 +150,5 @@ def stories(draw: st.DrawFn, *, window: Sequence[int | None] = (None, None, 3_00
         cache=draw(st.sampled_from(["prefix", "prefix", "none"])),
     )
     pauses = draw(st.lists(st.sampled_from([1.0, 1.0, 5.0, 1000.0]), min_size=1, max_size=6))
-    return Story(values, stops, model, pauses, draw(st.lists(st.booleans(), min_size=1, max_size=4)))
+    states = draw(st.lists(st.booleans(), min_size=1, max_size=4))
+    return Story(values, stops, model, pauses, states, draw(st.booleans()))
