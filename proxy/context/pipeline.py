@@ -193,8 +193,7 @@ def _held(seen: View) -> frozenset[int]:
     marked = [n for n, m in enumerate(seen.messages) if m.marked and not m.is_system]
     if not marked:
         return frozenset()
-    units: list[Group | Step] = [*seen.groups[:-1], *(step for step in seen.steps if step.start >= seen.active)]
-    found = [u for u in units if any(u.start <= n < u.end for n in marked)]
+    found = [u for u in _units(seen) if any(u.start <= n < u.end for n in marked)]
     return frozenset(n for unit in found for n in range(unit.start, unit.end))
 
 
@@ -263,12 +262,13 @@ def _fit(seen: View, policy: Policy, edits: dict[bytes, Edit], notes: list[Note]
     if over <= 0:
         return edits
     now = replace(seen, edits=edits, tokens=tokens)
+    ends = [unit.end for unit in _units(now) for _ in range(unit.start, unit.end)]
     chosen: list[Proposal] = []
     end = 0
     for proposal in _proposals(now, last):
         if over <= 0 and proposal.index >= end:
             break
-        end = end if proposal.index < end else _end_of_unit(now, proposal.index)
+        end = end if proposal.index < end else ends[proposal.index]
         chosen.append(proposal)
         over -= schedule.saved(now, proposal)
     if over > 0:
@@ -278,10 +278,9 @@ def _fit(seen: View, policy: Policy, edits: dict[bytes, Edit], notes: list[Note]
     return _taken(now, chosen, edits, literal=False)
 
 
-def _end_of_unit(seen: View, index: int) -> int:
-    """The end of what leaves together with a message: its group where that is over (FEATURES.md A14), else its step."""
-    units: Sequence[Group | Step] = seen.groups if index < seen.active else seen.steps
-    return next(unit.end for unit in units if unit.start <= index < unit.end)
+def _units(seen: View) -> list[Group | Step]:
+    """What leaves together, covering every message once: groups that are over (FEATURES.md A14), and then steps."""
+    return [*seen.groups[:-1], *(step for step in seen.steps if step.start >= seen.active)]
 
 
 def _size(seen: View, n: int, edits: Mapping[bytes, Edit]) -> int:
