@@ -33,26 +33,22 @@ test-here: .venv/.test
 
 # The other supported Pythons: on the PATH, or where pyenv keeps them. Each has its own environment, and they are
 # tested side by side: nothing that a test asserts depends on how fast the machine is.
+OTHERS = $(filter-out $(shell $(BIN)/python -c "import sys; print('%d.%d' % sys.version_info[:2])"),$(VERSIONS))
+SIDE_BY_SIDE = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j2)
 test-others: .venv/.test
-	@here=$$($(BIN)/python -c "import sys; print('%d.%d' % sys.version_info[:2])"); started=; \
-	for v in $(VERSIONS); do \
-		[ "$$v" = "$$here" ] && continue; \
-		found=; \
-		for p in python$$v "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/$$v.*/bin/python; do \
-			"$$p" -c "import sys; sys.exit('%d.%d' % sys.version_info[:2] != '$$v')" 2>/dev/null && found=$$p && break; \
-		done; \
-		if [ -z "$$found" ]; then echo "== Python $$v: not found, not tested"; continue; fi; \
-		$(MAKE) --no-print-directory .venvs/$$v/.test VENV_PYTHON="$$found" || exit 1; \
-		.venvs/$$v/bin/python -m pytest -p no:cacheprovider $(PYTEST_ARGS) >.venvs/$$v/log 2>&1 & \
-		started="$$started $$v:$$!"; \
+	@$(MAKE) --no-print-directory -k $(SIDE_BY_SIDE) $(OTHERS:%=test-%)
+
+# One of the others. What is left out takes long, and its figures depend on no Python: recorded runs through the proxy.
+test-%:
+	@found=; for p in python$* "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/$*.*/bin/python; do \
+		"$$p" -c "import sys; sys.exit('%d.%d' % sys.version_info[:2] != '$*')" 2>/dev/null && found=$$p && break; \
 	done; \
-	failed=; \
-	for one in $$started; do \
-		v=$${one%%:*}; wait $${one##*:} || failed="$$failed $$v"; \
-		echo "== Python $$v"; \
-		case " $$failed " in *" $$v "*) cat .venvs/$$v/log;; *) tail -n 25 .venvs/$$v/log;; esac; \
-	done; \
-	[ -z "$$failed" ]
+	[ -n "$$found" ] || { echo "== Python $*: not found, not tested"; exit 0; }; \
+	$(MAKE) --no-print-directory .venvs/$*/.test VENV_PYTHON="$$found" || exit 1; \
+	told="== Python $*, without what is marked slow: recorded runs and their figures, the same on each Python"; \
+	.venvs/$*/bin/python -m pytest -p no:cacheprovider -m "not long and not slow" $(PYTEST_ARGS) \
+		>.venvs/$*/log 2>&1 || { echo "$$told"; cat .venvs/$*/log; exit 1; }; \
+	echo "$$told"; tail -n 25 .venvs/$*/log
 
 lint: .venv/.test
 	$(BIN)/ruff check .
@@ -70,7 +66,7 @@ house: .venv/.test
 
 # Every recorded run of ../shared through the proxy, with the figures that it reaches: 12 minutes, only where it is.
 replay: .venv/.test
-	$(BIN)/python -m pytest -q -m full_replay $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q -p no:cacheprovider -m full_replay $(PYTEST_ARGS)
 
 bench: .venv/.test
 	$(BIN)/python tests/benchmarks/overhead.py $(ARGS)

@@ -17,6 +17,8 @@ from tests.context.agent import Story, Turn, load, stories
 from tests.context.test_pipeline_properties import sent, stand, unpaired
 from tests.conversations import WEIGH, request
 
+pytestmark = pytest.mark.slow
+
 SCHEDULES = pytest.mark.parametrize("schedule", ["always", "over_budget", "when_it_pays"])
 SOME = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 TIGHT: dict[str, Any] = {

@@ -19,6 +19,8 @@ from proxy.memory import state
 from tests.context.agent import POLICIES, Story, Turn, load, stories
 from tests.conversations import WEIGH
 
+pytestmark = pytest.mark.slow
+
 EACH = pytest.mark.parametrize("policy", POLICIES)
 SOME = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
