@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import statistics
 import time
 from pathlib import Path
@@ -26,11 +25,14 @@ from proxy.context.policy import Policy
 from proxy.context.prices import Model
 from proxy.context.session import Session
 from proxy.exchange.reading import MessageCache
+from proxy.replay.plot import STYLE, Axis
 from proxy.settings import load
 from proxy.web.app import make_policies
 
 LENGTHS = (10, 40, 100, 400, 1000, 4000)
 RUNS = 15
+AIM = 4
+TITLE = "What planning costs: processor time by policy and length of the conversation"
 COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf", "#8c564b", "#7f7f7f")
 Row = dict[str, Any]
 
@@ -75,31 +77,39 @@ def _step(
 
 
 def plot(rows: list[Row]) -> str:
-    """Milliseconds against messages, both logarithmic, a line a policy."""
-
+    """Milliseconds against messages, both by ratio: a line a policy; its slope is 1 where it grows as they do."""
     names = list(dict.fromkeys(row["policy"] for row in rows))
-
-    def x(messages: int) -> float:
-        return 60 + 520 * math.log10(messages / LENGTHS[0]) / math.log10(LENGTHS[-1] / LENGTHS[0])
-
-    def y(ms: float) -> float:
-        return 340 - 300 * math.log10(max(ms, 0.01) / 0.01) / 4
-
+    x = Axis(LENGTHS[0], LENGTHS[-1], 64, 584, LENGTHS, log=True)
+    y = Axis(0.01, 100, 344, 44, (0.01, 0.1, 1, 10, 100), log=True)
     out = [
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 390" font-family="sans-serif" font-size="12">',
-        '<rect width="760" height="390" fill="white"/>',
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 400" width="760" height="400" role="img">',
+        f"<title>{TITLE}</title><style>{STYLE}</style>",
+        '<rect class="bg" width="760" height="400"/>',
+        f'<text class="title" x="16" y="26">{TITLE}</text>',
     ]
-    for ms in (0.01, 0.1, 1, 10, 100):
-        out.append(f'<line x1="60" x2="580" y1="{y(ms):.0f}" y2="{y(ms):.0f}" stroke="#ddd"/>')
-        out.append(f'<text x="52" y="{y(ms) + 4:.0f}" text-anchor="end">{ms:g} ms</text>')
-    out += [f'<text x="{x(n):.0f}" y="360" text-anchor="middle">{n:,}</text>' for n in LENGTHS]
-    out.append('<text x="320" y="380" text-anchor="middle">messages</text>')
+    for ms in y.ticks:
+        out.append(f'<line class="grid" x1="{x.start}" x2="{x.end}" y1="{y.at(ms):.0f}" y2="{y.at(ms):.0f}"/>')
+        out.append(f'<text class="soft" x="56" y="{y.at(ms) + 4:.0f}" text-anchor="end">{ms:g} ms</text>')
+    out += [f'<text class="soft" x="{x.at(n):.0f}" y="364" text-anchor="middle">{n:,}</text>' for n in x.ticks]
+    out.append('<text x="324" y="386" text-anchor="middle">messages of 2,000 characters</text>')
+    aim = f"{x.at(400) - 5:.1f} {y.at(AIM) - 5:.1f}"
+    out.append(f'<path class="bound" d="M{aim}h10v10h-10z"><title>the aim: {AIM} ms for 400</title></path>')
     for n, name in enumerate(names):
         colour = COLOURS[n % len(COLOURS)]
-        points = " ".join(f"{x(r['messages']):.1f},{y(r['ms']):.1f}" for r in rows if r["policy"] == name)
+        points = " ".join(f"{x.at(r['messages']):.1f},{y.at(r['ms']):.1f}" for r in rows if r["policy"] == name)
         out.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        out.append(f'<text x="592" y="{60 + 18 * n}" fill="{colour}">{escape(name)}</text>')
+        out.append(f'<text x="596" y="{60 + 18 * n}" style="fill: {colour}">{escape(name)}</text>')
     return "\n".join([*out, "</svg>"]) + "\n"
+
+
+def table(rows: list[Row]) -> str:
+    """A line a policy: milliseconds by messages, and how many times as long ten times as many messages take."""
+    head = "".join(f"{n:>9,}" for n in LENGTHS)
+    lines = [f"{'ms by messages':16}{head}   4,000 / 400"]
+    for name in dict.fromkeys(row["policy"] for row in rows):
+        ms = {row["messages"]: row["ms"] for row in rows if row["policy"] == name}
+        lines.append(f"{name:16}" + "".join(f"{ms[n]:9.2f}" for n in LENGTHS) + f"{ms[4000] / ms[400]:14.1f}")
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -114,8 +124,7 @@ def main() -> None:
     rows: list[Row] = []
     for name in names:
         rows += [{"policy": name, "messages": n, "ms": round(measure(policies[name], n), 3)} for n in LENGTHS]
-        told = "  ".join(f"{r['messages']}: {r['ms']:.2f}" for r in rows if r["policy"] == name)
-        print(f"{name:14} ms by messages  {told}")
+    print(table(rows))
     if args.json:
         Path(args.json).write_text(json.dumps(rows, indent=1))
     if args.plot:
