@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from proxy.tools import catalog
 
 Messages = Sequence[Mapping[str, Any]]
 
@@ -54,10 +57,19 @@ def violations(messages: Messages) -> list[str]:
 
 def head_changed(sent: Mapping[str, Any], original: Mapping[str, Any]) -> list[str]:
     """What must begin as the client sent it and does not: system prompt, tools, last user message, model."""
-    wrong = [name for name in ("tools", "model", "tool_choice") if sent.get(name) != original.get(name)]
+    wrong = [name for name in ("model", "tool_choice") if sent.get(name) != original.get(name)]
+    theirs, ours = original.get("tools") or [], sent.get("tools") or []
+    if ours[: len(theirs)] != theirs or (ours != theirs and not _offered(ours[len(theirs) :], theirs)):
+        wrong.append("tools")
     for name, roles, at in (("system prompt", ("system", "developer"), 0), ("last user message", ("user",), -1)):
-        theirs = [text_of(m.get("content")) for m in original["messages"] if m["role"] in roles]
-        ours = [text_of(m.get("content")) for m in sent["messages"] if m["role"] in roles]
-        if theirs and not (ours and ours[at].startswith(theirs[at])):
+        asked = [text_of(m.get("content")) for m in original["messages"] if m["role"] in roles]
+        came = [text_of(m.get("content")) for m in sent["messages"] if m["role"] in roles]
+        if asked and not (came and came[at].startswith(asked[at])):
             wrong.append(name)
     return wrong
+
+
+def _offered(more: Sequence[Any], theirs: Sequence[Any]) -> bool:
+    """Whether these are definitions of the proxy's own tools, behind some of the client's."""
+    own = json.loads(b"[" + catalog.definitions(list(catalog.TOOLS)) + b"]")
+    return bool(theirs) and all(one in own for one in more)

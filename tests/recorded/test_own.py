@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from proxy.tools import catalog
 from tests.recorded import policies, record
 from tests.recorded.play import model_on_a_socket, play, read, turns
 from tests.recorded.strict import head_changed, violations
@@ -124,5 +125,10 @@ def test_the_check_finds_what_it_is_for() -> None:
     body = {"model": "m", "messages": [system, user], "tools": [1]}
     assert head_changed(body, body) == []
     assert head_changed(body | {"tools": [2]}, body) == ["tools"]
+    assert head_changed(body | {"tools": [1, 2]}, body) == ["tools"]
+    mine = json.loads(catalog.definitions(["recall"]))
+    assert head_changed(body | {"tools": [1, mine]}, body) == []
+    assert head_changed(body | {"tools": [mine, 1]}, body) == ["tools"]
+    assert head_changed(body | {"tools": [mine]}, body | {"tools": None}) == ["tools"]
     assert head_changed(body | {"messages": [user]}, body) == ["system prompt"]
     assert head_changed(body | {"messages": [system, {"role": "user", "content": "x"}]}, body) == ["last user message"]
