@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from proxy.web import failures
 from tests.faulty import STREAM, Connection, Request, ask, connect, faulty, post, until
 from tests.running import CHAT, Running, heard, running
 from tests.scripted import Scripted, calls, chunk, completion, events
@@ -162,7 +163,8 @@ async def test_no_body_makes_an_error_of_ours(policy: str) -> None:
         assert (await proxy.rows("SELECT count(*) FROM exchanges WHERE status = 'complete'"))[0][0] > 40
 
 
-async def test_a_body_over_the_limit_is_refused_before_it_is_read() -> None:
+async def test_a_body_over_the_limit_is_refused_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failures, "LINGER_S", 0.2)  # what is announced here never comes
     async with faulty(Scripted()) as upstream, running(upstream.port, limits={"body_mb": 1}) as proxy:
         claimed = post(CHAT, b"", b"content-length: 2000000").replace(b"content-length: 0\r\n", b"")
         by_length = heard(await ask(proxy.port, claimed))
