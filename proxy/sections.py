@@ -215,6 +215,13 @@ class Helper(Section):
     """How long a request may wait for an answer that its policy needs at once; 0: the next request has it."""
 
 
+class Commands(Section):
+    """`[commands]`: what a user may type into the conversation itself, as `/context show` or `/undo`."""
+
+    in_band: bool = False
+    """Whether the proxy answers them; command and reply then never go upstream."""
+
+
 class Embeddings(Section):
     """`[embeddings]`: vectors of texts, by which the hierarchical policy judges what matters to the task."""
 

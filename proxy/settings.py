@@ -21,6 +21,7 @@ from pydantic_core import ErrorDetails
 from proxy.errors import ConfigError
 from proxy.sections import (
     DEMO,
+    Commands,
     Dashboard,
     Embeddings,
     Groups,
@@ -44,8 +45,8 @@ from proxy.sections import (
 from proxy.tomlfile import Keys, Tree, dotted, line_of, read_toml
 
 __all__ = [
-    "DEMO", "PREFIX", "SECRET", "Dashboard", "Embeddings", "Groups", "Helper", "Identity", "Key", "Limits", "Memos",
-    "Pool", "Section", "Settings", "State", "Storage", "Timeouts", "Tokens", "Tools", "Upstream",
+    "DEMO", "PREFIX", "SECRET", "Commands", "Dashboard", "Embeddings", "Groups", "Helper", "Identity", "Key", "Limits",
+    "Memos", "Pool", "Section", "Settings", "State", "Storage", "Timeouts", "Tokens", "Tools", "Upstream",
     "load", "masked", "shipped",
 ]  # fmt: skip
 """Also the parts of the tree, which stand in sections.py: who works with the settings need not know."""
@@ -118,6 +119,7 @@ class Settings(Section):
     tokens: Tokens = Tokens()
     helper: Helper = Helper()
     embeddings: Embeddings = Embeddings()
+    commands: Commands = Commands()
     tools: Tools = Tools()
     memos: Memos = Memos()
     dashboard: Dashboard = Dashboard()

@@ -28,6 +28,7 @@ from proxy.exchange.parts import Headers, Incoming, Outgoing, Parts
 from proxy.exchange.planning import prepare
 from proxy.exchange.record import Turn
 from proxy.exchange.rounds import Rounds, beating, pump
+from proxy.exchange.steering import inband
 from proxy.memory import state as grammar
 from proxy.memory.state import Block
 from proxy.store.base import Outcome
@@ -62,6 +63,12 @@ async def _converse(parts: Parts, incoming: Incoming, out: Outgoing) -> None:
     if _is_off(incoming):
         await forward(parts, incoming, out, "off")
         return
+    if parts.settings.commands.in_band:
+        taken = await inband.take(parts, incoming)
+        if taken.line is not None:
+            await inband.answer(parts, taken, out)
+            return
+        incoming = taken.incoming
     try:
         turn, target = await prepare(parts, incoming)
     except NotManaged as reason:

@@ -127,6 +127,18 @@ async def identify(
     return Place(thread, relation, at, named is not None)
 
 
+async def whose(
+    threads: Threads, tenant: str, named: str | None, messages: Sequence[Message], keys: Sequence[bytes]
+) -> tuple[str, str | None] | None:
+    """(session, thread) of a history that is only looked up, None for either where there is none yet. StoreUnavailable
+    passes through."""
+    nodes = [n for n, m in enumerate(messages) if not m.is_system]
+    memory, at = await _find(threads, tenant, named, messages, keys, nodes)
+    if memory is None:
+        return None
+    return memory.session, memory.nodes[keys[at]].thread if at >= 0 else None
+
+
 async def _find(
     threads: Threads,
     tenant: str,

@@ -1,0 +1,89 @@
+"""What each command does, and the words of its reply."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from proxy.errors import ProxyError
+from proxy.exchange.parts import Parts
+from proxy.exchange.steering import adjusting, deciding, rebuilding, showing, telling
+from proxy.exchange.steering.grammar import HELP, MARK, Command, parse
+from proxy.exchange.steering.shapes import Changed, GroupLine, ShownMessage
+
+SHOWN = 200_000
+"""Characters of a reply."""
+
+
+async def run(parts: Parts, tenant: str, session: str, line: str, *, thread: str | None = None) -> str:
+    """The reply to a command; the help where it is none. Raises nothing: what cannot be done is said."""
+    command = parse(line) or Command("help")
+    try:
+        text = await _run(parts, tenant, session, command, thread)
+    except ProxyError as problem:
+        text = str(problem)
+    if len(text) > SHOWN:
+        text = text[:SHOWN] + "\n[cut here: the admin API and the command line show all of it]"
+    return f"{MARK} {text}"
+
+
+async def _run(parts: Parts, tenant: str, session: str, command: Command, thread: str | None) -> str:
+    place = (parts, tenant, session)
+    match command.name:
+        case "window":
+            await adjusting.window(*place, command.number)
+            return "The whole history stays." if not command.number else f"The last {command.number} groups stay."
+        case "show":
+            shown = await showing.next_prompt(*place, thread=thread)
+            return f"{shown.tokens_after} of {shown.tokens_before} tokens\n\n" + _prompt(shown.messages)
+        case "rebuild":
+            rebuilt = await rebuilding.rebuild(*place, thread=thread)
+            return rebuilt.text or f"The next answer is asked for a new state ({rebuilt.outcome})."
+        case "undo":
+            return _changed("Undone", await deciding.undo(*place, thread=thread))
+        case "drop":
+            return _changed("Dropped", await deciding.drop(*place, [command.group], thread=thread))
+        case "restore":
+            return _changed("Restored", await deciding.restore(*place, [command.group], thread=thread))
+        case "remove":
+            return _changed("Removed for good", await deciding.remove(*place, [command.group], thread=thread))
+        case "list":
+            return _listed((await showing.listing(*place, thread=thread))[-command.number :])
+        case "show_group":
+            return _prompt(await showing.group(*place, command.group, thread=thread))
+        case "scratchpad":
+            pad = await telling.scratchpad(*place)
+            return pad.text or "The scratchpad is empty."
+        case _:
+            return HELP
+
+
+def _changed(what: str, changed: Changed) -> str:
+    note = f" ({changed.note})" if changed.note else ""
+    return f"{what}: group {', '.join(changed.groups)}, {len(changed.messages)} messages, {changed.tokens} tokens{note}"
+
+
+def _listed(lines: Sequence[GroupLine]) -> str:
+    made = [
+        f"{line.id}  {line.status:<8} {line.sent:>7} of {line.tokens:>7} tokens"
+        f"  {line.snapshot if line.snapshot is not None else '-':>8}  {line.title}"
+        for line in lines
+    ]
+    return "\n".join(["group       status      prompt    whole           reported  prompt", *made])
+
+
+def _prompt(messages: Sequence[ShownMessage]) -> str:
+    return "\n\n".join(_message(message) for message in messages)
+
+
+def _message(message: ShownMessage) -> str:
+    why = f" ({message.why.stage}: {message.why.reason})" if message.why is not None else ""
+    head = f"[{message.role} {message.id or '-'} {message.status}{why}]"
+    said = message.content if message.content is not None else None
+    if not isinstance(said, dict):
+        return head
+    content = said.get("content")
+    text = content if isinstance(content, str) else "" if content is None else msgspec.json.encode(content).decode()
+    calls = "".join(f"\n-> {msgspec.json.encode(call).decode()}" for call in said.get("tool_calls") or ())
+    return f"{head}\n{text}{calls}"

@@ -1,0 +1,96 @@
+"""The commands that a user may type into the conversation itself (FEATURES.md A16), taken apart.
+
+A message is a command only if it is nothing else: one line that begins with one of the heads. What follows a head and
+is none of its commands is answered with help, and never goes upstream, since nobody else could know what it means.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+HEADS = ("/context", "/undo", "/message", "/messages", "/session")
+MARK = "[context-proxy]"
+"""What every reply begins with, by which it is known when the client resends it."""
+LONGEST = 200
+"""Characters of a command: a longer line is something else."""
+LISTED = 10
+"""Groups that are listed where no number is given."""
+
+Name = Literal[
+    "window", "show", "rebuild", "drop", "restore", "undo", "list", "show_group", "remove", "scratchpad", "help"
+]
+
+HELP = """Commands:
+/context window N      keep the last N groups in the prompt; 0: all
+/context show          the prompt as it would go out now
+/context rebuild       have the state written anew
+/context drop GID      a group leaves the prompt; it stays in the store
+/context restore GID   what was dropped or left out comes back
+/undo                  take back the last group
+/message list [N]      the last N groups, with their tokens
+/message show GID      a group in full
+/message remove GID    remove a group for good
+/messages              the same as /message
+/session scratchpad    the scratchpad"""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """name: what is wanted. group: the id of a group, number: a count, where the command has one."""
+
+    name: Name
+    group: str = ""
+    number: int = 0
+
+
+def parse(text: str) -> Command | None:
+    """The command that a message is, None where it is none."""
+    line = text.strip()
+    words = line.split()
+    if not words or words[0] not in HEADS or "\n" in line or len(line) > LONGEST:
+        return None
+    head, rest = words[0], words[1:]
+    if head == "/undo":
+        return Command("undo") if not rest else Command("help")
+    if head == "/session":
+        return Command("scratchpad") if rest == ["scratchpad"] else Command("help")
+    found = _context(rest) if head == "/context" else _message(rest)
+    return found or Command("help")
+
+
+def _context(words: list[str]) -> Command | None:
+    match words:
+        case ["window", number] if _is_number(number):
+            return Command("window", number=int(number))
+        case ["show"]:
+            return Command("show")
+        case ["rebuild"]:
+            return Command("rebuild")
+        case ["drop", group]:
+            return Command("drop", group)
+        case ["restore", group]:
+            return Command("restore", group)
+    return None
+
+
+def _message(words: list[str]) -> Command | None:
+    match words:
+        case [] | ["list"]:
+            return Command("list", number=LISTED)
+        case ["list", number] if _is_number(number) and int(number):
+            return Command("list", number=int(number))
+        case ["show", group]:
+            return Command("show_group", group)
+        case ["remove", group]:
+            return Command("remove", group)
+    return None
+
+
+def _is_number(word: str) -> bool:
+    return word.isascii() and word.isdigit() and len(word) <= 5
+
+
+def is_reply(text: str) -> bool:
+    """Whether an assistant message is a reply of ours."""
+    return text.startswith(MARK)

@@ -1,0 +1,151 @@
+"""Commands in the conversation itself: taken out of what goes upstream, and answered by the proxy in the wire's form.
+
+The client resends them with its history like all else, so every request is looked at: a command and its reply leave
+it before anything is identified, stored or planned, and for the conversation they were never said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from proxy.chat import key
+from proxy.chat.dialects.completions import write_request
+from proxy.chat.message import Message, Request
+from proxy.errors import NotManaged, StoreUnavailable
+from proxy.exchange import identify
+from proxy.exchange.parts import Headers, Incoming, Outgoing, Parts
+from proxy.exchange.steering import commands
+from proxy.exchange.steering.grammar import HEADS, MARK, is_reply, parse
+
+LARGE = 256 * 1024
+"""Bytes of a body from which it is read in a worker thread."""
+PIECE = 400
+"""Characters of a streamed reply in one event."""
+_HEADS = tuple(head.encode() for head in HEADS)
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A request without commands. line: the one that it asks for, None where it asks for none. request: as it is left
+    where there is one."""
+
+    incoming: Incoming
+    line: str | None = None
+    request: Request | None = None
+    messages: tuple[Message, ...] = ()
+
+
+async def take(parts: Parts, incoming: Incoming) -> Taken:
+    """The request without its commands and their replies; itself where it has none, or cannot be read."""
+    if not any(head in incoming.body for head in _HEADS):
+        return Taken(incoming)
+    try:
+        if len(incoming.body) < LARGE:
+            request, _ = parts.messages.request(incoming.body)
+        else:
+            request, _ = await asyncio.to_thread(parts.messages.request, incoming.body)
+    except NotManaged:
+        return Taken(incoming)  # whoever plans finds out the same, and lets it pass
+    left = list(without(request.messages))
+    line = _last(request.messages)
+    if line is not None:
+        return Taken(incoming, line, request, tuple(m for m in left if m is not request.messages[-1]))
+    if len(left) == len(request.messages):
+        return Taken(incoming)
+    return Taken(replace(incoming, body=write_request(request, [m.raw for m in left])))
+
+
+def without(messages: Sequence[Message]) -> Iterator[Message]:
+    """The messages that are neither commands nor replies to them. A command that was answered by somebody else was
+    none: the user wrote it to the model, before commands were switched on."""
+    skip = False
+    for n, message in enumerate(messages):
+        if skip and message.role == "assistant":
+            skip = False
+            continue
+        if _is_command(message):
+            after = next((m for m in messages[n + 1 :] if not m.is_system), None)
+            if after is None or after.role == "user":
+                continue
+            if after.role == "assistant" and is_reply(after.text):
+                skip = True
+                continue
+        yield message
+
+
+def _is_command(message: Message) -> bool:
+    return message.role == "user" and not message.media and message.derive(_parsed)
+
+
+def _parsed(message: Message) -> bool:
+    return parse(message.text) is not None
+
+
+def _last(messages: Sequence[Message]) -> str | None:
+    """The command with which the request ends."""
+    last = messages[-1] if messages else None
+    return last.text if last is not None and _is_command(last) else None
+
+
+async def answer(parts: Parts, taken: Taken, out: Outgoing) -> None:
+    """Do what the command says, and tell the client in the form that it asked for."""
+    request, incoming = taken.request, taken.incoming
+    if request is None or taken.line is None:
+        return
+    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in incoming.headers}
+    settings = parts.settings.identity
+    tenant = incoming.tenant or identify.tenant_of(headers, settings.salt.get_secret_value())
+    named = identify.session_name(incoming.session, headers, request, settings)
+    keys = key.chain(tenant, taken.messages)
+    session = ""
+    try:
+        found = await identify.whose(parts.threads, tenant, named, taken.messages, keys)
+    except StoreUnavailable as problem:
+        text = f"{MARK} {problem}"
+    else:
+        if found is None:
+            text = f"{MARK} Nothing was said in this conversation yet."
+        else:
+            session, thread = found
+            text = await commands.run(parts, tenant, session, taken.line, thread=thread)
+    await _reply(parts, request, session, text, out)
+
+
+async def _reply(parts: Parts, request: Request, session: str, text: str, out: Outgoing) -> None:
+    told: Headers = [(b"x-context-session", session.encode("utf-8", "replace"))] if session else []
+    name, created = f"chatcmpl-{identify.new_id()}", int(parts.now())
+    head = {"id": name, "created": created, "model": request.model}
+    usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+    if not request.stream:
+        message = {"role": "assistant", "content": text, "refusal": None}
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
+        body = msgspec.json.encode({**head, "object": "chat.completion", "choices": [choice], "usage": usage})
+        length = (b"content-length", b"%d" % len(body))
+        await out.start(200, [(b"content-type", b"application/json"), length, *told])
+        await out.end(body)
+        return
+    await out.start(200, [(b"content-type", b"text/event-stream; charset=utf-8"), *told])
+    for event in _events(head, text, usage if request.usage_wanted else None):
+        await out.write(event)
+    await out.end(b"data: [DONE]\n\n")
+
+
+def _events(head: dict[str, object], text: str, usage: dict[str, int] | None) -> Iterator[bytes]:
+    """The reply as a stream: role, text in pieces, the end, and usage where it was asked for."""
+
+    def event(choices: list[dict[str, object]], **more: object) -> bytes:
+        body = {**head, "object": "chat.completion.chunk", "choices": choices, **more}
+        return b"data: " + msgspec.json.encode(body) + b"\n\n"
+
+    silent = {} if usage is None else {"usage": None}
+    yield event([{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}], **silent)
+    for at in range(0, len(text), PIECE):
+        delta = {"content": text[at : at + PIECE]}
+        yield event([{"index": 0, "delta": delta, "finish_reason": None}], **silent)
+    yield event([{"index": 0, "delta": {}, "finish_reason": "stop"}], **silent)
+    if usage is not None:
+        yield event([], usage=usage)

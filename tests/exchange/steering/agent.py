@@ -1,0 +1,87 @@
+"""An agent with three finished prompts, each with a tool call, and what upstream got of its next one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from proxy.exchange.parts import Parts
+from proxy.exchange.steering import showing
+from tests.faulty import faulty
+from tests.running import Agent, Running, running
+from tests.scripted import Scripted, calls
+
+POLICIES = sorted(path.stem for path in (Path(__file__).parents[3] / "config" / "policies").glob("*.toml"))
+ROUND = 3
+
+
+def model() -> Scripted:
+    """Calls a tool and answers, three times over, then only answers."""
+    answers: list[Any] = []
+    for n in range(ROUND):
+        answers += [calls((f"call_{n:09}", "look"), text=f"Looking {n}.", at=n), f"Answer number {n}."]
+    return Scripted(*answers, "Well.")
+
+
+@dataclass
+class Talk:
+    """A conversation under way."""
+
+    upstream: Scripted
+    port: int
+    proxy: Running
+    agent: Agent
+    name: str = "s"
+
+    @property
+    def parts(self) -> Parts:
+        return self.proxy.app.parts
+
+    @property
+    def tenant(self) -> str:
+        (found,) = {tenant for tenant, _ in self._sessions}
+        return found
+
+    async def begin(self) -> None:
+        """Three prompts, each with a call and its result."""
+        for n in range(ROUND):
+            await self.agent.say(f"Prompt number {n}?")
+            self.agent.brings(f"Result number {n}.")
+            await self.agent.say()
+        self._sessions = await self.parts.store.sessions()
+
+    async def ask(self, text: str = "Go on.") -> list[str]:
+        """What upstream gets of the messages when the agent says more, and resends all it has."""
+        await self.agent.say(text)
+        return [said for said in self.upstream.texts() if said]
+
+    async def groups(self) -> list[str]:
+        return [one.id for one in await showing.listing(self.parts, self.tenant, self.name)]
+
+
+@asynccontextmanager
+async def talking(policy: str, *, stream: bool = False, **tree: Any) -> AsyncIterator[Talk]:
+    """A conversation of three groups."""
+    upstream = model()
+    async with faulty(upstream) as there, running(there.port, policy=policy, **tree) as proxy:
+        agent = Agent(proxy, lines=(b"x-context-session: s",), stream=stream)
+        agent.messages.append({"role": "system", "content": "Be brief."})
+        talk = Talk(upstream, there.port, proxy, agent)
+        await talk.begin()
+        yield talk
+
+
+def numbers(said: list[str]) -> set[str]:
+    """Which of the three groups' words stand in a prompt, as `prompt 0`, `result 1`, `answer 2`."""
+    words = ("Prompt", "Result", "Answer")
+    return {
+        f"{word.lower()} {n}" for word in words for n in range(ROUND) if any(f"{word} number {n}" in s for s in said)
+    }
+
+
+def of(*groups: int) -> set[str]:
+    """All that these groups say."""
+    return {f"{word} {n}" for word in ("prompt", "result", "answer") for n in groups}

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.exchange.steering.grammar import HEADS, HELP, LISTED, Command, is_reply, parse
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("/context window 5", Command("window", number=5)),
+        ("/context window 0", Command("window", number=0)),
+        (" /context  show \n", Command("show")),
+        ("/context rebuild", Command("rebuild")),
+        ("/context drop abc", Command("drop", "abc")),
+        ("/context restore abc", Command("restore", "abc")),
+        ("/undo", Command("undo")),
+        ("/message", Command("list", number=LISTED)),
+        ("/message list", Command("list", number=LISTED)),
+        ("/messages list 3", Command("list", number=3)),
+        ("/message show abc", Command("show_group", "abc")),
+        ("/messages remove abc", Command("remove", "abc")),
+        ("/session scratchpad", Command("scratchpad")),
+    ],
+)
+def test_each_command_is_read(text: str, wanted: Command) -> None:
+    assert parse(text) == wanted
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/context", "/context window", "/context window five", "/context window -1", "/context window 1000000",
+        "/undo twice", "/session", "/message list 0", "/message drop abc", "/context drop", "/context drop a b",
+    ],
+)  # fmt: skip
+def test_what_no_command_is_behind_a_head_asks_for_help(text: str) -> None:
+    assert parse(text) == Command("help")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "undo", "please /undo", "/undone", "/contexts", "/undo\nand then go on", "/help", "/undo" + " x" * 200]
+)
+def test_anything_else_is_no_command(text: str) -> None:
+    assert parse(text) is None
+
+
+@given(st.text())
+def test_only_one_line_that_begins_with_a_head_is_one(text: str) -> None:
+    if parse(text) is not None:
+        assert text.strip().split()[0] in HEADS
+        assert "\n" not in text.strip()
+
+
+def test_the_help_names_every_head_and_replies_are_known() -> None:
+    assert all(head in HELP for head in HEADS)
+    assert is_reply("[context-proxy] Undone")
+    assert not is_reply("Undone [context-proxy]")
