@@ -122,7 +122,8 @@ async def test_the_file_grows_with_the_conversation_and_not_with_its_square(
     large, content = await worked(tmp_path, 200, stream=stream, policy=policy)
     print(f"\n{policy}, stream {stream}: {small} bytes at 100 steps, {large} at 200, of which {content} are messages")
     assert large < 2.2 * small
-    assert large < 4 * content
+    # What an empty file has of tables and indexes is in both.
+    assert large - small < 4 * content / 2
 
 
 def test_what_is_kept_of_an_exchange_is_small_and_can_be_read_again() -> None:
