@@ -9,7 +9,7 @@ import pytest
 from proxy.chat import key
 from proxy.chat.dialects.completions import read_message
 from proxy.exchange.rebuild import prompt
-from tests.exchange.hiding import Played, assert_hidden, assert_true, offering, ours, says, sent, theirs
+from tests.exchange.hiding import TOOLS, Played, assert_hidden, assert_true, offering, ours, says, sent, theirs
 from tests.faulty import faulty
 from tests.running import Running
 from tests.scripted import Scripted
@@ -162,3 +162,61 @@ async def test_what_a_tool_brings_is_what_the_store_has() -> None:
     result = json.loads(sent(model, -1)[-1])
     assert result["role"] == "tool"
     assert "The word is swordfish." in result["content"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_tool_that_was_not_offered_is_the_clients_business(stream: bool) -> None:
+    """FAULTS.md S8: not run, and not taken out."""
+    model = Scripted(says(None, ours(1)), "Well.")
+    async with faulty(model) as upstream, offering(upstream.port, tools={"offer": "never"}) as proxy:
+        played = Played(proxy, model, stream=stream)
+        found = await played.turn("Hello")
+        assert proxy.count("tools_total", tool="recall", outcome="refused") == 0
+    assert found.message["tool_calls"] == [ours(1)]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_clients_own_tool_of_a_name_is_the_clients_to_run(stream: bool) -> None:
+    mine = [*TOOLS, {"type": "function", "function": {"name": "recall", "parameters": {}}}]
+    model = Scripted(says(None, ours(1), ours(2, "query_db")), "Well.")
+    async with faulty(model) as upstream, offering(upstream.port, "rolling") as proxy:
+        played = Played(proxy, model, stream=stream, tools=mine)
+        found = await played.turn("Hello")
+        assert proxy.count("tools_total", tool="recall", outcome="refused") == 0
+    assert found.message["tool_calls"] == [ours(1)]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_state_is_kept_from_the_client_in_whichever_round_it_is_written(stream: bool) -> None:
+    block = "\n\n### STATE\nGoal: {}\nContext: as before\nResolved: none\nTechnical Anchors: a.txt"
+    model = Scripted(says("Let me look." + block.format("look"), ours(1)), says("It is so." + block.format("go on")))
+    async with faulty(model) as upstream, offering(upstream.port, "rolling") as proxy:
+        played = Played(proxy, model, stream=stream)
+        found = await played.turn("Hello", b"x-session-id: a")
+        states = await proxy.rows("SELECT text FROM states")
+        model.answers = ["Welcome."]
+        await played.turn("Thanks", b"x-session-id: a")
+    assert b"STATE" not in found.body
+    assert (found.message["content"] or "").replace("\n", "") == "Let me look.It is so."
+    assert [("go on" in str(row[0])) for row in states] == [True]
+    assert_hidden(played.heard)
+    before, later = sent(model, 1), sent(model, 2)
+    assert later[1 : len(before)] == before[1:]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_two_answers_to_one_request_each_keep_what_is_behind_them(stream: bool) -> None:
+    """The client asks again, gets another answer, and goes on from either."""
+    model = Scripted(says(None, ours(1)), "One.", says(None, ours(2)), "Two.", "So.", "So.")
+    named = b"x-session-id: a"
+    async with faulty(model) as upstream, offering(upstream.port) as proxy:
+        played = Played(proxy, model, stream=stream)
+        first = await played.turn("Hello", named)
+        played.agent.messages.pop()
+        second = await played.agent.send(named)
+        for found, n in ((first, 1), (second, 2)):
+            played.agent.messages = [{"role": "user", "content": "Hello"}, found.message]
+            await played.turn("And?", named)
+            messages = [json.loads(raw) for raw in sent(model, -1)]
+            assert [m["tool_calls"][0]["id"] for m in messages if m.get("tool_calls")] == [ours(n)["id"]]
+            assert [m["role"] for m in messages] == ["user", "assistant", "tool", "assistant", "user"]
