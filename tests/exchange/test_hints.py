@@ -17,6 +17,9 @@ TOOLS = {"tools": [{"type": "function", "function": {"name": "bash", "parameters
 ROUNDS = 8
 LINES = 110
 STREAMS = pytest.mark.parametrize("stream", [False, True])
+MISSING = re.compile(
+    r"\[shortened: \d+ of \d+ characters\]|\d+ characters are missing\]|message [a-z2-7]{10}, \d+ characters\]"
+)
 RECALL = re.compile(r"recall\(\"([a-z2-7]{10})\"\)")
 
 
@@ -65,10 +68,7 @@ async def test_a7_without_the_tool_it_is_only_said_how_much_is_missing(stream: b
     for policy in ("thrifty", "rolling", "hierarchical"):
         async with worked(policy, stream=stream, more=more, **tree) as (_, model):
             text = "\n".join(t or "" for t in model.texts())
-            assert re.search(
-                r"\[shortened: \d+ of \d+ characters\]|\d+ characters are missing\]|message [a-z2-7]{10}, \d+ characters\]",
-                text,
-            )
+            assert MISSING.search(text)
             assert "recall(" not in text
             assert "query_db" not in text
             assert offered(model.last) == offered(more)
