@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.postgres import shared_url
 
 SHARED = Path(__file__).parents[2] / "shared"
 """Recorded agent traffic. It is there only where the project is built, never in a checkout of somebody else."""
@@ -27,6 +30,13 @@ def shared(request: pytest.FixtureRequest) -> Path:
             pytest.fail(f"{SHARED} is not there, and --require-shared was given")
         pytest.skip("../shared is not there: it exists only where the project is built")
     return SHARED
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """The URL of a PostgreSQL server that the whole run shares; each test makes databases of its own there."""
+    with shared_url() as url:
+        yield url
 
 
 @pytest.fixture(autouse=True)

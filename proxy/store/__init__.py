@@ -1,6 +1,7 @@
 """What is remembered: `connect` gives the store that `db` names.
 
-A path is a SQLite file; ":memory:" a store that forgets. Both behave the same, as the same tests show.
+A path is a SQLite file, a postgresql:// URL a database that many replicas share, ":memory:" a store that forgets. All
+behave the same, as the same tests show.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from proxy.store.sqlite import SqliteStore
 
 
 def connect(db: str, *, durability: Literal["full", "normal"] = "full", spool_mb: int = 64) -> Store:
-    """A store that is not open yet. `db`: a path, "sqlite:///path" or ":memory:". Raises StoreRefused."""
+    """A store that is not open yet. `db`: a path, "sqlite:///path", "postgresql://..." or ":memory:". Raises
+    StoreRefused."""
     if db == ":memory:":
         return MemoryStore()
     scheme, found, rest = db.partition("://")
@@ -22,4 +24,17 @@ def connect(db: str, *, durability: Literal["full", "normal"] = "full", spool_mb
         return SqliteStore(db, durability=durability, spool_mb=spool_mb)
     if scheme == "sqlite" and rest.startswith("/"):
         return SqliteStore(rest[1:], durability=durability, spool_mb=spool_mb)
-    raise StoreRefused(f"there is no store for {scheme}://.", hint="Give a path or :memory: as --db.")
+    if scheme in ("postgresql", "postgres"):
+        return _postgres(db, durability, spool_mb)
+    raise StoreRefused(
+        f"there is no store for {scheme}://.", hint="Give a path, a postgresql:// URL or :memory: as --db."
+    )
+
+
+def _postgres(db: str, durability: Literal["full", "normal"], spool_mb: int) -> Store:
+    """Its driver is an extra, which one process with SQLite does not need."""
+    try:
+        from proxy.store.postgres import PostgresStore  # noqa: PLC0415  only where it is asked for
+    except ModuleNotFoundError as error:
+        raise StoreRefused("PostgreSQL needs the package asyncpg.", hint="Install context-proxy[postgres].") from error
+    return PostgresStore(db, durability=durability, spool_mb=spool_mb)

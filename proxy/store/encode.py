@@ -55,13 +55,16 @@ def _touch(row: HeadRow) -> Args:
 
 
 def _message(row: MessageRow) -> Args:
-    return (*astuple(row), row.tenant, row.session)
+    call = None if row.call_id is None else plain(row.call_id)
+    role, group = plain(row.role), plain(row.group_id)
+    args = astuple(row)
+    return (*args[:6], role, group, *args[8:10], call, *args[11:], row.tenant, row.session)
 
 
 def _edit(row: EditRow) -> Args:
     args = astuple(row)
     text = None if row.text is None else to_bytes(row.text)
-    return (*args[:8], text, *args[9:], row.tenant, row.session, row.thread)
+    return (*args[:6], plain(row.reason), args[7], text, *args[9:], row.tenant, row.session, row.thread)
 
 
 def _state(row: StateRow) -> Args:
@@ -72,16 +75,23 @@ def _state(row: StateRow) -> Args:
 
 
 def _answer(row: AnswerRow) -> Args:
-    return (*astuple(row)[:-1], to_bytes(row.text))
+    args = astuple(row)
+    return (*args[:4], plain(row.model), *args[5:-1], to_bytes(row.text))
+
+
+def _exchange(row: ExchangeRow) -> Args:
+    args = astuple(row)
+    return (*args[:10], *map(plain, args[10:15]), *args[15:])
 
 
 def _policy(row: ExchangeRow) -> Args:
-    return (row.policy, row.tenant, row.session, row.policy)
+    policy = plain(row.policy)
+    return (policy, row.tenant, row.session, policy)
 
 
 def _outcome(row: OutcomeRow) -> Args:
-    args = astuple(row)
-    return args[3:] + args[:3]
+    args = tuple(plain(arg) if isinstance(arg, str) else arg for arg in astuple(row)[3:])
+    return (*args, row.tenant, row.session, row.exchange)
 
 
 _STATEMENTS: dict[type, tuple[tuple[str, Callable[[Any], Args]], ...]] = {
@@ -92,7 +102,7 @@ _STATEMENTS: dict[type, tuple[tuple[str, Callable[[Any], Args]], ...]] = {
     FormRow: ((sql.INSERT_FORM, astuple),),
     EditRow: ((sql.INSERT_EDIT, _edit),),
     StateRow: ((sql.INSERT_STATE, _state),),
-    ExchangeRow: ((sql.INSERT_EXCHANGE, astuple), (sql.SESSION_POLICY, _policy)),
+    ExchangeRow: ((sql.INSERT_EXCHANGE, _exchange), (sql.SESSION_POLICY, _policy)),
     OutcomeRow: ((sql.UPDATE_OUTCOME, _outcome),),
     GapRow: ((sql.ADD_GAP, astuple),),
     IndexRow: ((keywords.INDEX_SESSION, keywords.index_args),),
@@ -110,6 +120,9 @@ _STATEMENTS: dict[type, tuple[tuple[str, Callable[[Any], Args]], ...]] = {
     BlankFormRow: ((blanking.BLANK_FORM, blanking.form_args),),
     BlankRoundRow: ((blanking.BLANK_ROUND, blanking.round_args),),
 }
+
+ORDER = {kind: place for place, kind in enumerate(_STATEMENTS)}
+"""In which rows of many puts may be brought: a table's rows come before those that refer to them or change them."""
 
 
 def statements(rows: Sequence[Row]) -> list[tuple[str, list[Args]]]:

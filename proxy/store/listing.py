@@ -178,7 +178,7 @@ def says(body: bytes, text: str) -> bool:
     """Whether any text in a message has this in it, whatever its case."""
     try:
         value = decode(body)
-    except DecodeError:
+    except (DecodeError, RecursionError):
         return text.casefold() in body.decode("utf-8", "replace").casefold()
     return _within(value, text.casefold())
 

@@ -62,7 +62,7 @@ def make_store(settings: Settings) -> Store:
         return connect(settings.db, durability=settings.store.durability, spool_mb=settings.limits.spool_mb)
     except StoreRefused as problem:
         # The value may hold a password: only what is allowed is told.
-        raise ConfigError("db", "***", "a path or :memory: (PostgreSQL comes with a later release)") from problem
+        raise ConfigError("db", "***", f"a path, :memory: or a postgresql:// URL ({problem.message})") from problem
 
 
 def make_policies(settings: Settings) -> dict[str, Policy]:

@@ -21,20 +21,37 @@ from proxy.store.base import (
     ThreadRow,
 )
 from proxy.store.memory import MemoryStore
+from proxy.store.postgres import PostgresStore
 from proxy.store.sqlite import SqliteStore
+from tests.postgres import drop_database, new_database
 
-BACKENDS: dict[str, Callable[[Path], Store]] = {
-    "sqlite": lambda folder: SqliteStore(folder / "store.sqlite3"),
-    "memory": lambda _folder: MemoryStore(),
+BACKENDS: dict[str, Callable[[str], Store]] = {
+    "sqlite": SqliteStore,
+    "memory": lambda _: MemoryStore(),
+    "postgres": PostgresStore,
 }
+"""Each from the address of a database: a path, nothing, a URL."""
+
+
+@pytest.fixture
+async def database(postgres: str) -> AsyncIterator[str]:
+    """The URL of an empty PostgreSQL database, dropped afterwards."""
+    url = await new_database(postgres)
+    yield url
+    await drop_database(url)
 
 
 @pytest.fixture(params=sorted(BACKENDS))
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    made = BACKENDS[request.param](tmp_path)
+    address = f"{tmp_path}/store.sqlite3"
+    if request.param == "postgres":
+        address = await new_database(request.getfixturevalue("postgres"))
+    made = BACKENDS[request.param](address)
     await made.open()
     yield made
     await made.close()
+    if request.param == "postgres":
+        await drop_database(address)
 
 
 def digest(*parts: object) -> bytes:

@@ -6,6 +6,7 @@ import pytest
 
 from proxy.store import base
 from proxy.store.memory import MemoryStore
+from proxy.store.postgres import PostgresStore
 from proxy.store.sqlite import SqliteStore
 from tests.store.conftest import Make
 
@@ -13,6 +14,7 @@ from tests.store.conftest import Make
 def test_every_backend_is_a_store(tmp_path: object) -> None:
     assert isinstance(MemoryStore(), base.Store)
     assert isinstance(SqliteStore(f"{tmp_path}/db"), base.Store)
+    assert isinstance(PostgresStore("postgresql://host/db"), base.Store)
 
 
 def test_rows_start_with_tenant_and_session_and_cannot_be_changed() -> None:

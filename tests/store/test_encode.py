@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from proxy.store import encode, sql
-from proxy.store.base import GapRow
+from proxy.store.base import GapRow, Store
 from tests.store.conftest import Make, digest
 
 make = Make()
@@ -66,3 +67,20 @@ def test_a_gap_can_be_stored_even_where_its_label_could_not() -> None:
     gap = encode.gap([Make(session="s\ud800\x00").message(digest("k"))], 1, "bad")
     assert gap is not None
     assert gap.session == "s??"
+
+
+async def test_labels_of_clients_and_upstreams_lose_only_what_no_text_column_takes(store: Store) -> None:
+    odd, plain = "a\x00b\ud800é", "a?b?é"
+    message = replace(make.message(digest("k")), role=odd, group_id=odd, call_id=odd)
+    exchange = replace(make.exchange("x1"), model=odd, upstream=odd, policy=odd, strategy=odd)
+    outcome = replace(make.outcome("x1"), finish=odd, fallback=odd, note=odd)
+    await store.put([*make.begin(), message, replace(make.edit(digest("k")), reason=odd), exchange, outcome])
+    (found,) = await store.messages("t1", "s1")
+    assert (found.role, found.group_id, found.call_id) == (plain, plain, plain)
+    record = await store.exchange("t1", "s1", "x1")
+    assert record is not None
+    assert (record.model, record.upstream, record.policy, record.strategy) == (plain,) * 4
+    assert (record.finish, record.fallback, record.note) == (plain,) * 3
+    assert (record.answer, record.ended_at) == (outcome.answer, outcome.ended_at)
+    ((edit, _),) = await store.edits("t1", "s1", "main")
+    assert edit.reason == plain

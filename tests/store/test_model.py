@@ -17,7 +17,9 @@ from proxy.errors import StoreUnavailable
 from proxy.store import sql
 from proxy.store.base import EditRow, HeadRow, MessageRow, StateRow, Store
 from proxy.store.memory import MemoryStore
+from proxy.store.postgres import PostgresStore
 from proxy.store.sqlite import SqliteStore
+from tests.postgres import drop_database, new_database
 from tests.store.conftest import Make, digest
 
 T = TypeVar("T")
@@ -112,7 +114,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def reopen(self) -> None:
-        if isinstance(self.store, SqliteStore):
+        if not isinstance(self.store, MemoryStore):
             self.do(self.store.close())
             self.store = self.make()
             self.do(self.store.open())
@@ -183,6 +185,22 @@ class SqliteMachine(StoreMachine):
         return SqliteStore(Path(self.folder.name) / "db", durability="normal", readers=1)
 
 
+class PostgresMachine(StoreMachine):
+    server = ""
+    database = ""
+
+    def make(self) -> Store:
+        if not self.database:
+            self.database = self.do(new_database(self.server))
+        return PostgresStore(self.database, readers=1)
+
+    def teardown(self) -> None:
+        self.do(self.store.close())
+        self.do(drop_database(self.database))
+        self.runner.close()
+        self.folder.cleanup()
+
+
 class MemoryMachine(StoreMachine):
     def make(self) -> Store:
         return MemoryStore()
@@ -195,3 +213,11 @@ TestSqliteAgainstTheModel = SqliteMachine.TestCase
 TestSqliteAgainstTheModel.settings = SHORT
 TestMemoryAgainstTheModel = MemoryMachine.TestCase
 TestMemoryAgainstTheModel.settings = SHORT
+
+
+class TestPostgresAgainstTheModel(PostgresMachine.TestCase):  # type: ignore[misc,valid-type]
+    settings = settings(SHORT, max_examples=8)
+
+    @pytest.fixture(autouse=True)
+    def server(self, postgres: str) -> None:
+        PostgresMachine.server = postgres

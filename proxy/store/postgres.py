@@ -1,0 +1,184 @@
+"""The store on PostgreSQL, for any number of replicas: the statements that SQLite gets, through asyncpg.
+
+What a replica has in memory is a cache and the database is the truth: the first insert of an edit, a round or a
+decision stands, whoever came second reads it back. Reads go through a pool, each one statement with a time limit on
+both sides of the network; writes through one connection with group commit (`postgres_writer`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import asyncpg
+
+from proxy.errors import StoreRefused, StoreUnavailable
+from proxy.store import keywords, postgres_index
+from proxy.store.base import Row
+from proxy.store.postgres_schema import migrate
+from proxy.store.postgres_writer import PostgresWriter
+from proxy.store.reads import Reads
+
+log = logging.getLogger(__name__)
+
+_BAD_ARGUMENT = (asyncpg.DataError, OverflowError, UnicodeError, TypeError, ValueError)
+_OURS = "context-proxy"
+
+
+class _Connection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg has no types
+    """Ours are reset by being read-only and never in a transaction: no trip to the server after each read."""
+
+    __slots__ = ()
+
+    def get_reset_query(self) -> str:
+        return ""
+
+
+class PostgresStore(Reads):
+    """`Store` on a PostgreSQL server (12 or newer). url: `postgresql://user:password@host:port/database`."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        durability: Literal["full", "normal"] = "full",
+        spool_mb: int = 64,
+        readers: int = 8,
+        read_s: float = 2.0,
+        write_s: float = 10.0,
+        connect_s: float = 5.0,
+        drain_s: float = 5.0,
+    ) -> None:
+        self._url = url
+        self._durability = durability
+        self._readers = readers
+        self._read_s = read_s
+        self._write_s = write_s
+        self._connect_s = connect_s
+        self._pool: Any = None
+        self._read_trouble = "not open"
+        self._writer = PostgresWriter(self._connect, spool_bytes=spool_mb << 20, drain_s=drain_s)
+        self._closed = False
+
+    @property
+    def healthy(self) -> bool:
+        return not self.trouble
+
+    @property
+    def trouble(self) -> str:
+        return self._writer.trouble or self._read_trouble
+
+    @property
+    def queued(self) -> int:
+        return self._writer.spool.waiting
+
+    @property
+    def dropped(self) -> int:
+        return self._writer.spool.dropped
+
+    @property
+    def commits(self) -> int:
+        """Transactions so far; far fewer than items under load."""
+        return self._writer.commits
+
+    async def _connect(self) -> Any:
+        milliseconds = str(int(self._write_s * 1000))
+        return await asyncpg.connect(
+            self._url,
+            timeout=self._connect_s,
+            command_timeout=self._write_s + 1.0,
+            server_settings={
+                "application_name": _OURS,
+                "statement_timeout": milliseconds,
+                # A replica that was cut off in the middle of a transaction does not keep the locks of its sessions.
+                "idle_in_transaction_session_timeout": milliseconds,
+                "default_transaction_read_only": "off",
+                "synchronous_commit": "on" if self._durability == "full" else "off",
+            },
+        )
+
+    async def open(self) -> None:
+        """Raises StoreRefused. A store is opened once."""
+        try:
+            connection = await self._connect()
+            try:
+                # Another replica may migrate a large store just now, and this one waits for it.
+                await connection.execute("SET statement_timeout = 0")
+                await migrate(connection)
+            finally:
+                await connection.close(timeout=self._connect_s)
+            await self._writer.start()
+            self._pool = await asyncpg.create_pool(
+                self._url,
+                min_size=0,
+                max_size=self._readers,
+                timeout=self._connect_s,
+                command_timeout=self._read_s,
+                connection_class=_Connection,
+                server_settings={
+                    "application_name": _OURS,
+                    "statement_timeout": str(int(self._read_s * 1000)),
+                    "default_transaction_read_only": "on",
+                },
+            )
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, ValueError, TimeoutError) as error:
+            await self.close()
+            # The address may hold a password, and so may what a resolver or parser says of it.
+            raise StoreRefused(
+                f"the PostgreSQL database cannot be opened: {type(error).__name__}"
+                + (f": {error}." if isinstance(error, asyncpg.PostgresError) else "."),
+                hint="See that the server runs, and that --db names it, a user, a password and a database.",
+            ) from error
+        except BaseException:
+            await self.close()
+            raise
+        self._read_trouble = ""
+        log.info("store open: PostgreSQL")
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        await self._writer.stop()
+        if self._pool is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._read_s):
+                    await self._pool.close()
+            self._pool.terminate()
+        if self.dropped:
+            log.warning("store closed; %d items were not stored", self.dropped)
+        else:
+            log.info("store closed; 0 items dropped")
+
+    def put(self, rows: Sequence[Row]) -> asyncio.Future[None]:
+        return self._writer.put(rows)
+
+    async def _fetch(self, text: str, args: Sequence[Any]) -> list[tuple[Any, ...]]:
+        if self._pool is None or self._closed:
+            raise StoreUnavailable("the store is closed.")
+        try:
+            async with asyncio.timeout(self._read_s), self._pool.acquire() as connection:
+                rows = await connection.fetch(text, *args)
+        except _BAD_ARGUMENT as error:
+            # What was asked for cannot be stored either; nothing is wrong with the server.
+            raise StoreUnavailable(f"the store cannot be asked for that: {type(error).__name__}.") from error
+        except TimeoutError as error:
+            self._read_trouble = f"a read took longer than {self._read_s} s"
+            raise StoreUnavailable(f"{self._read_trouble}.") from error
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+            self._read_trouble = f"{type(error).__name__}: {error}"
+            raise StoreUnavailable(f"a read failed: {type(error).__name__}.") from error
+        self._read_trouble = ""
+        return [tuple(row) for row in rows]
+
+    async def search(self, tenant: str, session: str, query: str, limit: int = 10) -> list[keywords.Match]:
+        asked = postgres_index.query(query)
+        if not asked:
+            return []
+        with contextlib.suppress(StoreUnavailable):  # what cannot be brought up to date is searched as it is
+            await self.put([keywords.IndexRow(tenant, session)])
+        rows = await self._fetch(postgres_index.SEARCH, (asked, tenant, session, limit))
+        return [postgres_index.match(row) for row in rows]

@@ -1,0 +1,139 @@
+"""The keyword index on PostgreSQL: a tsvector a message or summary, filled when its session is searched.
+
+The words are taken from the texts here, as `keywords` has them for SQLite's index, because PostgreSQL's own JSON
+refuses what clients may send (half a surrogate pair, NUL). A search reads the vectors of its own session by the
+primary key: no index over all sessions has to be kept.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from msgspec import DecodeError
+from msgspec.json import decode
+
+from proxy.store.keywords import WORDS, Match
+from proxy.store.texts import to_text
+
+_WORD = re.compile(r"[^\W_]{1,40}")
+_MOST = 20_000
+"""Words of one text that are indexed: a tsvector may have a megabyte, and places up to 16,383."""
+
+MIGRATION: tuple[str, ...] = (
+    """
+CREATE TABLE indexed (
+    tenant TEXT COLLATE "C" NOT NULL,
+    session TEXT COLLATE "C" NOT NULL,
+    kind TEXT COLLATE "C" NOT NULL,
+    thread TEXT COLLATE "C" NOT NULL,
+    version BIGINT NOT NULL,
+    key BYTEA NOT NULL,
+    words TSVECTOR NOT NULL,
+    PRIMARY KEY (tenant, session, kind, thread, version)
+)""",
+    # What is indexed of a message or an edit goes with it.
+    """
+CREATE FUNCTION context_proxy_messages_out() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    DELETE FROM indexed WHERE tenant = old.tenant AND session = old.session AND kind = 'message' AND thread = ''
+        AND version = old.seq;
+    RETURN NULL;
+END $$""",
+    """
+CREATE FUNCTION context_proxy_edits_out() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    DELETE FROM indexed WHERE tenant = old.tenant AND session = old.session AND kind = 'summary'
+        AND thread = old.thread AND version = old.number;
+    RETURN NULL;
+END $$""",
+    "CREATE TRIGGER messages_out AFTER DELETE ON messages FOR EACH ROW EXECUTE FUNCTION context_proxy_messages_out()",
+    "CREATE TRIGGER edits_out AFTER DELETE ON edits FOR EACH ROW EXECUTE FUNCTION context_proxy_edits_out()",
+)
+
+_NEW = """
+SELECT 'message', '', m.seq, m.key, m.body FROM messages m
+WHERE m.tenant = $1 AND m.session = $2 AND m.seq > (
+    SELECT coalesce(max(i.version), 0) FROM indexed i
+    WHERE i.tenant = $1 AND i.session = $2 AND i.kind = 'message' AND i.thread = '')
+UNION ALL
+SELECT 'summary', e.thread, e.number, e.key, coalesce(e.text, '') FROM edits e
+WHERE e.tenant = $1 AND e.session = $2 AND e.stage IN ('compress_levels', 'summarize_old')
+    AND e.action IN ('text', 'append') AND e.number > (
+        SELECT coalesce(max(i.version), 0) FROM indexed i
+        WHERE i.tenant = $1 AND i.session = $2 AND i.kind = 'summary' AND i.thread = e.thread)
+ORDER BY 1, 2, 3 LIMIT $3"""
+# In order, because the highest number that is indexed says how far the index has come.
+
+_PAGE = 500
+"""Texts that are held in memory at a time while a session is indexed."""
+
+_INSERT = """
+INSERT INTO indexed (tenant, session, kind, thread, version, key, words)
+VALUES ($1, $2, $3, $4, $5, $6, to_tsvector('simple', $7))
+ON CONFLICT (tenant, session, kind, thread, version) DO NOTHING"""
+
+SEARCH = """
+SELECT i.kind, i.key, coalesce(m.role, ''), coalesce(m.body, e.text, ''), -ts_rank(i.words, q, 1)
+FROM to_tsquery('simple', $1) q, indexed i
+LEFT JOIN messages m ON i.kind = 'message' AND m.tenant = i.tenant AND m.session = i.session AND m.key = i.key
+LEFT JOIN edits e ON i.kind <> 'message' AND e.tenant = i.tenant AND e.session = i.session AND e.thread = i.thread
+    AND e.number = i.version
+WHERE i.tenant = $2 AND i.session = $3 AND i.words @@ q
+ORDER BY 5, i.kind DESC, i.version DESC LIMIT $4"""
+
+
+async def bring_up_to_date(connection: Any, tenant: str, session: str) -> None:
+    """Indexes what the session has got since the last time. connection: asyncpg's, in a transaction that holds the
+    session's lock."""
+    while True:
+        rows = await connection.fetch(_NEW, tenant, session, _PAGE)
+        made = [(tenant, session, *row[:4], " ".join(words(read(row[0], row[4])))) for row in rows]
+        await connection.executemany(_INSERT, made)
+        if len(rows) < _PAGE:
+            return
+
+
+def query(text: str) -> str:
+    """What `to_tsquery` is asked: any word of the text; "" where it has none. Words are letters and digits alone."""
+    wanted = [word for word in dict.fromkeys(words(text)) if len(word) > 1][:WORDS]
+    return " | ".join(f"'{word}'" for word in wanted)
+
+
+def match(row: Sequence[Any]) -> Match:
+    """A row of SEARCH."""
+    return Match(row[0], bytes(row[1]), row[2], read(row[0], row[3]), row[4])
+
+
+def words(text: str) -> list[str]:
+    """The words of a text in small letters and without marks, as SQLite's index has them."""
+    bare = "".join(c for c in unicodedata.normalize("NFD", text.lower()) if not unicodedata.combining(c))
+    return _WORD.findall(bare)[:_MOST]
+
+
+def read(kind: str, body: bytes) -> str:
+    """What a message says and calls with, or a summary's text."""
+    if kind != "message":
+        return to_text(body).encode("utf-8", "replace").decode()
+    try:
+        message = decode(body)
+    except (DecodeError, RecursionError):
+        return body.decode("utf-8", "replace")
+    return " ".join(_said(message)) if isinstance(message, dict) else ""
+
+
+def _said(message: dict[str, Any]) -> Iterator[str]:
+    content = message.get("content")
+    if isinstance(content, str):
+        yield content
+    elif isinstance(content, list):
+        texts = (part.get("text") for part in content if isinstance(part, dict))
+        yield " ".join(text for text in texts if isinstance(text, str))
+    else:
+        yield ""
+    calls = message.get("tool_calls")
+    for call in calls if isinstance(calls, list) else ():
+        function = call.get("function") if isinstance(call, dict) else None
+        if isinstance(function, dict):
+            arguments = str(function.get("arguments") or "").replace("\\n", " ")
+            yield f"{function.get('name') or ''} {arguments}"

@@ -1,0 +1,69 @@
+"""The same migrations on PostgreSQL: types by their names there, and its own keyword index.
+
+All that is missing runs in one transaction under an advisory lock: of replicas that start together one migrates while
+the others wait, and a kill in the middle leaves the schema as it was. Text columns compare by bytes, as in SQLite,
+which is also what makes an index on them cheap.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from proxy.errors import StoreRefused
+from proxy.store import keywords, postgres_index
+from proxy.store.schema import MIGRATIONS, Migration
+
+LOCK = 0x63747870
+"""The advisory lock of migrations ("ctxp"); those of sessions are hashes of 64 bits."""
+
+_VERSION = """
+CREATE TABLE IF NOT EXISTS context_proxy_schema (one BOOLEAN PRIMARY KEY CHECK (one), version BIGINT NOT NULL)"""
+
+_TYPES = {"BLOB": "BYTEA", "TEXT": 'TEXT COLLATE "C"'}
+_TYPE = re.compile(r"\b(BLOB|TEXT)\b")
+
+
+def translate(statement: str) -> str:
+    """A statement of schema.py as PostgreSQL takes it."""
+    if re.match(r"\s*(CREATE|ALTER) TABLE\b", statement):
+        return _TYPE.sub(lambda found: _TYPES[found.group(1)], statement)
+    return statement
+
+
+def statements(migration: Migration) -> tuple[str, ...]:
+    """Those of a migration; the keyword index is one of its own."""
+    if migration.statements is keywords.MIGRATION:
+        return postgres_index.MIGRATION
+    return tuple(map(translate, migration.statements))
+
+
+async def migrate(connection: Any, migrations: Sequence[Migration] = MIGRATIONS) -> int:
+    """The number of migrations that were run. connection: asyncpg's. Raises StoreRefused where the schema is newer than
+    the code, and what asyncpg raises."""
+    latest = migrations[-1].number
+    async with connection.transaction():
+        await connection.execute("SELECT pg_advisory_xact_lock($1)", LOCK)
+        if await connection.fetchval("SELECT current_setting('server_encoding')") != "UTF8":
+            raise StoreRefused(
+                "the PostgreSQL database does not have the encoding UTF8.",
+                hint="Make one with CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0.",
+            )
+        await connection.execute(_VERSION)
+        version = await connection.fetchval("SELECT version FROM context_proxy_schema") or 0
+        if version > latest:
+            raise StoreRefused(
+                f"the PostgreSQL database has schema {version}, and this version knows schemas up to {latest}.",
+                hint="Install the version that wrote it, or a newer one.",
+            )
+        missing = [migration for migration in migrations if migration.number > version]
+        for migration in missing:
+            for statement in statements(migration):
+                await connection.execute(statement)
+        if missing:
+            await connection.execute(
+                "INSERT INTO context_proxy_schema VALUES (true, $1) ON CONFLICT (one) DO UPDATE SET version = $1",
+                latest,
+            )
+    return len(missing)

@@ -1,0 +1,234 @@
+"""What has queued, written to PostgreSQL in one transaction at a time, with a connection of its own.
+
+Group commit as in SQLite's writer: a lone item is committed at once, and what comes while that commit waits goes into
+the next. An item is taken from the queue only when it is durable. Over a network each statement costs a trip, so the
+rows of a batch are brought into one order of tables first: some ten trips for sixty items as for one.
+
+Other replicas write to the same sessions. Each transaction holds the advisory locks of the sessions it writes to, taken
+in one order, so that running numbers have neither gaps nor clashes and no two transactions wait for each other in a
+circle. Where a server knows no such locks, a clash of numbers is an error and the transaction is tried again.
+
+A row that cannot be stored fails its own item, by writing the items of its batch one by one. Anything else is the
+server's or the network's: the items stay, the connection is made anew with growing pauses, and nothing is acknowledged
+until it works. Inserts are ignored where the row is there and updates set the same values, so that a batch whose commit
+broke off with an unknown outcome can be written again (a gap, or what was spent, may then be counted twice).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from itertools import islice
+from queue import Empty
+from typing import Any
+
+import asyncpg
+
+from proxy.store import encode, postgres_index
+from proxy.store.base import Row
+from proxy.store.keywords import IndexRow
+from proxy.store.removal import EraseRow
+from proxy.store.spool import Item, Spool
+
+log = logging.getLogger(__name__)
+
+_BATCH = 64
+_PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
+_LOOK_S = 5.0
+"""How often the connection is looked at when nothing is written: a server that is gone is noticed within 10 s."""
+_CLASHES = 5
+"""So often a transaction is begun anew after a clash with another replica's."""
+
+_BAD_ROW = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, asyncpg.ProgramLimitExceededError)
+_ELSEWHERE = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
+"""Of the server or the network, bad rows aside (a time limit is an OSError); what else is raised is the rows' own."""
+_CLASH = (asyncpg.UniqueViolationError, asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+
+
+class PostgresWriter:
+    """One task. `put` never waits; `connect` gives a new connection, and may raise anything."""
+
+    def __init__(self, connect: Callable[[], Awaitable[Any]], *, spool_bytes: int, drain_s: float = 5.0) -> None:
+        self.commits = 0
+        self.trouble = "not started"
+        self.spool = Spool(spool_bytes)
+        self._connect = connect
+        self._drain_s = drain_s
+        self._pending: deque[Item] = deque()
+        self._connection: Any = None
+        self._failures = 0
+        self._wake = asyncio.Event()
+        self._stop_at: float | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Raises what `connect` raises."""
+        self._connection = await self._connect()
+        self.trouble = ""
+        self._task = asyncio.create_task(self._main(), name="store-writer")
+
+    def put(self, rows: Sequence[Row]) -> asyncio.Future[None]:
+        future = self.spool.put(rows)
+        self._wake.set()
+        return future
+
+    async def stop(self) -> None:
+        """Writes what waits, for `drain_s` at most if the server does not let it, and ends the task. Idempotent."""
+        self.spool.close()
+        self._wake.set()
+        if self._task is not None:
+            await asyncio.shield(self._task)
+
+    async def _main(self) -> None:
+        while self._stop_at is None or self._pending:
+            await self._turn()
+        await self._drop()
+
+    async def _turn(self) -> None:
+        """One round: take what has queued and write it. Whatever fails is tried again."""
+        await self._gather()
+        try:
+            if self._connection is None or self._connection.is_closed():
+                self._connection = await self._connect()
+            if self._pending:
+                await self._write()
+            else:
+                await self._connection.fetchval("SELECT 1")
+        except Exception as error:  # noqa: BLE001  the task must not end: logged, shown as `trouble`, tried again
+            await self._failed(error)
+        else:
+            if self.trouble:
+                log.warning("the store works again after %d failures", self._failures)
+                self.trouble, self._failures = "", 0
+
+    async def _gather(self) -> None:
+        """Waits until there is something to write or to look after, then takes what is there without waiting."""
+        self._take()
+        if self._pending or self._stop_at is not None or self.trouble:
+            return
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), _LOOK_S)
+        self._take()
+
+    def _take(self) -> None:
+        self._wake.clear()
+        with contextlib.suppress(Empty):
+            while len(self._pending) < _BATCH and self._stop_at is None:
+                item = self.spool.inbox.get_nowait()
+                if item is None:
+                    self._stop_at = time.monotonic() + self._drain_s
+                else:
+                    self._pending.append(item)
+
+    async def _write(self) -> None:
+        batch = list(islice(self._pending, _BATCH))
+        try:
+            await self._commit(batch)
+            self._done(len(batch), None)
+        except Exception as trouble:
+            if _of_the_server(trouble):
+                raise
+            await self._write_each(batch)
+
+    async def _write_each(self, batch: Sequence[Item]) -> None:
+        for item in batch:
+            try:
+                await self._commit([item])
+                self._done(1, None)
+            except Exception as error:
+                if _of_the_server(error):
+                    raise
+                log.warning("rows that cannot be stored: %s", type(error).__name__)
+                self._done(1, error)
+
+    async def _commit(self, batch: Sequence[Item]) -> None:
+        """Writes the items in one transaction; they are durable afterwards."""
+        rows = [row for item in batch for row in item.rows]
+        for attempt in range(_CLASHES):
+            try:
+                async with self._connection.transaction():
+                    await self._connection.execute(_LOCK, sorted({lock(row.tenant, row.session) for row in rows}))
+                    for part in _parts(rows):
+                        await self._run(part)
+            except _CLASH:
+                if attempt == _CLASHES - 1:
+                    raise
+                await asyncio.sleep(_PAUSES_S[attempt])
+            else:
+                self.commits += 1
+                return
+
+    async def _run(self, rows: list[Row]) -> None:
+        if isinstance(rows[0], IndexRow):
+            await postgres_index.bring_up_to_date(self._connection, rows[0].tenant, rows[0].session)
+            return
+        for text, args in encode.statements(rows):
+            await self._connection.executemany(text, args)
+
+    def _done(self, count: int, error: Exception | None) -> None:
+        self.spool.settle([self._pending.popleft() for _ in range(count)], error)
+
+    async def _failed(self, error: Exception) -> None:
+        trouble = f"{type(error).__name__}: {error}"
+        if not self.trouble:
+            known = isinstance(error, _ELSEWHERE)
+            waiting = len(self._pending)
+            log.error("the store cannot write, %d items wait: %s", waiting, trouble, exc_info=None if known else error)
+        self.trouble = trouble
+        self._failures += 1
+        await self._drop()
+        if self._stop_at is not None and time.monotonic() >= self._stop_at:
+            if self._pending:
+                log.error("closing with %d items not stored", len(self._pending))
+                self._done(len(self._pending), error)
+            return
+        pause = _PAUSES_S[min(self._failures, len(_PAUSES_S)) - 1]
+        if self._stop_at is not None:
+            pause = min(pause, self._drain_s / 10)
+        await asyncio.sleep(pause)
+
+    async def _drop(self) -> None:
+        """Ends the connection without waiting for a server that may be gone."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(Exception):
+                await connection.close(timeout=1.0)
+
+
+def _of_the_server(error: Exception) -> bool:
+    return isinstance(error, _ELSEWHERE) and not isinstance(error, _BAD_ROW)
+
+
+_LOCK = "SELECT pg_advisory_xact_lock(place) FROM unnest($1::bigint[]) AS place"
+"""In the order of the list."""
+
+
+def lock(tenant: str, session: str) -> int:
+    """The advisory lock of a session: 64 bits, signed."""
+    name = f"{len(tenant)}:{tenant}{session}".encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), signed=True)
+
+
+def _parts(rows: Sequence[Row]) -> Iterator[list[Row]]:
+    """The rows in the order of their tables, those of a table in their own; but what removes or reads others' rows
+    stays where it stands, alone."""
+    part: list[Row] = []
+    for row in rows:
+        if isinstance(row, (EraseRow, IndexRow)):
+            if part:
+                yield sorted(part, key=_rank)
+            yield [row]
+            part = []
+        else:
+            part.append(row)
+    if part:
+        yield sorted(part, key=_rank)
+
+
+def _rank(row: Row) -> int:
+    return encode.ORDER[type(row)]

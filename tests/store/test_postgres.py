@@ -1,0 +1,127 @@
+"""What only the PostgreSQL store has to show: refusals, limits of time, and a server that goes and comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from proxy.errors import StoreRefused, StoreUnavailable
+from proxy.store.postgres import PostgresStore
+from tests.postgres import at, execute, free_port, server
+from tests.store.conftest import Make
+from tests.store.test_postgres_writer import eventually
+
+make = Make()
+
+
+@pytest.fixture
+async def store(database: str) -> AsyncIterator[PostgresStore]:
+    made = PostgresStore(database, drain_s=0.5, read_s=0.5)
+    await made.open()
+    yield made
+    await made.close()
+
+
+@pytest.mark.parametrize("place", ["nowhere", "no database", "no url"])
+async def test_what_cannot_be_opened_is_refused_without_its_password(postgres: str, place: str) -> None:
+    url = {
+        "nowhere": f"postgresql://me:canary@127.0.0.1:{free_port()}/db",
+        "no database": at(postgres, "missing").replace("//tests", "//tests:canary"),
+        "no url": "postgresql://me:canary@127.0.0.1:port/db",
+    }[place]
+    store = PostgresStore(url, connect_s=2.0)
+    with pytest.raises(StoreRefused) as refused:
+        await store.open()
+    assert "canary" not in str(refused.value)
+    assert not store.healthy
+
+
+async def test_a_store_that_is_closed_says_so(store: PostgresStore) -> None:
+    await store.close()
+    with pytest.raises(StoreUnavailable):
+        await store.sessions()
+
+
+async def test_a_read_that_takes_too_long_is_ended_and_the_next_is_well(store: PostgresStore, database: str) -> None:
+    started = time.monotonic()
+    with pytest.raises(StoreUnavailable):
+        await store._fetch("SELECT 1 FROM pg_sleep(30)", ())
+    assert time.monotonic() - started < 0.5 * 4
+    assert store.trouble == "a read took longer than 0.5 s"
+    assert await store.sessions() == []
+    assert store.healthy
+    busy = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(30)' AND state = 'active'"
+    for _ in range(100):
+        if await execute(database, busy) == [(0,)]:
+            break
+        await asyncio.sleep(0.05)
+    else:
+        pytest.fail("the server still works on it")
+
+
+async def test_a_question_that_no_database_understands_says_nothing_about_the_server(store: PostgresStore) -> None:
+    for session in ("a\x00b", "a\ud800b"):
+        with pytest.raises(StoreUnavailable):
+            await store.session("t1", session)
+    assert store.healthy
+
+
+async def test_readers_cannot_write(store: PostgresStore) -> None:
+    with pytest.raises(StoreUnavailable):
+        await store._fetch("DELETE FROM sessions", ())
+
+
+async def test_many_reads_at_once_share_few_connections(store: PostgresStore, database: str) -> None:
+    await store.put(make.begin())
+    found = await asyncio.gather(*(store.session("t1", "s1") for _ in range(200)))
+    assert all(found)
+    ours = "application_name = 'context-proxy' AND datname = current_database()"
+    ((count,),) = await execute(database, f"SELECT count(*) FROM pg_stat_activity WHERE {ours}")
+    assert isinstance(count, int)
+    assert count <= 9
+
+
+@pytest.mark.parametrize("durability", ["full", "normal"])
+async def test_how_durable_a_commit_is(database: str, durability: str) -> None:
+    store = PostgresStore(database, durability=durability)  # type: ignore[arg-type]
+    connection = await store._connect()
+    assert await connection.fetchval("SHOW synchronous_commit") == {"full": "on", "normal": "off"}[durability]
+    assert await connection.fetchval("SHOW default_transaction_read_only") == "off"
+    await connection.close()
+    await store.close()
+
+
+@pytest.mark.slow
+async def test_a_server_that_is_killed_and_comes_back_loses_nothing_that_was_acknowledged() -> None:
+    with server() as own:
+        store = PostgresStore(own.url, read_s=1.0, drain_s=0.5)
+        await store.open()
+        await store.put([make.form(b"before")])
+        own.stop(signal.SIGQUIT)
+        futures = [store.put([make.form(b"%d" % number)]) for number in range(20)]
+        await eventually(lambda: not store.healthy)
+        with pytest.raises(StoreUnavailable):
+            await store.form("t1", "s1", make.form(b"before").form)
+        assert not any(future.done() for future in futures)
+        await asyncio.to_thread(own.start)
+        await asyncio.gather(*futures)
+        assert (await store.count())["forms"] == 21
+        await eventually(lambda: store.healthy)
+        await store.close()
+
+
+@pytest.mark.slow
+async def test_a_server_that_is_gone_does_not_hold_up_the_end() -> None:
+    with server() as own:
+        store = PostgresStore(own.url, read_s=0.5, drain_s=0.5)
+        await store.open()
+        own.stop()
+        future = store.put([make.form(b"lost")])
+        started = time.monotonic()
+        await store.close()
+        assert time.monotonic() - started < 4 * 2.0
+        assert isinstance(future.exception(), StoreUnavailable)

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from proxy.store import postgres_index
+from proxy.store.postgres import PostgresStore
+from tests.postgres import execute
+from tests.store.conftest import Make, digest
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("The Parser of config.toml", ["the", "parser", "of", "config", "toml"]),
+        ("ÉTÉ e\u0301te\u0301 snake_case", ["ete", "ete", "snake", "case"]),
+        ("half \ud83d a pair\x00", ["half", "a", "pair"]),
+        ("x" * 50, ["x" * 40, "x" * 10]),
+        ("", []),
+    ],
+)
+def test_words_are_in_small_letters_and_without_marks(text: str, words: list[str]) -> None:
+    assert postgres_index.words(text) == words
+
+
+def test_a_query_is_any_of_its_words_and_nothing_in_it_is_an_operator() -> None:
+    assert postgres_index.query("Red & !green | 'blue') x") == "'red' | 'green' | 'blue'"
+    assert postgres_index.query("?! x") == ""
+    assert postgres_index.query(" ".join(f"word{n}" for n in range(99))).count("|") == 31
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (
+            b'{"content":"text","tool_calls":[{"function":{"name":"grep","arguments":"{\\"a\\":\\"b\\\\nc\\"}"}}]}',
+            'text grep {"a":"b c"}',
+        ),
+        (b'{"content":[{"type":"text","text":"one"},{"image_url":{}},5,{"text":"two"}]}', "one two"),
+        (b'{"content":null,"tool_calls":[5,{"function":5},{}]}', ""),
+        (b'{"content":5}', ""),
+        (b"[1]", ""),
+        (b"\xff no json", "\ufffd no json"),
+        (b"[" * 5000, "[" * 5000),
+    ],
+)
+def test_what_a_message_says(body: bytes, said: str) -> None:
+    assert postgres_index.read("message", body) == said
+
+
+async def test_what_is_deleted_is_not_found_any_more(database: str, make: Make) -> None:
+    store = PostgresStore(database)
+    await store.open()
+    bodies = [json.dumps({"content": text}).encode() for text in ("gone soon", "stays soon")]
+    await store.put([make.message(digest("m", n), body=body) for n, body in enumerate(bodies)])
+    await store.put([make.edit(digest("m", 0), text="gone soon too", stage="compress_levels")])
+    assert len(await store.search("t1", "s1", "soon")) == 3
+    await execute(database, "DELETE FROM messages WHERE key = $1", digest("m", 0))
+    await execute(database, "DELETE FROM edits")
+    assert [match.key for match in await store.search("t1", "s1", "soon")] == [digest("m", 1)]
+    assert (await store.count())["indexed"] == 1
+    await store.close()
+
+
+async def test_a_long_session_is_indexed_by_pages(database: str, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres_index, "_PAGE", 10)
+    store = PostgresStore(database)
+    await store.open()
+    await store.put(make.line(35))
+    assert len(await store.search("t1", "s1", "body", limit=100)) == 35
+    await store.put(make.line(5, "more"))
+    assert len(await store.search("t1", "s1", "body", limit=100)) == 40
+    await store.close()
+
+
+async def test_a_text_of_any_length_is_indexed(database: str, make: Make) -> None:
+    store = PostgresStore(database)
+    await store.open()
+    long = json.dumps({"content": " ".join(f"{n:x}{'z' * 30}" for n in range(100_000))}).encode()
+    await store.put(
+        [make.message(digest("m", 0), body=long), make.message(digest("m", 1), body=b'{"content":"short"}')]
+    )
+    assert [match.key for match in await store.search("t1", "s1", "1" + "z" * 30)] == [digest("m", 0)]
+    assert [match.key for match in await store.search("t1", "s1", "short")] == [digest("m", 1)]
+    assert store.healthy
+    await store.close()

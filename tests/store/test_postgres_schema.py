@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+
+import asyncpg
+import pytest
+
+from proxy.errors import StoreRefused
+from proxy.store.postgres import PostgresStore
+from proxy.store.postgres_schema import migrate, translate
+from proxy.store.schema import LATEST, MIGRATIONS, TABLES, Migration
+from tests.postgres import at, execute
+
+VERSION = "SELECT version FROM context_proxy_schema"
+
+
+async def run(url: str, migrations: tuple[Migration, ...] = MIGRATIONS) -> int:
+    connection = await asyncpg.connect(url)
+    try:
+        return await migrate(connection, migrations)
+    finally:
+        await connection.close()
+
+
+def test_types_have_their_names_in_tables_and_nowhere_else() -> None:
+    made = translate("\nCREATE TABLE a (b TEXT NOT NULL, c BLOB, d BIGINT)")
+    assert made == '\nCREATE TABLE a (b TEXT COLLATE "C" NOT NULL, c BYTEA, d BIGINT)'
+    assert translate("ALTER TABLE a ADD COLUMN b TEXT") == 'ALTER TABLE a ADD COLUMN b TEXT COLLATE "C"'
+    assert translate("SELECT CAST(a AS TEXT)") == "SELECT CAST(a AS TEXT)"
+
+
+async def test_an_empty_database_gets_the_whole_schema_once(database: str) -> None:
+    assert await run(database) == len(MIGRATIONS)
+    assert await execute(database, VERSION) == [(LATEST,)]
+    names = await execute(database, "SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+    assert {name for (name,) in names} == {*TABLES, "context_proxy_schema"}
+    assert await run(database) == 0
+
+
+async def test_the_columns_are_those_of_sqlite_in_their_order(database: str) -> None:
+    await run(database)
+    text = "SELECT column_name FROM information_schema.columns WHERE table_name = $1 ORDER BY ordinal_position"
+    connection = sqlite3.connect(":memory:")
+    for migration in MIGRATIONS:
+        for statement in migration.statements:
+            connection.execute(statement)
+    for table in set(TABLES) - {"indexed"}:
+        theirs = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
+        assert [name for (name,) in await execute(database, text, table)] == theirs
+    connection.close()
+
+
+async def test_replicas_that_start_together_migrate_once(database: str) -> None:
+    assert sorted(await asyncio.gather(*(run(database) for _ in range(5)))) == [0, 0, 0, 0, len(MIGRATIONS)]
+
+
+async def test_rows_of_an_older_schema_are_kept_and_brought_up_to_date(database: str) -> None:
+    await run(database, MIGRATIONS[:4])
+    await execute(database, "INSERT INTO sessions VALUES ('t', 's', true, 2.0, '{}')")
+    assert await run(database) == len(MIGRATIONS) - 4
+    assert await execute(database, "SELECT session, last_at, policy FROM sessions") == [("s", 2.0, "")]
+
+
+async def test_a_migration_that_breaks_off_leaves_the_old_schema_and_can_be_run_again(database: str) -> None:
+    await run(database)
+    broken = Migration(LATEST + 1, "a test", ("CREATE TABLE more (a TEXT)", "CREATE TABLE more (a TEXT)"))
+    with pytest.raises(asyncpg.DuplicateTableError):
+        await run(database, (*MIGRATIONS, broken))
+    assert await execute(database, VERSION) == [(LATEST,)]
+    assert await execute(database, "SELECT 1 FROM pg_tables WHERE tablename = 'more'") == []
+    assert await run(database, (*MIGRATIONS, Migration(LATEST + 1, "a test", broken.statements[:1]))) == 1
+
+
+async def test_a_newer_schema_is_refused_and_left_alone(database: str) -> None:
+    await run(database)
+    await execute(database, f"UPDATE context_proxy_schema SET version = {LATEST + 5}")
+    store = PostgresStore(database)
+    with pytest.raises(StoreRefused, match=f"schema {LATEST + 5}, and this version knows schemas up to {LATEST}"):
+        await store.open()
+    assert await execute(database, VERSION) == [(LATEST + 5,)]
+
+
+async def test_a_database_that_cannot_hold_every_text_is_refused(postgres: str) -> None:
+    await execute(postgres, "CREATE DATABASE latin ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0")
+    try:
+        with pytest.raises(StoreRefused, match="UTF8"):
+            await run(at(postgres, "latin"))
+    finally:
+        await execute(postgres, "DROP DATABASE latin WITH (FORCE)")

@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import asyncpg
+import pytest
+from msgspec.structs import replace
+
+from proxy.errors import StoreUnavailable
+from proxy.store.base import Row
+from proxy.store.derived import OPERATOR, SpendingRow
+from proxy.store.postgres import PostgresStore
+from proxy.store.postgres_writer import PostgresWriter, lock
+from proxy.store.removal import EraseRow
+from tests.postgres import execute
+from tests.store.conftest import Make, digest
+
+make = Make()
+
+
+@pytest.fixture
+async def store(database: str) -> AsyncIterator[PostgresStore]:
+    made = PostgresStore(database, drain_s=0.5)
+    await made.open()
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def replica(store: PostgresStore, database: str) -> AsyncIterator[PostgresStore]:
+    """A second one on the same database."""
+    made = PostgresStore(database, drain_s=0.5)
+    await made.open()
+    yield made
+    await made.close()
+
+
+async def eventually(what: Callable[[], object], seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end, "it never happened"
+        await asyncio.sleep(0.01)
+
+
+async def test_many_items_at_once_take_few_commits(store: PostgresStore) -> None:
+    await asyncio.gather(*(store.put([make.form(b"%d" % number)]) for number in range(500)))
+    assert store.commits < 50
+    assert (await store.count())["forms"] == 500
+
+
+async def test_an_item_resolves_only_when_another_connection_can_read_it(store: PostgresStore, database: str) -> None:
+    for number in range(5):
+        await store.put([make.form(b"%d" % number)])
+        assert await execute(database, "SELECT count(*) FROM forms") == [(number + 1,)]
+
+
+async def test_a_row_that_cannot_be_stored_fails_its_own_item_and_leaves_a_gap(store: PostgresStore) -> None:
+    bad: list[Row] = [make.form(b"lost"), replace(make.message(digest("bad")), position=1 << 80)]
+    odd = [Make(session="a\x00b").form(b"no session has such a name")]
+    futures = [store.put(rows) for rows in ([make.form(b"one")], bad, odd, [make.form(b"two")])]
+    results = await asyncio.gather(*futures, return_exceptions=True)
+    assert [type(result) for result in results] == [type(None), StoreUnavailable, StoreUnavailable, type(None)]
+    await eventually(lambda: store.queued == 0)
+    counts = await store.count()
+    assert (counts["forms"], counts["gaps"], counts["messages"]) == (2, 2, 0)
+    assert store.healthy
+    assert store.dropped == 2
+
+
+async def test_rows_of_a_batch_keep_their_order_where_it_matters(store: PostgresStore) -> None:
+    """An outcome after its exchange, a removal between what stood before it and what came after it."""
+    futures = [
+        store.put([make.message(digest("before"))]),
+        store.put([EraseRow("t1", "s1", "messages")]),
+        store.put([make.message(digest("after")), make.outcome("x1"), make.exchange("x1")]),
+    ]
+    await asyncio.gather(*futures)
+    assert [row.key for row in await store.messages("t1", "s1")] == [digest("after")]
+    record = await store.exchange("t1", "s1", "x1")
+    assert record is not None
+    assert record.status == "complete"
+
+
+async def test_numbers_of_replicas_that_write_at_once_have_neither_gaps_nor_clashes(
+    store: PostgresStore, replica: PostgresStore
+) -> None:
+    await store.put(make.begin())
+    puts = []
+    for number in range(150):
+        for name, one in (("a", store), ("b", replica)):
+            key = digest(name, number)
+            puts.append(one.put([make.message(key), make.edit(key), make.state(key, "text")]))
+            puts.append(one.put([Make(session="s2").message(key), SpendingRow(*OPERATOR, 1, name, 1, 1, 1, 1.0)]))
+            if number % 10 == 0:
+                await asyncio.sleep(0.002)  # so that both commit many times
+    await asyncio.gather(*puts)
+    assert min(store.commits, replica.commits) > 3
+    for session in ("s1", "s2"):
+        rows = await store.messages("t1", session, limit=1000)
+        assert [row.seq for row in rows] == list(range(1, 301))
+    assert [number for _, number in await store.edits("t1", "s1", "main")] == list(range(1, 301))
+    record = await replica.thread("t1", "s1", "main")
+    assert record is not None
+    assert len(record.states) == 300
+    assert await store.spent(1) == 300.0
+    assert store.dropped == replica.dropped == 0
+
+
+async def test_replicas_that_decide_the_same_at_once_agree(store: PostgresStore, replica: PostgresStore) -> None:
+    for number in range(30):
+        key = digest("m", number)
+        await asyncio.gather(store.put([make.edit(key, text="one")]), replica.put([make.edit(key, text="other")]))
+    edits = await store.edits("t1", "s1", "main")
+    assert edits == await replica.edits("t1", "s1", "main")
+    assert [number for _, number in edits] == list(range(1, 31))
+
+
+async def test_what_another_transaction_holds_is_waited_for(store: PostgresStore, database: str) -> None:
+    connection = await asyncpg.connect(database)
+    transaction = connection.transaction()
+    await transaction.start()
+    await connection.execute("SELECT pg_advisory_xact_lock($1)", lock("t1", "s1"))
+    future = store.put([make.message(digest("m"))])
+    _, waiting = await asyncio.wait([future], timeout=0.2)
+    assert waiting
+    await transaction.rollback()
+    await future
+    await connection.close()
+
+
+async def test_without_locks_a_clash_is_tried_again(
+    store: PostgresStore, replica: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a server that knows no advisory locks."""
+    monkeypatch.setattr("proxy.store.postgres_writer._LOCK", "SELECT unnest($1::bigint[])")
+    puts = []
+    for number in range(40):
+        puts += [store.put([make.message(digest("a", number))]), replica.put([make.message(digest("b", number))])]
+        await asyncio.sleep(0.001)
+    await asyncio.gather(*puts)
+    assert [row.seq for row in await store.messages("t1", "s1")] == list(range(1, 81))
+
+
+async def test_a_connection_that_the_server_ends_is_made_anew_and_nothing_is_lost(
+    store: PostgresStore, database: str
+) -> None:
+    for number in range(5):
+        futures = [store.put([make.form(b"%d-%d" % (number, n))]) for n in range(100)]
+        await asyncio.sleep(0.002)
+        await execute(
+            database, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'context-proxy'"
+        )
+        await asyncio.gather(*futures)
+    assert (await store.count())["forms"] == 500
+    await eventually(lambda: store.healthy)
+
+
+async def test_a_fault_of_the_server_keeps_the_items_until_it_is_over(store: PostgresStore, database: str) -> None:
+    await execute(database, "ALTER TABLE forms RENAME TO elsewhere")
+    future = store.put([make.form(b"one")])
+    await eventually(lambda: store.trouble)
+    assert not future.done()
+    assert "forms" in store.trouble
+    await execute(database, "ALTER TABLE elsewhere RENAME TO forms")
+    await future
+    await eventually(lambda: store.healthy)
+    assert store.dropped == 0
+
+
+async def test_stopping_writes_what_waits(database: str, store: PostgresStore) -> None:
+    futures = [store.put([make.form(b"%d" % number)]) for number in range(300)]
+    await store.close()
+    await store.close()
+    await asyncio.gather(*futures)
+    assert await execute(database, "SELECT count(*) FROM forms") == [(300,)]
+    with pytest.raises(StoreUnavailable):
+        await store.put([make.form(b"late")])
+
+
+async def test_stopping_gives_up_what_the_server_does_not_take(store: PostgresStore, database: str) -> None:
+    await execute(database, "ALTER TABLE forms RENAME TO elsewhere")
+    future = store.put([make.form(b"one")])
+    started = time.monotonic()
+    await store.close()
+    assert time.monotonic() - started < 0.5 * 4 + 2.0
+    assert isinstance(future.exception(), StoreUnavailable)
+    assert store.dropped == 1
+
+
+async def test_a_full_spool_refuses_and_says_so_later(database: str) -> None:
+    opened: list[Any] = []
+
+    async def connect() -> Any:
+        if not opened:
+            opened.append(None)
+            return await asyncpg.connect(database)
+        raise OSError("unreachable")
+
+    await (first := PostgresStore(database)).open()
+    await first.close()
+    writer = PostgresWriter(connect, spool_bytes=10_000, drain_s=0.2)
+    await writer.start()
+    await writer._connection.close()
+    futures = [writer.put([make.form(b"x" * 3000)]) for _ in range(5)]
+    await eventually(lambda: writer.trouble)
+    assert sum(future.done() for future in futures) == 2
+    assert writer.spool.dropped == 2
+    await writer.stop()
+    assert all(isinstance(future.exception(), StoreUnavailable) for future in futures)
+    assert writer.spool.dropped == 6  # the record of the gap too
+
+
+def test_locks_of_two_sessions_differ_even_where_their_names_run_together() -> None:
+    assert len({lock("a", "bc"), lock("ab", "c"), lock("abc", ""), lock("a\ud800", "")}) == 4
+    assert all(-(1 << 63) <= lock("t", str(n)) < 1 << 63 for n in range(100))
