@@ -109,7 +109,8 @@ class _Table:
         tools = self.conversation.tools
         if policy is None or policy.mode != "rewrite" or policy.offer == "never" or not self.request.tools or not tools:
             return Front(self.request, frozenset(), 0)
-        names = chosen("policy", policy.tools, self.request.tool_names, memos=False)
+        # Memos as for a session that the client has named, which most agents do.
+        names = chosen("policy", policy.tools, self.request.tool_names, memos=True)
         if not names:
             return Front(self.request, frozenset(), 0)
         front, _, rest = tools.rpartition(b"]")
