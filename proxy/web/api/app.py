@@ -10,14 +10,31 @@ from fastapi import APIRouter, FastAPI
 
 from proxy.errors import BadRequest, ProxyError
 from proxy.exchange.parts import Parts
-from proxy.web.api import catalog, context, exchanges, memos, messages, records, replay, sessions
+from proxy.web.api import (
+    catalog,
+    context,
+    exchanges,
+    groups,
+    memos,
+    messages,
+    records,
+    replay,
+    sessions,
+    settings,
+    told,
+    transfer,
+)
 from proxy.web.api.problems import tell_all
 from proxy.web.doors import READ
 from proxy.web.failures import send_error
 from proxy.web.listen import App, Message, Receive, Scope, Send, declared_length, read_body
 
 ROUTERS: Final[tuple[APIRouter, ...]] = tuple(
-    subject.router for subject in (sessions, messages, records, exchanges, memos, replay, context, catalog)
+    subject.router
+    for subject in (
+        *(sessions, settings, replay, transfer, told, messages, records, exchanges, groups),
+        *(memos, context, catalog),
+    )
 )
 
 ABOUT: Final = (

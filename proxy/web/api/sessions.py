@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from proxy.exchange.steering import counting
+from proxy.exchange.steering.shapes import SessionStats
 from proxy.store.base import SessionRecord
 from proxy.store.listing import SessionFilter, SessionItem
-from proxy.web.api import pages
+from proxy.web.api import pages, wire
 from proxy.web.api.desk import AtDesk, AtPlace, address
 from proxy.web.api.pages import Cursor, Limit, Page
 from proxy.web.api.problems import EVERY
@@ -126,3 +128,12 @@ async def delete(place: AtPlace) -> Removed:
         parts.threads.forget(memory)
     removed = await parts.store.delete_session(place.tenant, place.session)
     return Removed(removed=removed, verified=await parts.store.session(place.tenant, place.session) is None)
+
+
+@router.get("/{session}/stats", openapi_extra=READ, response_model=wire.described(SessionStats))
+async def stats(
+    place: AtPlace,
+    thread: Annotated[str | None, Query(max_length=64, description="Without it the one last spoken in.")] = None,
+) -> Response:
+    """Where a session stands: how full its next prompt is, what it has cost, and would have cost without the proxy."""
+    return wire.answer(await counting.stats(place.parts, place.tenant, place.session, thread=thread))

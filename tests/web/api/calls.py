@@ -41,6 +41,9 @@ CALLS: dict[tuple[str, str], Call] = {
     ("GET", "/api/sessions"): Call("/api/sessions", bad=("/api/sessions?limit=0", None), reads=True, names=False),
     ("GET", S): Call(S, absent=NONE, bad=("/api/sessions/~!", None), reads=True),
     ("DELETE", S): Call(S, absent=NONE, bad=("/api/sessions/~!", None), makes=True),
+    ("GET", S + "/stats"): Call(
+        S + "/stats", absent=S + "/stats?thread=nobody", bad=(S + "/stats?thread=" + "a" * 99, None), reads=True
+    ),
     ("GET", S + "/messages"): Call(
         S + "/messages", absent=NONE + "/messages", bad=(S + "/messages?cursor=WyJ4Il0", None), reads=True
     ),
@@ -144,5 +147,103 @@ CALLS: dict[tuple[str, str], Call] = {
     ("GET", "/api/tenants"): Call("/api/tenants", bad=("/api/tenants?cursor=%25", None), reads=True, names=False),
     ("DELETE", "/api/tenants/{tenant}"): Call(
         "/api/tenants/{tenant}", absent="/api/tenants/nobody", bad=("/api/tenants/" + "a" * 200, None), makes=True
+    ),
+    ("GET", S + "/settings"): Call(S + "/settings", absent=NONE + "/settings", reads=True),
+    ("PUT", S + "/settings"): Call(
+        S + "/settings",
+        {"policy": "rolling", "window": 3},
+        absent=NONE + "/settings",
+        bad=(S + "/settings", {"policy": "no such"}),
+        makes=True,
+    ),
+    ("PATCH", S + "/settings"): Call(
+        S + "/settings",
+        {"urgency": "gentle"},
+        absent=NONE + "/settings",
+        bad=(S + "/settings", {"stranger": 1}),
+        makes=True,
+    ),
+    ("POST", S + "/window"): Call(
+        S + "/window", {"groups": 1}, absent=NONE + "/window", bad=(S + "/window", {"groups": -1}), makes=True
+    ),
+    ("POST", S + "/prune"): Call(S + "/prune", {}, absent=NONE + "/prune", makes=True),
+    ("POST", S + "/compress"): Call(S + "/compress", {}, absent=NONE + "/compress", makes=True),
+    ("POST", S + "/undo"): Call(S + "/undo", {}, absent=NONE + "/undo", bad=(S + "/undo", {"thread": 3}), makes=True),
+    ("POST", S + "/rebuild"): Call(
+        S + "/rebuild", {}, absent=NONE + "/rebuild", bad=(S + "/rebuild", {"stranger": 1}), makes=True
+    ),
+    ("GET", S + "/state"): Call(
+        S + "/state", absent=S + "/state?thread=nobody", bad=(S + "/state?thread=" + "a" * 99, None), reads=True
+    ),
+    ("PUT", S + "/state"): Call(
+        S + "/state", {"text": "Goal: this"}, absent=NONE + "/state", bad=(S + "/state", {"text": ""}), makes=True
+    ),
+    ("GET", S + "/scratchpad"): Call(S + "/scratchpad", absent=NONE + "/scratchpad", reads=True),
+    ("PUT", S + "/scratchpad"): Call(
+        S + "/scratchpad",
+        {"text": "- [ ] mend"},
+        absent=NONE + "/scratchpad",
+        bad=(S + "/scratchpad", {"text": "x" * 900_000}),
+        makes=True,
+    ),
+    ("GET", S + "/notes"): Call(S + "/notes", absent=NONE + "/notes", reads=True),
+    ("POST", S + "/notes"): Call(
+        S + "/notes", {"text": "Leave it."}, absent=NONE + "/notes", bad=(S + "/notes", {"text": "  "}), makes=True
+    ),
+    ("DELETE", S + "/notes/{note}"): Call(
+        S + "/notes/{note}", absent=S + "/notes/nobody", bad=(S + "/notes/" + "a" * 99, None), makes=True
+    ),
+    ("GET", S + "/feedback"): Call(
+        S + "/feedback",
+        absent=S + "/feedback?thread=nobody",
+        bad=(S + "/feedback?thread=" + "a" * 99, None),
+        reads=True,
+    ),
+    ("POST", S + "/feedback"): Call(
+        S + "/feedback", {"text": "Good."}, absent=NONE + "/feedback", bad=(S + "/feedback", {"words": 1}), makes=True
+    ),
+    ("GET", S + "/groups"): Call(
+        S + "/groups", absent=S + "/groups?thread=nobody", bad=(S + "/groups?status=x", None), reads=True
+    ),
+    ("GET", S + "/groups/{group}"): Call(
+        S + "/groups/{group}", absent=S + "/groups/nobody", bad=(S + "/groups/" + "a" * 99, None), reads=True
+    ),
+    ("POST", S + "/groups/{group}/{action}"): Call(
+        S + "/groups/{group}/pin",
+        {},
+        absent=S + "/groups/nobody/drop",
+        bad=(S + "/groups/{group}/explode", {}),
+        makes=True,
+    ),
+    ("POST", S + "/messages/{message}/{action}"): Call(
+        S + "/messages/{message}/pin",
+        {},
+        absent=S + "/messages/nobody/drop",
+        bad=(S + "/messages/{message}/explode", {}),
+        makes=True,
+    ),
+    ("POST", S + "/decide/{action}"): Call(
+        S + "/decide/pin",
+        {"ids": ["{group}", "{message}"]},
+        absent=NONE + "/decide/drop",
+        bad=(S + "/decide/drop", {"ids": []}),
+        makes=True,
+    ),
+    ("GET", S + "/prompt"): Call(
+        S + "/prompt", absent=S + "/prompt?thread=nobody", bad=(S + "/prompt?thread=" + "a" * 99, None), reads=True
+    ),
+    ("GET", S + "/exchanges/{exchange}/prompt"): Call(
+        S + "/exchanges/{exchange}/prompt",
+        absent=S + "/exchanges/nobody/prompt",
+        bad=(S + "/exchanges/" + "a" * 99 + "/prompt", None),
+        reads=True,
+    ),
+    ("GET", S + "/export"): Call(S + "/export", absent=NONE + "/export"),
+    ("GET", "/api/export"): Call("/api/export", names=False),
+    ("POST", "/api/import"): Call(
+        "/api/import",
+        {"id": "brought", "messages": HISTORY[:3]},
+        bad=("/api/import", {"messages": [{"content": 3}]}),
+        names=False,
     ),
 }

@@ -95,6 +95,17 @@ class World:
         self.converse(name)
         return name
 
+    def named(self, session: str, note: str | None = None) -> dict[str, str]:
+        """What the placeholders stand for in this session."""
+        base = f"/api/sessions/{session}"
+        exchange = self.ask("GET", base + "/exchanges").json()["items"][0]
+        message = self.ask("GET", base + "/messages?role=assistant").json()["items"][0]
+        note = note or self.ask("POST", base + "/notes", {"text": "A note."}).json()["id"]
+        return {
+            "session": session, "exchange": exchange["exchange"], "thread": exchange["thread"],
+            "message": message["id"], "group": message["group"], "note": note, "tenant": "acme",
+        }  # fmt: skip
+
     def fill(self, path: str, session: str | None = None) -> str:
         """The path with ids in the place of placeholders."""
         ids = dict(self.ids)
@@ -125,9 +136,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         made = World(proxy)
         made.converse("talk")
         made.converse("theirs", "other")
-        made.ids = {"session": "talk", "tenant": "acme"}
-        made.ids["message"] = made.ask("GET", "/api/sessions/talk/messages").json()["items"][1]["id"]
-        made.ids["exchange"] = made.ask("GET", "/api/sessions/talk/exchanges").json()["items"][0]["exchange"]
-        made.ids["thread"] = made.ask("GET", "/api/sessions/talk/threads").json()["items"][0]["thread"]
+        made.ids = made.named("talk", "nobody")
         made.ids["memo"] = made.memo()
         yield made

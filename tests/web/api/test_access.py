@@ -50,10 +50,13 @@ def test_every_route_has_an_entry(world: World) -> None:
 def test_it_succeeds(world: World, method: str, call: Call) -> None:
     ids = dict(world.ids)
     if call.makes:
-        ids |= {"session": world.fresh(), "memo": world.memo(), "tenant": "doomed"}
+        ids = world.named(world.fresh()) | {"memo": world.memo()}
         if "{tenant}" in call.path:
-            ids["memo"] = world.memo("doomed")
-    got = world.ask(method, call.path.format(**ids), call.body, key=may(call))
+            ids |= {"tenant": "doomed", "memo": world.memo("doomed")}
+    body = call.body
+    if body is not None and "ids" in body:
+        body = {"ids": [ids["group"], ids["message"]]}
+    got = world.ask(method, call.path.format(**ids), body, key=may(call))
     assert got.status == call.status, got.body
     assert got.headers["cache-control"] == "no-store"
 

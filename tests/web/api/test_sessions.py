@@ -34,3 +34,11 @@ def test_what_is_deleted_is_gone_and_its_memos_stay_without_its_name(world: Worl
     history = world.converse(name)
     assert len(history) > 3
     assert world.ask("GET", f"/api/sessions/{name}").json()["rows"]["messages"] > 3, "it begins anew"
+
+
+def test_a_session_tells_how_full_it_is_and_what_it_cost(world: World) -> None:
+    stats = world.ask("GET", "/api/sessions/talk/stats").json()
+    assert stats["groups"] == 3
+    assert 0 < stats["sent"] <= stats["tokens"]
+    assert stats["exchanges"] > 3
+    assert stats["needs_pruning"] is False

@@ -1,0 +1,135 @@
+"""Conversations from elsewhere, stored as if they had been held through the proxy.
+
+One that is imported is a session whose last request has been answered: its agent can go on with it through the proxy,
+and it is shown, steered and played as any other. Messages in Gemini's form become chat messages, since that is what its
+next request will bring; they keep the mark of what they were made for (FEATURES.md A3, A5).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from proxy.chat import key
+from proxy.chat.dialects import gemini
+from proxy.chat.dialects.completions import read_message
+from proxy.errors import Conflict, NotManaged, Unprocessable
+from proxy.exchange import finish, identify, planning, record
+from proxy.exchange.parts import Parts
+from proxy.exchange.record import Turn
+from proxy.store.base import Outcome
+from proxy.stream.assemble import Answer
+
+NOTE = "imported"
+"""The note of an exchange that nobody had with an upstream of ours."""
+MODEL = "imported"
+"""The model of a conversation that does not name one."""
+POLICY = "passthrough"
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What is to be imported. messages: the raw JSON of each. tools: that of the array, None for none."""
+
+    session: str
+    messages: tuple[bytes, ...]
+    tools: bytes | None = None
+    model: str = MODEL
+    strategy: str = "openai"
+
+
+def read(session: str, messages: Sequence[bytes], tools: bytes | None = None, model: str = MODEL) -> Conversation:
+    """A conversation out of chat messages or of Gemini's contents. Raises Unprocessable for what is neither."""
+    if not messages:
+        raise Unprocessable("a conversation without a message")
+    try:
+        if _is_gemini(messages[0]):
+            return Conversation(session, tuple(_from_gemini(messages)), tools, model, "gemini")
+        for raw in messages:
+            read_message(raw)
+    except NotManaged as problem:
+        raise Unprocessable(f"a message cannot be read: {problem.message}") from None
+    return Conversation(session, tuple(messages), tools, model)
+
+
+def _is_gemini(raw: bytes) -> bool:
+    try:
+        return "parts" in msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+    except (ValueError, RecursionError):
+        return False
+
+
+def _from_gemini(contents: Sequence[bytes]) -> list[bytes]:
+    """Chat messages that say the same. Gemini's calls have no ids: a result belongs to the oldest call of its name."""
+    waiting: dict[str, deque[str]] = defaultdict(deque)
+    made: list[bytes] = []
+    count = 0
+    for raw in contents:
+        message = gemini.read_message(raw)
+        said: dict[str, Any] = {"role": message.role, "content": message.text}
+        calls = []
+        for call in message.calls:
+            count += 1
+            waiting[call.name].append(name := f"call_{count}_{call.name}")
+            calls.append({"id": name, "type": "function", "function": {"name": call.name, "arguments": call.arguments}})
+        if calls:
+            said["tool_calls"] = calls
+        if message.role == "tool" and message.call_id is not None:
+            known = waiting[message.call_id]
+            said["tool_call_id"] = known.popleft() if known else message.call_id
+        made.append(msgspec.json.encode(said))
+    return made
+
+
+async def bring(parts: Parts, tenant: str, conversation: Conversation) -> int:
+    """Store a conversation; returns its messages. Raises Conflict where it is there already; StoreUnavailable passes
+    through."""
+    raws = list(conversation.messages)
+    last = raws.pop() if read_message(raws[-1]).role == "assistant" and len(raws) > 1 else None
+    body = b'{"model":%b,"messages":[%b]%b}' % (
+        msgspec.json.encode(conversation.model),
+        b",".join(raws),
+        b',"tools":' + conversation.tools if conversation.tools else b"",
+    )
+    request, front = parts.messages.request(body)
+    keys = key.chain(tenant, request.messages)
+    place = await identify.identify(parts.threads, tenant, conversation.session, request.messages, keys, retry=False)
+    memory = place.thread.memory
+    if place.at == len(keys) - 1:
+        raise Conflict(f"the conversation {conversation.session!r} is there already")
+    target = parts.client.route(conversation.model)
+    model = planning.model_of(parts, conversation.model)
+    turn = Turn(
+        id=identify.new_id(),
+        tenant=tenant,
+        place=place,
+        request=request,
+        keys=keys,
+        policy=parts.policies[POLICY],
+        model=model,
+        upstream=target.name,
+        strategy=conversation.strategy,
+        weigh=parts.weigh(model),
+        began=parts.now(),
+        front=front,
+    )
+    try:
+        forms = record.ingest(parts.threads, turn, turn.began)
+        await planning.decide(parts, turn)
+        record.exchanged(turn, forms, turn.began)
+        answer = _answer(last) if last is not None else None
+        status: Outcome = "complete" if answer is not None else "partial"
+        rows = finish.learnt(parts, turn, answer, (), status, 200, note=NOTE)
+        await parts.store.put([*turn.rows, *rows])
+    finally:
+        # What memory knows now is what the store has, or not even that: the next request reads it.
+        parts.threads.forget(memory)
+    return len(conversation.messages)
+
+
+def _answer(raw: bytes) -> Answer:
+    return Answer.from_body(b'{"choices":[{"index":0,"message":%b,"finish_reason":"stop"}]}' % raw)

@@ -1,0 +1,104 @@
+"""What is set for one session, and what is done to it as a whole: window, prune, compress, undo, rebuild."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from proxy.context.evidence.iteration import Urgency
+from proxy.context.policy import ScheduleName
+from proxy.exchange.steering import adjusting, deciding, rebuilding
+from proxy.exchange.steering.shapes import Changed, Rebuilt, SessionSettings
+from proxy.web.api import wire
+from proxy.web.api.desk import AtPlace
+from proxy.web.api.problems import EVERY
+from proxy.web.doors import READ
+
+router = APIRouter(prefix="/api/sessions/{session}", tags=["steering"], responses=EVERY)
+
+MOST = adjusting.MOST
+
+
+class SettingsBody(BaseModel):
+    """What is set for a session; null: as the policy says. window: groups that stay in the prompt, 0 for all of them.
+    They hold from the next request on, in this process and every other one."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"policy": "thrifty", "window": 5, "urgency": "gentle"}]}
+    )
+
+    policy: Annotated[str | None, Field(max_length=64)] = None
+    schedule: ScheduleName | None = None
+    window: Annotated[int | None, Field(ge=0, le=MOST)] = None
+    max_iterations: Annotated[int | None, Field(ge=1, le=MOST)] = None
+    urgency: Urgency | None = None
+
+
+class WindowBody(BaseModel):
+    """groups: how many of the last groups stay, 0 for all."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    groups: Annotated[int, Field(ge=0, le=MOST, examples=[5])]
+
+
+class ThreadBody(BaseModel):
+    """thread: which one; without it the one that was last spoken in."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    thread: Annotated[str | None, Field(max_length=64)] = None
+
+
+@router.get("/settings", openapi_extra=READ, response_model=wire.described(SessionSettings))
+async def show(place: AtPlace) -> Response:
+    """What is set for the session. `force` and `ask`: what its next request does."""
+    return wire.answer(await adjusting.settings(place.parts, place.tenant, place.session))
+
+
+@router.put("/settings", response_model=wire.described(SessionSettings))
+async def put(place: AtPlace, body: SettingsBody) -> Response:
+    """Set all of it: what is not named is as the policy says."""
+    return wire.answer(await adjusting.configure(place.parts, place.tenant, place.session, body.model_dump()))
+
+
+@router.patch("/settings", response_model=wire.described(SessionSettings))
+async def patch(place: AtPlace, body: SettingsBody) -> Response:
+    """Set what is named, and nothing else."""
+    changes = body.model_dump(exclude_unset=True)
+    return wire.answer(await adjusting.configure(place.parts, place.tenant, place.session, changes))
+
+
+@router.post("/window", response_model=wire.described(SessionSettings))
+async def window(place: AtPlace, body: WindowBody) -> Response:
+    """Keep the last groups in the prompt and no others."""
+    return wire.answer(await adjusting.window(place.parts, place.tenant, place.session, body.groups))
+
+
+@router.post("/prune", response_model=wire.described(SessionSettings))
+async def prune(place: AtPlace) -> Response:
+    """The next request is planned as if its budget were smaller than what it has."""
+    return wire.answer(await adjusting.prune(place.parts, place.tenant, place.session))
+
+
+@router.post("/compress", response_model=wire.described(SessionSettings))
+async def compress(place: AtPlace) -> Response:
+    """The next request makes every edit that its policy has to propose, whether it pays or not."""
+    return wire.answer(await adjusting.compress(place.parts, place.tenant, place.session))
+
+
+@router.post("/undo", response_model=wire.described(Changed))
+async def undo(place: AtPlace, body: ThreadBody | None = None) -> Response:
+    """The last group leaves, and the state goes back to what was before it, or is written anew."""
+    thread = body.thread if body is not None else None
+    return wire.answer(await deciding.undo(place.parts, place.tenant, place.session, thread=thread))
+
+
+@router.post("/rebuild", response_model=wire.described(Rebuilt))
+async def rebuild(place: AtPlace, body: ThreadBody | None = None) -> Response:
+    """Have the state written anew over what is in the prompt now: by the helper, by the upstream with its own key, else
+    with the next request."""
+    thread = body.thread if body is not None else None
+    return wire.answer(await rebuilding.rebuild(place.parts, place.tenant, place.session, thread=thread))

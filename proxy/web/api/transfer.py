@@ -1,0 +1,141 @@
+"""Conversations out of the store and into it, a line each, in the form that `context-proxy replay` reads."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from typing import Any, Final
+
+import msgspec
+from fastapi import APIRouter, Request
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, ConfigDict
+
+from proxy.chat import slices
+from proxy.errors import BadRequest, Unprocessable
+from proxy.exchange import identify, importing
+from proxy.exchange.importing import Conversation
+from proxy.replay import stored
+from proxy.replay.stored import Place as Stored
+from proxy.store.base import Store
+from proxy.web.api.desk import AtDesk, AtPlace, one_tenant
+from proxy.web.api.problems import EVERY
+
+router = APIRouter(prefix="/api", tags=["transfer"], responses=EVERY)
+
+LINES: Final[dict[int | str, dict[str, Any]]] = {
+    200: {"content": {"application/x-ndjson": {}}, "description": "One JSON object a line."}
+}
+MOST: Final = 10_000
+"""Conversations in one import."""
+
+
+class Brought(BaseModel):
+    """What was imported."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"conversations": 2, "messages": 240, "sessions": ["fix-the-build"]}]}
+    )
+
+    conversations: int
+    messages: int
+    sessions: list[str]
+
+
+@router.get("/sessions/{session}/export", response_class=StreamingResponse, responses=LINES)
+async def export_session(place: AtPlace) -> StreamingResponse:
+    """Every thread of a session, with all its messages as the client sent them."""
+    lines = _lines(place.parts.store, (place.tenant, place.session))
+    return StreamingResponse(lines, media_type="application/x-ndjson")
+
+
+@router.get("/export", response_class=StreamingResponse, responses=LINES)
+async def export_all(desk: AtDesk) -> StreamingResponse:
+    """Every session of a tenant, used last first."""
+    tenant, store = await one_tenant(desk), desk.parts.store
+
+    async def lines() -> AsyncIterator[bytes]:
+        after = None
+        while page := await store.list_sessions(tenant, after, 50):
+            for session in page:
+                async for line in _lines(store, (tenant, session.session)):
+                    yield line
+            after = page[-1].place
+
+    return StreamingResponse(lines(), media_type="application/x-ndjson")
+
+
+async def _lines(store: Store, place: Stored) -> AsyncIterator[bytes]:
+    async for one in stored.threads(store, place, "store"):
+        head = msgspec.json.encode({"id": one.id, "session": place[1]})[:-1]
+        tools = b',"tools":' + one.tools if one.tools else b""
+        times = b',"times":' + msgspec.json.encode(one.times)
+        # A message of several lines is still one line here: JSON's own line ends mean nothing between values.
+        raws = b",".join(raw.replace(b"\r", b" ").replace(b"\n", b" ") for raw in one.messages)
+        yield b'%b,"messages":[%b]%b%b}\n' % (head, raws, tools.replace(b"\n", b" ").replace(b"\r", b" "), times)
+
+
+@router.post(
+    "/import",
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {
+                "application/x-ndjson": {
+                    "schema": {"type": "string"},
+                    "example": '{"id": "talk", "messages": [{"role": "user", "content": "Hello"}]}\n',
+                }
+            },
+        }
+    },
+)
+async def bring(desk: AtDesk, request: Request) -> Brought:
+    """Store conversations, one JSON object a line: `{"id", "messages", "tools"?, "session"?, "model"?}`, messages as
+    chat completions or as Gemini has them. All lines are read before the first is stored. What is there already is
+    left as it is, and told as 409."""
+    tenant = await one_tenant(desk)
+    found = list(_read(await request.body(), desk))
+    if not found:
+        raise BadRequest("there is no line to import")
+    messages = 0
+    for conversation in found:
+        messages += await importing.bring(desk.parts, tenant, conversation)
+    return Brought(
+        conversations=len(found),
+        messages=messages,
+        sessions=list(dict.fromkeys(one.session for one in found)),
+    )
+
+
+def _read(body: bytes, desk: AtDesk) -> Iterable[Conversation]:
+    lines = [(n, line) for n, line in enumerate(body.split(b"\n"), 1) if line.strip()]
+    if len(lines) > MOST:
+        raise Unprocessable(f"{len(lines)} conversations, {MOST} are allowed at once")
+    for number, line in lines:
+        try:
+            fields = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+        except (ValueError, RecursionError):
+            raise BadRequest(f"line {number} is not a JSON object") from None
+        given, tools = bytes(fields.get("messages", b"")), bytes(fields.get("tools", b""))
+        spans = slices.elements(given)
+        if spans is None or (tools not in (b"", b"null", b"[]") and slices.elements(tools) is None):
+            raise Unprocessable(f"line {number}: `messages` is to be a list, and so is `tools` where it is there")
+        name = _text(fields, "session") or _text(fields, "id") or f"imported-{number}"
+        session = identify.session_name(name, {}, None, desk.parts.settings.identity) or f"imported-{number}"
+        raws = [given[start:end] for start, end in spans]
+        try:
+            yield importing.read(
+                session,
+                raws,
+                None if tools in (b"", b"null", b"[]") else tools,
+                _text(fields, "model") or importing.MODEL,
+            )
+        except Unprocessable as problem:
+            raise Unprocessable(f"line {number}: {problem.message}") from None
+
+
+def _text(fields: dict[str, msgspec.Raw], name: str) -> str:
+    raw = fields.get(name)
+    try:
+        return msgspec.json.decode(raw, type=str) if raw is not None else ""
+    except ValueError:
+        return ""

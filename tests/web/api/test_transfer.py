@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.replay.read import conversations
+from tests.web.api.conftest import Got, World
+from tests.web.api.test_settings import go_on, sent
+
+LINES = "application/x-ndjson"
+
+
+def bring(world: World, *lines: object, key: str = "cp-acme-admin") -> Got:
+    body = b"\n".join(line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines)
+    return world.ask("POST", "/api/import", body, key=key, content_type=LINES)
+
+
+def test_what_is_exported_can_be_replayed_and_is_what_the_client_said(world: World, tmp_path: Path) -> None:
+    history = world.converse("exported")
+    got = world.ask("GET", "/api/sessions/exported/export")
+    assert got.headers["content-type"].startswith(LINES)
+    file = tmp_path / "a.jsonl"
+    file.write_bytes(got.body)
+    (one,) = conversations(file)
+    assert [json.loads(raw) for raw in one.messages] == history
+    assert one.tools is not None
+
+
+def test_a_tenants_sessions_are_exported_and_nobody_elses(world: World) -> None:
+    lines = [json.loads(line) for line in world.ask("GET", "/api/export").body.splitlines()]
+    named = {line["session"] for line in lines}
+    assert "talk" in named
+    assert "theirs" not in named
+
+
+def test_what_is_imported_is_shown_steered_and_gone_on_with(world: World) -> None:
+    world.converse("original")
+    line = json.loads(world.ask("GET", "/api/sessions/original/export").body)
+    line["session"] = "copy"
+    got = bring(world, line)
+    assert got.json() == {"conversations": 1, "messages": len(line["messages"]), "sessions": ["copy"]}
+    assert world.ask("GET", "/api/sessions/copy").json()["rows"]["messages"] == len(line["messages"]) - 1, "no system"
+    titles = [one["title"] for one in world.ask("GET", "/api/sessions/copy/groups").json()["items"]]
+    assert titles == ["Read the log.", "And the other one?", "Thank you."]
+    history = go_on(world, "copy", line["messages"])
+    threads = world.ask("GET", "/api/sessions/copy/threads").json()["items"]
+    assert [thread["kind"] for thread in threads] == ["main"], "the agent goes on where the import ended"
+    first = world.ask("GET", "/api/sessions/copy/groups").json()["items"][0]["id"]
+    assert world.ask("POST", f"/api/sessions/copy/groups/{first}/drop", {}).status == 200
+    go_on(world, "copy", history)
+    assert "Read the log." not in str(sent(world, "copy")[1])
+    assert bring(world, line).status == 409
+
+
+def test_geminis_form_is_understood_and_marked(world: World) -> None:
+    contents: list[dict[str, Any]] = [
+        {"role": "user", "parts": [{"text": "Weather?"}]},
+        {"role": "model", "parts": [{"functionCall": {"name": "weather", "args": {"city": "Ulm"}}}]},
+        {"role": "function", "parts": [{"functionResponse": {"name": "weather", "response": {"output": "sun"}}}]},
+        {"role": "model", "parts": [{"text": "Sun."}]},
+    ]
+    assert bring(world, {"id": "gemini", "messages": contents}).status == 200
+    lines = world.ask("GET", "/api/sessions/gemini/messages").json()["items"]
+    assert [(one["role"], one["strategy"]) for one in lines] == [
+        ("user", "gemini"), ("assistant", "gemini"), ("tool", "gemini"), ("assistant", "gemini")
+    ]  # fmt: skip
+    assert lines[2]["call_id"] == "call_1_weather"
+
+
+@pytest.mark.parametrize(
+    ("lines", "status"),
+    [
+        ([b""], 400),
+        ([b"{"], 400),
+        ([b"[1]"], 400),
+        ([{"id": "x"}], 422),
+        ([{"id": "x", "messages": []}], 422),
+        ([{"id": "x", "messages": ["a"]}], 422),
+        ([{"id": "x", "messages": [{"role": "user", "content": "a"}], "tools": 3}], 422),
+        ([{"id": "fine", "messages": [{"role": "user", "content": "a"}]}, {"id": "x", "messages": 3}], 422),
+    ],
+)
+def test_nothing_is_stored_of_what_is_wrong_anywhere(world: World, lines: list[object], status: int) -> None:
+    got = bring(world, *lines)
+    assert (got.status, "line" in got.json()["error"]["message"]) == (status, True)
+    assert world.ask("GET", "/api/sessions/fine").status == 404
+
+
+def test_a_conversation_without_an_answer_is_imported_as_well(world: World) -> None:
+    assert bring(world, {"id": "asked", "messages": [{"role": "user", "content": "Are you there?"}]}).status == 200
+    assert world.ask("GET", "/api/sessions/asked/exchanges").json()["items"][0]["status"] == "partial"
+    (one,) = world.ask("GET", "/api/sessions/asked/groups").json()["items"]
+    assert one["title"] == "Are you there?"
+
+
+def test_a_session_is_imported_into_ones_own_tenant(world: World) -> None:
+    line = {"id": "talk", "messages": [{"role": "user", "content": "Mine."}, {"role": "assistant", "content": "Yes."}]}
+    assert bring(world, line, key="cp-other-admin").status == 200
+    assert world.ask("GET", "/api/sessions/talk", key="cp-other-admin").json()["rows"]["messages"] == 2
+    assert world.ask("GET", "/api/sessions/talk").json()["rows"]["messages"] > 2
