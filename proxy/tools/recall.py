@@ -42,10 +42,11 @@ async def answer(takes: Takes, desk: Desk) -> str:
 
 RECALL = Tool(
     name="recall",
-    description="Read a message or tool result of this conversation again, whole, where it was shortened or left out.",
+    # Few words: a default that every request carries, and the mark and the first page say the rest.
+    description="Read a message that was shortened or left out again, whole, by the id in its mark.",
     parameters={
-        "id": {"type": "string", "description": "the id that its mark names"},
-        "page": {"type": "integer", "description": "from 1 on"},
+        "id": {"type": "string"},
+        "page": {"type": "integer"},
     },
     required=("id",),
     takes=Takes,
