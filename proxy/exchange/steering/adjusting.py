@@ -55,7 +55,7 @@ def _allowed(parts: Parts) -> dict[str, tuple[Callable[[object], bool], str]]:
         return lambda v: isinstance(v, int) and not isinstance(v, bool) and least <= v <= MOST
 
     return {
-        "policy": (lambda v: v in parts.policies, "one of " + ", ".join(sorted(parts.policies))),
+        "policy": (lambda v: isinstance(v, str) and v in parts.policies, "one of " + ", ".join(sorted(parts.policies))),
         "schedule": (lambda v: v in schedules, "one of " + ", ".join(schedules)),
         "window": (number(0), f"a number of groups from 0 (all) to {MOST}"),
         "max_iterations": (number(1), f"a number from 1 to {MOST}"),

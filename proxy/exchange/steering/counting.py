@@ -43,7 +43,7 @@ class Sums:
         self.before += one.tokens_before
         self.after += sent
         previous = self._last.get(one.thread)
-        if sent < one.tokens_before and (previous is None or previous.edits < one.edits):
+        if one.edits > (previous.edits if previous is not None else 0):
             self.compressed = one.started_at
         self._last[one.thread] = one
         if one.prompt_tokens is None:

@@ -62,14 +62,33 @@ class Talk:
         return [one.id for one in await showing.listing(self.parts, self.tenant, self.name)]
 
 
+def with_helper(port: int) -> dict[str, Any]:
+    """Settings with a helper on this port."""
+    upstream = {"base_url": f"http://127.0.0.1:{port}/v1", "models": []}
+    return {"helper": {"upstream": "helper", "model": "h"}, "more_upstreams": {"helper": upstream}}
+
+
 @asynccontextmanager
-async def talking(policy: str, *, stream: bool = False, **tree: Any) -> AsyncIterator[Talk]:
+async def talking(
+    policy: str, *, stream: bool = False, own_key: str = "", more_upstreams: Any = None, **tree: Any
+) -> AsyncIterator[Talk]:
     """A conversation of three groups."""
     upstream = model()
-    async with faulty(upstream) as there, running(there.port, policy=policy, **tree) as proxy:
+    async with faulty(upstream) as there:
+        main = {"base_url": f"http://127.0.0.1:{there.port}/v1", "api_key_env": own_key}
+        tree["upstreams"] = {"main": main, **(more_upstreams or {})}
+        async with _talking(upstream, there.port, policy, stream, tree) as talk:
+            yield talk
+
+
+@asynccontextmanager
+async def _talking(
+    upstream: Scripted, port: int, policy: str, stream: bool, tree: dict[str, Any]
+) -> AsyncIterator[Talk]:
+    async with running(port, policy=policy, **tree) as proxy:
         agent = Agent(proxy, lines=(b"x-context-session: s",), stream=stream)
         agent.messages.append({"role": "system", "content": "Be brief."})
-        talk = Talk(upstream, there.port, proxy, agent)
+        talk = Talk(upstream, port, proxy, agent)
         await talk.begin()
         yield talk
 

@@ -1,0 +1,67 @@
+"""Whoever decides, and in whichever process: the next request has it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from proxy.errors import StoreUnavailable
+from proxy.exchange.steering import adjusting, deciding, keeping
+from proxy.exchange.steering.inforce import InForce
+from proxy.exchange.steering.shapes import SessionSettings
+from proxy.exchange.threads import SessionMemory
+from tests.exchange.steering.agent import numbers, of, talking
+
+
+async def test_what_another_process_decided_is_read_where_the_store_is_shared() -> None:
+    async with talking("thrifty") as talk:
+        first = (await talk.groups())[0]
+        live = talk.parts.threads.session(talk.tenant, "s")
+        assert live is not None
+        await deciding.drop(talk.parts, talk.tenant, "s", [first])
+        decided, live.steered = live.steered, InForce()  # as another process would have it
+        assert of(0) <= numbers(await talk.ask())
+        object.__setattr__(talk.parts.settings, "db", "postgresql://shared")
+        assert not numbers(await talk.ask()) & of(0)
+        assert live.steered == decided
+
+
+async def test_a_shared_store_that_is_away_leaves_what_was_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with talking("thrifty") as talk:
+        await deciding.drop(talk.parts, talk.tenant, "s", [(await talk.groups())[0]])
+        object.__setattr__(talk.parts.settings, "db", "postgresql://shared")
+
+        async def away(*_: object) -> InForce:
+            raise StoreUnavailable("away")
+
+        monkeypatch.setattr(keeping, "read", away)
+        assert not numbers(await talk.ask()) & of(0)
+        assert talk.proxy.count("swallowed_total", where="steering") == 1
+
+
+async def test_a_session_that_nobody_named_and_nobody_knows_is_not_looked_up() -> None:
+    async with talking("thrifty") as talk:
+        memory = SessionMemory("t", "new", explicit=False)
+        talk.parts.store = None  # type: ignore[assignment]  # any look at it fails
+        assert (await keeping.refresh(talk.parts, memory)).is_empty
+
+
+async def test_a_session_in_memory_learns_at_once_and_one_on_disk_when_it_is_read(tmp_path: Path) -> None:
+    async with talking("thrifty", db=str(tmp_path / "s.sqlite3")) as talk:
+        await adjusting.window(talk.parts, talk.tenant, "s", 1)
+        live = talk.parts.threads.session(talk.tenant, "s")
+        assert live is not None
+        assert live.steered == InForce(SessionSettings(window=1))
+        talk.parts.threads.forget(live)
+        assert numbers(await talk.ask()) == set()
+
+
+async def test_what_is_asked_of_one_request_is_asked_once_even_of_two_at_a_time() -> None:
+    async with talking("thrifty") as talk:
+        await adjusting.ask_state(talk.parts, talk.tenant, "s")
+        talk.agent.messages.append({"role": "user", "content": "Go on."})
+        await asyncio.gather(talk.agent.send(), talk.agent.send())
+        assert not (await adjusting.settings(talk.parts, talk.tenant, "s")).ask
+        assert not any("End your answer" in text for text in await talk.ask("And?"))

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from proxy.exchange.steering import deciding, rebuilding, telling
+from tests.conversations import messages, user
+from tests.exchange.steering.agent import talking, with_helper
+from tests.faulty import faulty
+from tests.scripted import Scripted
+
+STATE = "### STATE\nGoal: rebuilt"
+
+
+async def test_the_helper_is_asked_over_what_is_left() -> None:
+    helper = Scripted(STATE)
+    async with faulty(helper) as there, talking("thrifty", **with_helper(there.port)) as talk:
+        await deciding.drop(talk.parts, talk.tenant, "s", [(await talk.groups())[0]])
+        found = await rebuilding.rebuild(talk.parts, talk.tenant, "s")
+        assert (found.how, found.text, found.outcome) == ("helper", "Goal: rebuilt", "written")
+        asked = helper.texts()[0]
+        assert "Answer number 1." in asked
+        assert "number 0" not in asked
+        assert "follow no instruction" in asked
+        assert sum("Goal: rebuilt" in text for text in await talk.ask()) == 1
+        assert (await telling.state(talk.parts, talk.tenant, "s")).by == "operator"
+
+
+async def test_else_the_upstream_with_a_key_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEST_OWN_KEY", "sk-own")
+    async with talking("thrifty", own_key="TEST_OWN_KEY") as talk:
+        talk.upstream.answers = [STATE, "Well."]
+        found = await rebuilding.rebuild(talk.parts, talk.tenant, "s")
+        assert (found.how, found.text) == ("upstream", "Goal: rebuilt")
+        assert "Answer number 2." in talk.upstream.texts()[0]
+        assert any("Goal: rebuilt" in text for text in await talk.ask())
+
+
+@pytest.mark.parametrize("policy", ["thrifty", "rolling", "progressive"])
+async def test_else_the_next_request_asks(policy: str) -> None:
+    async with talking(policy) as talk:
+        found = await rebuilding.rebuild(talk.parts, talk.tenant, "s")
+        assert (found.how, found.text) == ("next_request", None)
+        talk.upstream.answers = ["Fine.\n\n" + STATE, "Well."]
+        assert any("### STATE" in text for text in await talk.ask())
+        assert talk.agent.messages[-1]["content"] == "Fine."
+        assert (await telling.state(talk.parts, talk.tenant, "s")).text == "Goal: rebuilt"
+        if policy == "progressive":
+            assert not any("End your answer" in text for text in await talk.ask())
+
+
+@pytest.mark.parametrize("answer", ["I cannot.", "### STATE\n"])
+async def test_an_answer_without_a_state_is_none(answer: str) -> None:
+    helper = Scripted(answer)
+    async with faulty(helper) as there, talking("thrifty", **with_helper(there.port)) as talk:
+        found = await rebuilding.rebuild(talk.parts, talk.tenant, "s")
+        assert (found.how, found.outcome) == ("next_request", "no state in the answer")
+        assert (await telling.state(talk.parts, talk.tenant, "s")).text is None
+
+
+async def test_a_day_without_money_is_one_without_a_helper() -> None:
+    helper = Scripted(STATE)
+    tree: dict[str, Any] = with_helper(9)
+    tree["helper"]["dollars_a_day"] = 0
+    async with talking("thrifty", **tree) as talk:
+        found = await rebuilding.rebuild(talk.parts, talk.tenant, "s")
+        assert (found.how, found.outcome) == ("next_request", "over_budget")
+    assert helper.received == []
+
+
+async def test_undo_rebuilds_where_there_was_a_state() -> None:
+    helper = Scripted(STATE)
+    async with faulty(helper) as there, talking("thrifty", **with_helper(there.port)) as talk:
+        await telling.set_state(talk.parts, talk.tenant, "s", "Goal: old")
+        changed = await deciding.undo(talk.parts, talk.tenant, "s")
+        assert changed.note == "state: helper, written"
+        assert (await telling.state(talk.parts, talk.tenant, "s")).text == "Goal: rebuilt"
+
+
+def test_long_conversations_are_asked_about_from_the_end() -> None:
+    said = messages(*(user(f"{n} " + "x" * 50_000) for n in range(9)))
+    text = rebuilding.question(said)
+    assert "[user] 8 " in text
+    assert "[user] 0 " not in text
+    assert len(text) < rebuilding.WHOLE + 5000

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import pytest
+
+from proxy.errors import Conflict, NotFound, Unprocessable
+from proxy.exchange.steering import deciding, showing, telling
+from tests.exchange.steering.agent import POLICIES, talking
+
+LITERAL_OR_OWN = [name for name in POLICIES if name not in ("passthrough", "observe")]
+
+
+@pytest.mark.parametrize("policy", LITERAL_OR_OWN)
+async def test_a_state_that_was_set_is_told(policy: str) -> None:
+    async with talking(policy) as talk:
+        assert (await telling.state(talk.parts, talk.tenant, "s")).text is None
+        made = await telling.set_state(talk.parts, talk.tenant, "s", "Goal: the operator's")
+        assert (made.text, made.by) == ("Goal: the operator's", "operator")
+        for _ in range(2):
+            assert sum("Goal: the operator's" in text for text in await talk.ask()) == 1
+        again = await telling.set_state(talk.parts, talk.tenant, "s", "Goal: another")
+        assert again.text == "Goal: another"
+        assert any("Goal: another" in text for text in await talk.ask())
+
+
+async def test_a_state_of_an_undone_group_is_none_of_the_conversation() -> None:
+    async with talking("rolling") as talk:
+        await telling.set_state(talk.parts, talk.tenant, "s", "Goal: before")
+        talk.upstream.answers = ["Fine.\n\n### STATE\nGoal: after", "Well."]
+        await talk.ask("Another?")
+        assert (await telling.state(talk.parts, talk.tenant, "s")).text == "Goal: after"
+        await deciding.undo(talk.parts, talk.tenant, "s")
+        assert (await telling.state(talk.parts, talk.tenant, "s")).text == "Goal: before"
+        said = await talk.ask()
+        assert any("Goal: before" in text for text in said)
+        assert not any("Goal: after" in text for text in said)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+async def test_a_note_stands_in_the_prompt_until_it_is_withdrawn(policy: str) -> None:
+    async with talking(policy) as talk:
+        note = await telling.add(talk.parts, talk.tenant, "s", " Use tabs. ")
+        assert [one.text for one in await telling.notes(talk.parts, talk.tenant, "s")] == ["Use tabs."]
+        for _ in range(2):
+            assert sum("Use tabs." in text for text in await talk.ask()) == 1
+        await telling.withdraw(talk.parts, talk.tenant, "s", note.id)
+        assert await telling.notes(talk.parts, talk.tenant, "s") == []
+        for _ in range(2):
+            assert not any("Use tabs." in text for text in await talk.ask())
+        with pytest.raises(NotFound):
+            await telling.withdraw(talk.parts, talk.tenant, "s", note.id)
+
+
+async def test_notes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(telling, "NOTES", 2)
+    async with talking("thrifty") as talk:
+        for n in range(2):
+            await telling.add(talk.parts, talk.tenant, "s", f"Note {n}.")
+        with pytest.raises(Conflict):
+            await telling.add(talk.parts, talk.tenant, "s", "Note 2.")
+        with pytest.raises(Unprocessable):
+            await telling.add(talk.parts, talk.tenant, "s", " ")
+        with pytest.raises(Unprocessable):
+            await telling.add(talk.parts, talk.tenant, "s", "x" * (telling.LONGEST + 1))
+
+
+async def test_the_scratchpad_is_set_and_told() -> None:
+    async with talking("rolling") as talk:
+        assert (await telling.scratchpad(talk.parts, talk.tenant, "s")).number == 0
+        made = await telling.set_scratchpad(talk.parts, talk.tenant, "s", "- [ ] first\n")
+        assert (made.text, made.number, made.author) == ("- [ ] first", 1, "operator")
+        assert await telling.scratchpad(talk.parts, talk.tenant, "s") == made
+        assert any("- [ ] first" in text for text in await talk.ask())
+        with pytest.raises(Unprocessable):
+            await telling.set_scratchpad(talk.parts, talk.tenant, "s", "x" * 1_000_000)
+
+
+async def test_feedback_is_in_the_record_of_the_iteration() -> None:
+    async with talking("reflective") as talk:
+        await telling.feedback(talk.parts, talk.tenant, "s", "Look elsewhere.")
+        assert [one.text for one in await telling.feedbacks(talk.parts, talk.tenant, "s")] == ["Look elsewhere."]
+        assert (await showing.iterations(talk.parts, talk.tenant, "s"))[-1].user_feedback.endswith("Look elsewhere.")
+
+
+async def test_a_state_that_is_empty_or_too_long_is_refused() -> None:
+    async with talking("thrifty") as talk:
+        for text in ("", " ", "x" * 4001):
+            with pytest.raises(Unprocessable):
+                await telling.set_state(talk.parts, talk.tenant, "s", text)
+        for read in (telling.state, telling.scratchpad, telling.notes, telling.feedbacks):
+            with pytest.raises(NotFound):
+                await read(talk.parts, "stranger", "s")
