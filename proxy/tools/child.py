@@ -39,10 +39,10 @@ INDEXED = 16 << 20
 
 TABLE = """CREATE TABLE messages (seq INTEGER, id TEXT, group_id TEXT, role TEXT, content TEXT, tool_call_id TEXT,
 status TEXT, parsing_strategy TEXT, tokens INTEGER, created_at TEXT)"""
-INDEX = """CREATE VIRTUAL TABLE messages_fts USING fts5 (id UNINDEXED, content, content = 'messages',
-tokenize = 'porter unicode61 remove_diacritics 2')"""
-FILL = """INSERT INTO messages_fts (rowid, id, content) SELECT rowid, id, content FROM (
-SELECT rowid, id, content, sum(length(content)) OVER (ORDER BY rowid DESC) AS upto FROM messages) WHERE upto <= ?"""
+INDEX = """CREATE VIRTUAL TABLE messages_fts USING fts5 (seq UNINDEXED, id UNINDEXED, role UNINDEXED, content,
+content = 'messages', tokenize = 'porter unicode61 remove_diacritics 2')"""
+FILL = """INSERT INTO messages_fts (rowid, content) SELECT rowid, content FROM (
+SELECT rowid, content, sum(length(content)) OVER (ORDER BY rowid DESC) AS upto FROM messages) WHERE upto <= ?"""
 
 _NAMES = """abs avg bm25 coalesce count cume_dist date datetime dense_rank first_value glob group_concat hex highlight
 ifnull iif instr julianday lag last_value lead length like lower ltrim match max min nth_value ntile nullif percent_rank

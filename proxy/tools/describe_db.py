@@ -20,8 +20,9 @@ WORDS = """messages: one row a message of this conversation
   parsing_strategy TEXT  the kind of model that it was made for
   tokens INTEGER
   created_at TEXT        UTC, YYYY-MM-DD HH:MM:SS
-messages_fts(id, content): the same for search by words: WHERE messages_fts MATCH 'word OR "two words" OR begin*';
-  ORDER BY rank; snippet(messages_fts, 1, '', '', '...', 40); join by rowid"""
+messages_fts(seq, id, role, content): the same for search by words, and by their other forms:
+  WHERE messages_fts MATCH 'word OR "two words" OR begin*' ORDER BY rank; AND role = 'user' finds what the user said;
+  snippet(messages_fts, -1, '', '', '...', 40) shows where; join by rowid"""
 
 
 class Takes(msgspec.Struct, frozen=True):

@@ -102,8 +102,8 @@ QUERY_DB = Tool(
         " messages(seq, id, group_id, role, content, tool_call_id, status, parsing_strategy, tokens, created_at)."
         " Newest first (ORDER BY seq DESC), always with LIMIT, substr(content, 1, 300) rather than all of it. Rows with"
         " status 'dropped' are out of the prompt: ignore them unless you look for what is. By words: SELECT id,"
-        " snippet(messages_fts, 1, '', '', '...', 40) FROM messages_fts WHERE messages_fts MATCH 'one OR two'"
-        " ORDER BY rank LIMIT 10; then recall(id), or content by id."
+        " snippet(messages_fts, -1, '', '', '...', 40) FROM messages_fts WHERE messages_fts MATCH 'one OR two' AND"
+        " role = 'user' ORDER BY rank LIMIT 20, with all words that may stand there; then recall(id), or content by id."
     ),
     parameters={"sql": {"type": "string"}},
     required=("sql",),

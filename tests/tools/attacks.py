@@ -209,7 +209,7 @@ DENIED = (
     ),
     *(
         "char({0})",
-        "snippet(messages_fts, 1, '', '', '', 9)",
+        "snippet(messages_fts, -1, '', '', '', 9)",
         "bm25(messages_fts)",
         "readfile({0})",
         "sqlite_version()",

@@ -42,6 +42,8 @@ async def test_a_model_finds_what_was_said_by_words_and_reads_it_whole() -> None
             desk, "query_db", sql="SELECT id FROM messages_fts WHERE messages_fts MATCH 'parsers OR lives'"
         )
         assert found.endswith("\n" + names[3])
+        sql = "SELECT seq, snippet(messages_fts, -1, '[', ']', '...', 9) FROM messages_fts('read')"
+        assert (await ask(desk, "query_db", sql=sql + " WHERE role = 'user'")).endswith('\n[1, "[read] it"]')
         rows = await ask(desk, "query_db", sql="SELECT seq, role FROM messages ORDER BY seq DESC LIMIT 2")
         assert rows == '[2 rows; columns: seq, role]\n[5, "user"]\n[4, "assistant"]'
         assert await ask(desk, "query_db", sql="SELECT 1 WHERE 0") == "[no rows]"
