@@ -220,3 +220,19 @@ async def test_two_answers_to_one_request_each_keep_what_is_behind_them(stream: 
             messages = [json.loads(raw) for raw in sent(model, -1)]
             assert [m["tool_calls"][0]["id"] for m in messages if m.get("tool_calls")] == [ours(n)["id"]]
             assert [m["role"] for m in messages] == ["user", "assistant", "tool", "assistant", "user"]
+
+
+async def test_what_was_not_there_yet_is_not_put_into_a_prompt_that_is_built_again() -> None:
+    """The client wrote an answer of its own, and later got the same one from a model that had asked us."""
+    model = Scripted(says(None, ours(1)), "First.", "So.", says(None, ours(2)), "One.")
+    named = b"x-session-id: a"
+    async with faulty(model) as upstream, offering(upstream.port) as proxy:
+        played = Played(proxy, model, stream=False)
+        await played.turn("Hello", named)
+        begun = [*played.agent.messages, {"role": "user", "content": "And?"}]
+        played.agent.messages = [*begun, {"role": "assistant", "content": "One."}]
+        await played.turn("So?", named)
+        played.agent.messages = begun
+        await played.agent.say(None, named)
+        assert len(await proxy.rows("SELECT 1 FROM rounds")) == 2
+        await assert_rebuilt(proxy, model, [0, 2, 3])

@@ -184,11 +184,12 @@ async def test_a_prompt_with_our_tools_that_is_refused_goes_out_once_more_withou
         else:
             await Scripted.__call__(model, request, there)
 
-    model = Scripted("It is so.")
+    model = Scripted(says(None, ours(1)))  # what is not offered is the client's, whatever its name
     async with faulty(script) as upstream, offering(upstream.port) as proxy:
         played = Played(proxy, model, stream=stream)
-        await played.turn("Hello")
-        await played.turn("Thanks")
+        found = await played.turn("Hello")
+        assert found.message["tool_calls"] == [ours(1)]
+        await played.turn(None)
         assert [row[2] for row in await proxy.outcomes()] == ["upstream_reject", None]
     assert [offered(model, at) for at in range(2)] == [CLIENTS, CLIENTS]
 
@@ -255,7 +256,8 @@ async def test_a_silent_stream_says_that_it_is_alive(monkeypatch: pytest.MonkeyP
     assert_hidden(played.heard)
 
 
-async def test_a_call_that_was_cut_off_is_nothing_that_is_put_back() -> None:
+@pytest.mark.parametrize("before", [[], [says("Look. ", ours(2))]])
+async def test_a_call_that_was_cut_off_is_nothing_that_is_put_back(before: list[Any]) -> None:
     """It has no result, and a call without one is refused."""
 
     async def cut(request: Request, there: Connection) -> None:
@@ -263,7 +265,7 @@ async def test_a_call_that_was_cut_off_is_nothing_that_is_put_back() -> None:
         choice = {"index": 0, "message": says("Long.", ours(1)), "finish_reason": "length"}
         await reply(there, b"200 OK", json.dumps({"id": "a", "choices": [choice]}).encode(), JSON)
 
-    model = Scripted(cut, "Well.")
+    model = Scripted(*before, cut, "Well.")
     async with faulty(model) as upstream, offering(upstream.port) as proxy:
         played = Played(proxy, model, stream=False)
         found = await played.turn("Hello")

@@ -227,3 +227,13 @@ def test_answers_are_looked_for_by_the_head_of_what_they_answer() -> None:
     first = Round(keys[0], b"", (dump(history[0]),))
     second = Round(keys[2], keys[1], (dump(history[2]),))
     assert matching(request, keys, {b"": [first], keys[1]: [second]}) == {2: second}
+
+
+def test_call_ids_that_come_again_elsewhere_are_no_sign() -> None:
+    """Local servers call every first call `call_0`."""
+    history = [user("Hi"), asking(("call_0", "run")), result("call_0", "1"), user("So?")]
+    one = behind(history, 1, asking(("a", "recall"), ("call_0", "run")), results=[result("a", "2")], calls=["call_0"])
+    later = [*history, asking(("call_0", "run"), text="Again."), result("call_0", "1")]
+    made, messages = put(later, one)
+    assert made.rounds == 1
+    assert messages[-2:] == later[-2:]
