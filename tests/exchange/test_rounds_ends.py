@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -81,8 +82,14 @@ async def test_the_same_call_is_told_that_it_was_made_and_the_third_time_ends_it
     assert_hidden(played.heard)
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_time_is_bounded_too_and_ends_a_tool_that_runs(stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("stream", "seconds", "line"),
+    [(False, 0.1, b"x-a: b"), (True, 0.1, b"x-a: b"), (False, 60.0, b"x-stainless-read-timeout: 0.2")],
+)
+async def test_time_is_bounded_too_and_ends_a_tool_that_runs(
+    stream: bool, seconds: float, line: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the setting, and where nothing goes out meanwhile by what the client says that it waits."""
     ended: list[str] = []
 
     async def forever(call: Any, desk: Any) -> str:
@@ -95,9 +102,9 @@ async def test_time_is_bounded_too_and_ends_a_tool_that_runs(stream: bool, monke
 
     monkeypatch.setattr(rounds, "run", forever)
     model = Scripted(says(None, ours(1), ours(2)), "Enough.")
-    async with faulty(model) as upstream, offering(upstream.port, tools={"seconds": 0.1}) as proxy:
+    async with faulty(model) as upstream, offering(upstream.port, tools={"seconds": seconds}) as proxy:
         played = Played(proxy, model, stream=stream)
-        await played.turn("Hello")
+        await played.turn("Hello", line)
     assert ended[:1] == ["recall"]
     assert [rounds.ENDED["time"] in text for text in results(model)] == [True, True]
     assert offered(model) == CLIENTS
@@ -234,6 +241,33 @@ async def gone(first: Any, monkeypatch: pytest.MonkeyPatch, where: str) -> list[
 @pytest.mark.parametrize("where", ["round", "tool"])
 async def test_a_client_that_leaves_ends_it_all(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert await gone(says("Look.", ours(1)), monkeypatch, where) == [where]
+
+
+def children() -> set[str]:
+    """The processes that this one has started and that still run."""
+    found = Path("/proc/self/task").glob("*/children")
+    return {name for path in found for name in path.read_text().split()}
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs Linux to see the processes")
+async def test_a_client_that_leaves_ends_the_process_that_runs_sql_for_it() -> None:
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+    arguments = json.dumps({"sql": endless})
+    call = {"id": "a", "type": "function", "function": {"name": "query_db", "arguments": arguments}}
+    model = Scripted(says(None, call), "Not asked.")
+    async with faulty(model) as upstream, offering(upstream.port, "rolling") as proxy:
+        body = {"model": "m", "messages": [{"role": "user", "content": "Hello"}], "tools": TOOLS, "stream": True}
+        before = children()
+        client = await connect(proxy.port)
+        await client.send(post("/v1/chat/completions", json.dumps(body).encode(), JSON, b"authorization: Bearer a"))
+        await until(lambda: bool(children() - before), 5)
+        client.writer.transport.abort()
+        await until(lambda: not children() - before, 5)
+        assert (await proxy.outcome(5))[0] == "client_gone"
+        assert all(
+            proxy.count("tools_total", tool="query_db", outcome=one) == 0 for one in ("done", "limited", "failed")
+        )
+    assert len(model.received) == 1
 
 
 async def test_a_silent_stream_says_that_it_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
