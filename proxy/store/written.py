@@ -177,6 +177,8 @@ WHERE NOT memos.deleted AND (excluded.deleted OR excluded.updated_at >= memos.up
 
 UPDATE_SETTINGS = "UPDATE sessions SET settings = $1 WHERE tenant = $2 AND session = $3"
 
+SETTINGS = "SELECT settings FROM sessions WHERE tenant = $1 AND session = $2"
+
 UPSERT_NOTE = """
 INSERT INTO notes (tenant, session, thread, note, kind, text, created_at) VALUES ($1, $2, $3, $4, $5, $6, $7)
 ON CONFLICT (tenant, session, thread, note) DO UPDATE SET text = excluded.text"""
@@ -267,6 +269,10 @@ class WrittenStore(Protocol):
         """What operators said on a thread and did not withdraw, oldest first."""
         ...
 
+    async def settings(self, tenant: str, session: str) -> str:
+        """What was set for a session, as JSON; "{}" where there is no such session."""
+        ...
+
 
 def _memo(row: Sequence[Any]) -> MemoRow:
     return MemoRow(*(*row[:4], to_text(row[4]), *row[5:9], bool(row[9])))
@@ -305,6 +311,10 @@ class WrittenReads(Fetch):
         else:
             rows = await self._fetch(PROJECT_MEMOS, (tenant, after, project, limit))
         return [_memo(row) for row in rows]
+
+    async def settings(self, tenant: str, session: str) -> str:
+        rows = await self._fetch(SETTINGS, (tenant, session))
+        return str(rows[0][0]) if rows else "{}"
 
     async def notes(self, tenant: str, session: str, thread: str) -> list[NoteRow]:
         rows = await self._fetch(NOTES, (tenant, session, thread))

@@ -120,6 +120,8 @@ def rows(records: Sequence[MessageRecord], rounds: Sequence[RoundRow], gone: fro
     for n, record in enumerate(reversed(records)):
         if n % YIELD == 0:
             time.sleep(0)  # the event loop need not wait until this thread's turn is over
+        if record.status == "removed":
+            continue
         name = key.public_id(record.key)
         status = "dropped" if record.key in gone else record.status
         row = behind.get(record.key)

@@ -118,8 +118,9 @@ async def test_settings_of_a_session_are_kept_with_it(store: Store, make: Make) 
     await store.put(make.begin(at=9.0))
     record = await store.session("t1", "s1")
     assert record is not None
-    assert record.settings == '{"policy":"rolling"}'
+    assert record.settings == await store.settings("t1", "s1") == '{"policy":"rolling"}'
     assert await store.session("t1", "s9") is None
+    assert await store.settings("t1", "s9") == "{}"
 
 
 async def test_notes_come_in_their_order_until_they_are_withdrawn(store: Store) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from proxy.chat.key import public_id
+from proxy.store.blanking import BlankRow
 from proxy.store.written import RoundRow
 from proxy.tools import past
 from tests.tools.rig import CANARY, calls, desk_on, gone, in_memory, put, result, rows_of, said, shared_file, user
@@ -47,6 +48,15 @@ async def test_what_has_left_the_prompt_is_marked() -> None:
         left = await store.left_out("t1", "s1", "main")
         read = table(past.rows(records, [], frozenset(row.key for row in left)))
         assert [row["status"] for row in read] == ["completed", "dropped", "completed", "completed"]
+
+
+async def test_what_the_operator_removed_for_good_is_not_there() -> None:
+    async with in_memory() as store:
+        await put(store, TALK)
+        await store.put([BlankRow("t1", "s1", rows_of(TALK)[0].key, b'{"role":"user","content":""}')])
+        records, _ = await past.newest(desk_on(store))
+        assert [row["content"] for row in table(past.rows(records, [], frozenset()))][-2:] == ["the file", "done"]
+        assert len(past.rows(records, [], frozenset())) == 3
 
 
 async def test_the_newest_come_first_where_not_all_can_be_copied(monkeypatch: pytest.MonkeyPatch) -> None:

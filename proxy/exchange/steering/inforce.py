@@ -92,12 +92,11 @@ def read_settings(text: str) -> SessionSettings:
 
 async def read(store: Store, tenant: str, session: str) -> InForce:
     """What is stored of a session's decisions. StoreUnavailable passes through."""
-    record, edits, notes = await asyncio.gather(
-        store.session(tenant, session), store.edits(tenant, session, WIDE), store.notes(tenant, session, WIDE)
+    settings, edits, notes = await asyncio.gather(
+        store.settings(tenant, session), store.edits(tenant, session, WIDE), store.notes(tenant, session, WIDE)
     )
     told = tuple(OperatorNote(note.note, note.text) for note in notes if note.kind == "note")
-    settings = read_settings(record.settings) if record is not None else SessionSettings()
-    return with_rows(InForce(settings, notes=told), [row for row, _ in edits])
+    return with_rows(InForce(read_settings(settings), notes=told), [row for row, _ in edits])
 
 
 def with_rows(known: InForce, rows: list[EditRow]) -> InForce:

@@ -1,0 +1,43 @@
+"""What is foreseen with a decision to be tried is what comes once it is made, and trying it decides nothing."""
+
+from __future__ import annotations
+
+import json
+
+from proxy.exchange.steering.foreseeing import PROMPT, RESULT, foresee
+from proxy.exchange.steering.inforce import InForce
+from proxy.exchange.steering.place import find
+from proxy.exchange.steering.shapes import SessionSettings
+from tests.exchange.steering.agent import numbers, of, talking
+from tests.scripted import calls
+
+
+async def test_a_decision_can_be_tried_without_being_made() -> None:
+    async with talking("thrifty") as talk:
+        here = await find(talk.parts, talk.tenant, "s")
+        tried = await foresee(talk.parts, here, InForce(SessionSettings(window=1)))
+        said = [m["content"] for m in json.loads(tried.turn.body)["messages"]]
+        assert said[0] == "Be brief."
+        assert said[1].startswith(PROMPT)
+        assert len(said) == 2
+        assert numbers(await talk.ask()) == of(0, 1, 2)
+
+
+async def test_who_speaks_next_is_the_user_or_a_tool() -> None:
+    async with talking("thrifty") as talk:
+        here = await find(talk.parts, talk.tenant, "s")
+        assert (await foresee(talk.parts, here)).stand_ins == 1
+        talk.upstream.answers = [calls(("call_a_12345", "look"), ("call_b_12345", "look")), "Done."]
+        await talk.agent.say("Two?")
+        here = await find(talk.parts, talk.tenant, "s")
+        seen = await foresee(talk.parts, here)
+        assert [m.text for m in seen.turn.request.messages[-2:]] == [RESULT, RESULT]
+        prompted = await foresee(talk.parts, here, prompted=True)
+        assert [m.text for m in prompted.turn.request.messages[-1:]] == [PROMPT]
+
+
+async def test_a_policy_by_header_is_foreseen_as_it_was_last() -> None:
+    async with talking("passthrough") as talk:
+        await talk.agent.say("More.", b"x-context-policy: rolling")
+        here = await find(talk.parts, talk.tenant, "s")
+        assert (await foresee(talk.parts, here)).turn.policy.name == "rolling"

@@ -1,0 +1,76 @@
+"""What is removed for good is found nowhere, on every backend, and what it stood between is as it was."""
+
+from __future__ import annotations
+
+from proxy.store import encode
+from proxy.store.base import Store
+from proxy.store.blanking import BlankFormRow, BlankRoundRow, BlankRow
+from proxy.store.derived import IterationRow, VectorRow
+from proxy.store.written import RoundRow
+from tests.store.conftest import Make, digest
+
+GONE = b'{"role":"user","content":"gone"}'
+
+
+def test_the_rows_fill_the_placeholders_of_their_statements() -> None:
+    rows = [
+        BlankRow("t1", "s1", b"k", GONE),
+        BlankFormRow("t1", "s1", b"f", GONE),
+        BlankRoundRow("t1", "s1", b"k", GONE),
+    ]
+    made = encode.statements(rows)
+    assert len(made) == 8
+    for text, args in made:
+        assert [len(one) for one in args] == [text.count("$")]
+
+
+async def test_all_that_was_made_of_a_message_is_blank(store: Store, make: Make) -> None:
+    secret = b'{"role":"user","content":"zanzibar"}'
+    first, second = make.message(digest("a"), body=secret), make.message(digest("b"), digest("a"), 1)
+    await store.put(
+        [
+            *make.begin(), first, second,
+            make.edit(first.key, text="zanzibar short"), make.edit(second.key, text="stays"),
+            make.state(first.key, "Goal: zanzibar"), make.state(second.key, "Goal: stays"),
+            IterationRow("t1", "s1", "main", first.key, 1, "", 1.0, b"zanzibar"),
+            VectorRow("t1", "s1", "m", first.form, b"0000", 1.0),
+            RoundRow("t1", "s1", first.key, b"h", "x", b'{"replaces":["zanzibar"]}', 1.0), make.form(b"zanzibar too"),
+        ]
+    )  # fmt: skip
+    assert await store.search("t1", "s1", "zanzibar")
+    await store.put(
+        [
+            BlankRow("t1", "s1", first.key, GONE),
+            BlankFormRow("t1", "s1", digest(b"zanzibar too"), b"gone"),
+            BlankRoundRow("t1", "s1", first.key, b"{}"),
+        ]
+    )
+    assert await store.search("t1", "s1", "zanzibar") == []
+    known, other = await store.chain("t1", "s1", second.key)
+    assert (known.body, known.status, known.form, known.seq) == (GONE, "removed", first.form, 1)
+    assert (other.body, other.status) == (second.body, "completed")
+    assert [edit.text for edit, _ in await store.edits("t1", "s1", "main")] == ["", "stays"]
+    found = await store.thread("t1", "s1", "main")
+    assert found is not None
+    assert [state.text for state in found.states] == ["Goal: stays"]
+    assert await store.iterations("t1", "s1", "main") == []
+    assert await store.vectors("t1", "s1", "m", [first.form]) == {}
+    assert [row.body for row in await store.rounds("t1", "s1")] == [b"{}"]
+    assert await store.form("t1", "s1", digest(b"zanzibar too")) == b"gone"
+
+
+async def test_a_message_that_comes_again_stays_blank(store: Store, make: Make) -> None:
+    row = make.message(digest("a"))
+    await store.put([*make.begin(), row, BlankRow("t1", "s1", row.key, GONE)])
+    await store.put([row])
+    assert [one.body for one in await store.chain("t1", "s1", row.key)] == [GONE]
+
+
+async def test_other_sessions_and_tenants_keep_theirs(store: Store, make: Make) -> None:
+    other, stranger = Make(session="s2"), Make("t2")
+    for one in (make, other, stranger):
+        await store.put([*one.begin(), one.message(digest("a")), one.form(b"form")])
+    await store.put([BlankRow("t1", "s1", digest("a"), GONE), BlankFormRow("t1", "s1", digest(b"form"), b"")])
+    for place in (("t1", "s2"), ("t2", "s1")):
+        assert (await store.chain(*place, digest("a")))[0].body != GONE
+        assert await store.form(*place, digest(b"form")) == b"form"
