@@ -67,7 +67,7 @@ class TruncateResults:
                 continue
             # Literal policies come here with every request: what a result is cut to is made once a limit.
             name = public_id(view.keys[n])
-            text, after = message.derive(partial(self._cut, limit, name, hint), (self, limit, name, hint))
+            text, after = message.derive(partial(self._cut, limit, name, hint), ("cut", self.head, limit, name, hint))
             reason = f"{tier}: {len(message.text)} characters cut to {limit}"
             yield Proposal(n, "text", "truncate_results", reason, after, text, since)
 
