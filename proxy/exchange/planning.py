@@ -22,7 +22,7 @@ from proxy.exchange import background, identify, money, recollect, record, weavi
 from proxy.exchange.finish import lost
 from proxy.exchange.parts import Headers, Incoming, Parts
 from proxy.exchange.record import Forms, Turn
-from proxy.exchange.steering import keeping
+from proxy.exchange.steering import blanking, keeping
 from proxy.upstream.client import Target
 
 log = logging.getLogger(__name__)
@@ -75,6 +75,7 @@ async def prepare(parts: Parts, incoming: Incoming) -> tuple[Turn, Target]:
         first = not place.thread.stored and place.kind == "main"
         forms = record.ingest(parts.threads, turn, turn.began)
         steered = await keeping.refresh(parts, place.thread.memory)
+        blanking.silence(turn, steered.removed)
         turn.policy = keeping.policy_for(parts, turn.policy, steered, headers.get("x-context-policy", ""))
         background.pin(turn)
         await background.search(parts, turn)

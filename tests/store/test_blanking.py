@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from proxy.store import encode
-from proxy.store.base import Store
+from proxy.store.base import Row, Store
 from proxy.store.blanking import BlankFormRow, BlankRoundRow, BlankRow
 from proxy.store.derived import IterationRow, VectorRow
 from proxy.store.written import RoundRow
@@ -13,7 +13,7 @@ GONE = b'{"role":"user","content":"gone"}'
 
 
 def test_the_rows_fill_the_placeholders_of_their_statements() -> None:
-    rows = [
+    rows: list[Row] = [
         BlankRow("t1", "s1", b"k", GONE),
         BlankFormRow("t1", "s1", b"f", GONE),
         BlankRoundRow("t1", "s1", b"k", GONE),

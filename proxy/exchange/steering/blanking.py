@@ -6,18 +6,18 @@ still be shown, with a remark in their place.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import msgspec
 
-from proxy.chat import slices
+from proxy.chat import key, slices
 from proxy.chat.dialects.completions import blanked, read_message
 from proxy.exchange.parts import Parts
-from proxy.exchange.record import Forms
+from proxy.exchange.record import Forms, Turn
 from proxy.exchange.steering.place import PAGE, Here
 from proxy.exchange.weave import read_round, write_round
-from proxy.store.base import Row
+from proxy.store.base import FormRow, Row
 from proxy.store.blanking import BlankFormRow, BlankRoundRow, BlankRow
 
 TEXT = "[removed by the operator]"
@@ -63,6 +63,23 @@ async def _forms(parts: Parts, here: Here, positions: dict[int, bytes]) -> list[
                     made[forms.whole] = BlankFormRow(*place, bytes.fromhex(forms.whole), _array(array, positions))
         before = page[-1].started_at
     return list(made.values())
+
+
+def silence(turn: Turn, removed: Collection[bytes]) -> None:
+    """Nothing of what was removed for good comes back into the store with a client that resends it in other bytes."""
+    if not removed or not any(k in removed for k in turn.keys):
+        return
+    messages = turn.request.messages
+    raws = {m.form: m.raw for m, k in zip(messages, turn.keys, strict=True) if k in removed and not m.is_system}
+    start, end = turn.request.spans["messages"]
+    whole = key.form(turn.request.body[start:end])
+    open_ = [m for m in messages if not m.is_system]
+    positions = {at: m.raw for at, m in enumerate(open_) if m.form in raws}
+    for n, row in enumerate(turn.rows):
+        if isinstance(row, FormRow) and row.form in raws:
+            turn.rows[n] = msgspec.structs.replace(row, body=blanked(raws[row.form], TEXT))
+        elif isinstance(row, FormRow) and row.form == whole:
+            turn.rows[n] = msgspec.structs.replace(row, body=_array(row.body, positions))
 
 
 def _array(array: bytes, positions: dict[int, bytes]) -> bytes:

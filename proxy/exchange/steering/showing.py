@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -173,11 +174,25 @@ def _messages(
                 tokens=weigh(m) if edit is None else edit.after,
                 pinned=not m.is_system and (k in pins or marked(m)),
                 why=_why(edit, k, since.get(k), status),
-                content=None if raw is None else msgspec.json.decode(raw),
-                whole=None if edit is None else msgspec.json.decode(m.raw),
+                content=None if raw is None else _json(raw),
+                whole=None if edit is None else _json(m.raw),
             )
         )
     return made
+
+
+def _json(raw: bytes) -> object:
+    """A message's JSON; what only a lenient reader takes (NaN, half a surrogate pair) as such a one has it, the rest as
+    text."""
+    try:
+        return msgspec.json.decode(raw)
+    except (ValueError, RecursionError):
+        pass
+    try:
+        found: object = json.loads(raw)
+    except (ValueError, RecursionError):
+        return raw.decode("utf-8", "replace")
+    return found
 
 
 def _group_names(request: Request, keys: Sequence[bytes], policy: Policy | None) -> list[str]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from proxy.errors import Conflict, NotFound, Unprocessable
+from proxy.errors import Conflict, NotFound, StoreUnavailable, Unprocessable
 from proxy.exchange.steering import deciding, showing
+from proxy.store.base import Store
 from tests.exchange.steering.agent import POLICIES, Talk, numbers, of, talking
 from tests.faulty import faulty
 from tests.running import running
@@ -147,3 +151,39 @@ async def test_what_is_not_there_is_said_so() -> None:
             await deciding.drop(parts, tenant, "s", await talk.groups(), thread="none")
         with pytest.raises(Unprocessable):
             await deciding.drop(parts, tenant, "s", [])
+
+
+async def test_a_thread_that_goes_out_as_it_comes_takes_no_decisions() -> None:
+    async with talking("thrifty") as talk:
+        live = talk.parts.threads.session(talk.tenant, "s")
+        assert live is not None
+        (thread,) = live.threads.values()
+        thread.state = replace(thread.state, stopped="upstream_reject")
+        with pytest.raises(Conflict, match="upstream_reject"):
+            await deciding.drop(talk.parts, talk.tenant, "s", [(await talk.groups())[0]])
+
+
+async def test_a_decision_that_cannot_be_stored_is_none() -> None:
+    async with talking("thrifty") as talk:
+        first = (await talk.groups())[0]
+        store = talk.parts.store
+        talk.parts.store = _Away(store)
+        with pytest.raises(StoreUnavailable):
+            await deciding.drop(talk.parts, talk.tenant, "s", [first])
+        talk.parts.store = store
+        assert of(0) <= numbers(await talk.ask())
+
+
+class _Away:
+    """A store that still reads, and writes no more."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def put(self, rows: object) -> asyncio.Future[None]:
+        refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        refused.set_exception(StoreUnavailable("the disk is full"))
+        return refused

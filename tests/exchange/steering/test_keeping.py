@@ -13,6 +13,8 @@ from proxy.exchange.steering.inforce import InForce
 from proxy.exchange.steering.shapes import SessionSettings
 from proxy.exchange.threads import SessionMemory
 from tests.exchange.steering.agent import numbers, of, talking
+from tests.postgres import drop_database, new_database
+from tests.running import running
 
 
 async def test_what_another_process_decided_is_read_where_the_store_is_shared() -> None:
@@ -26,6 +28,25 @@ async def test_what_another_process_decided_is_read_where_the_store_is_shared() 
         object.__setattr__(talk.parts.settings, "db", "postgresql://shared")
         assert not numbers(await talk.ask()) & of(0)
         assert live.steered == decided
+
+
+@pytest.mark.parametrize("policy", ["thrifty", "rolling", "passthrough"])
+async def test_two_processes_on_one_database_agree(postgres: str, policy: str) -> None:
+    db = await new_database(postgres)
+    async with talking(policy, db=db) as talk, running(talk.port, policy=policy, db=db) as other:
+        parts = other.app.parts
+        groups = await talk.groups()
+        await deciding.drop(parts, talk.tenant, "s", [groups[0]])
+        assert not numbers(await talk.ask()) & of(0)
+        await deciding.restore(parts, talk.tenant, "s", [groups[0]])
+        await deciding.remove(parts, talk.tenant, "s", [groups[1]])
+        said = numbers(await talk.ask())
+        assert of(0) <= said
+        assert not said & of(1)
+        await deciding.undo(parts, talk.tenant, "s")
+        await adjusting.window(parts, talk.tenant, "s", 1)
+        assert numbers(await talk.ask()) == of(0)
+    await drop_database(db)
 
 
 async def test_a_shared_store_that_is_away_leaves_what_was_known(monkeypatch: pytest.MonkeyPatch) -> None:
