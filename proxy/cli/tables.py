@@ -12,9 +12,13 @@ from proxy.context.stages import BUILT_IN
 from proxy.metrics import Metrics
 from proxy.settings import Key, Section, Settings, Upstream
 from proxy.web import app as web
+from proxy.web.api.app import ROUTERS
+from proxy.web.doors import Doors
 
 NAMES = ("settings", "stages", "metrics", "commands", "routes")
 """Every table that there is, as the markers in the README name it."""
+
+DOORS = Doors(route for router in ROUTERS for route in router.routes)
 
 
 class NoSource(Exception):
@@ -74,6 +78,12 @@ def _routes() -> Iterator[str]:
         raise NoSource("proxy.web.app has no ROUTES: (methods, path, what it does)")
     for methods, path, text in routes:
         yield _row(methods, f"`{path}`", text)
+    for router in ROUTERS:
+        for route in router.routes:
+            path, text = getattr(route, "path", ""), inspect.cleandoc(getattr(route, "description", ""))
+            for method in sorted(getattr(route, "methods", None) or ()):
+                keys = " Also with a read key." if DOORS.find(method, path).planes > {"admin"} else ""
+                yield _row(method, f"`{path}`", text.split("\n\n")[0] + keys)
 
 
 def _head(*titles: str) -> Iterable[str]:

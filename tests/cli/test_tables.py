@@ -46,7 +46,13 @@ def test_no_command_is_left_out() -> None:
 
 def test_routes_are_those_that_the_app_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web, "ROUTES", (("GET", "/healthz", "Alive | well."),), raising=False)
-    assert table("routes").splitlines()[-1] == "| GET | `/healthz` | Alive \\| well. |"
+    assert "| GET | `/healthz` | Alive \\| well. |" in table("routes").splitlines()
+
+
+def test_every_route_of_the_admin_api_is_told_with_its_keys() -> None:
+    rows = table("routes").splitlines()
+    assert any(row.startswith("| GET | `/api/sessions` |") and row.endswith("Also with a read key. |") for row in rows)
+    assert any(row.startswith("| POST | `/api/import` |") and "read key" not in row for row in rows)
 
 
 def test_a_missing_source_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import statistics
+import time
 from hashlib import sha256
 from typing import Any
 
@@ -108,3 +110,20 @@ def test_a_key_opens_its_own_plane_alone() -> None:
             with pytest.raises(Forbidden) as caught:
                 found.admit(scope(request), frozenset({other}))
             assert f"cp-{plane}" not in str(caught.value)
+
+
+def test_s13_how_long_a_check_takes_tells_nothing_of_the_key() -> None:
+    """The median of many checks of a key that shares nothing with one of ours, and of one that shares all but its end.
+    The bound is four times the microsecond that is promised."""
+    real = "cp-" + "a" * 43
+    found = keys(*(entry(f"{real}{n}", f"t{n}") for n in range(50)))
+    tried = {"far": b"zz-" + b"q" * 43 + b"7", "near": real.encode() + b"x", "ours": real.encode() + b"7"}
+    took: dict[str, list[int]] = {name: [] for name in tried}
+    for _ in range(20_000):
+        for name, presented in tried.items():
+            began = time.perf_counter_ns()
+            found.find(presented)
+            took[name].append(time.perf_counter_ns() - began)
+    median = {name: statistics.median(values) for name, values in took.items()}
+    assert abs(median["far"] - median["near"]) < 4_000, median
+    assert abs(median["far"] - median["ours"]) < 4_000, median

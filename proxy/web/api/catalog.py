@@ -135,12 +135,13 @@ async def stats(desk: AtDesk) -> Whole:
 
 
 def _figures(registry: Any) -> dict[str, float]:
-    """Counters summed over their labels."""
+    """Counters summed over their labels, but for `kind`: what was paid and what would have been are two figures."""
     found: dict[str, float] = {}
     for metric in registry.collect():
         for sample in metric.samples:
             if sample.name.endswith("_total"):
                 name = sample.name.removeprefix("context_proxy_").removesuffix("_total")
+                name += "." + sample.labels["kind"] if sample.labels.get("kind") else ""
                 found[name] = found.get(name, 0.0) + sample.value
     return found
 

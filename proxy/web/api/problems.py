@@ -86,6 +86,10 @@ def tell_all(app: FastAPI) -> None:
             return told(problem, 405)
         return told(BadRequest(str(error.detail)), error.status_code)
 
+    @app.exception_handler(Exception)
+    async def mistake(_: Request, __: Exception) -> Response:
+        return told(ProxyError("the proxy failed; this is a mistake in it", hint="Its log says where."))
+
     @app.exception_handler(RecursionError)
     async def nested(_: Request, __: Exception) -> Response:
         return told(BadRequest("the body is nested too deeply"))

@@ -22,6 +22,8 @@ def test_figures_are_for_who_sees_every_tenant(world: World) -> None:
     assert (own["healthy"], own["policy"], own["figures"]) == (True, "thrifty", {})
     whole = world.ask("GET", "/api/stats", key="cp-all-read").json()
     assert whole["figures"]["requests"] > 0
+    kinds = [name for name in whole["figures"] if name.startswith("cached_tokens.")]
+    assert kinds, "what was predicted and what was reported are two figures"
 
 
 def test_tenants_are_listed_and_removed_with_all_that_is_theirs(world: World) -> None:

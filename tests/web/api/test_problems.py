@@ -23,6 +23,10 @@ def app() -> FastAPI:
     async def deep() -> None:
         raise RecursionError
 
+    @made.get("/mistake")
+    async def mistake() -> None:
+        raise KeyError("canary")
+
     @made.get("/number/{n}")
     async def number(n: int) -> int:
         return n
@@ -31,12 +35,13 @@ def app() -> FastAPI:
 
 
 def test_every_problem_has_one_shape() -> None:
-    client = TestClient(app())
+    client = TestClient(app(), raise_server_exceptions=False)
     for path, status, code in (
         ("/conflict", 409, "conflict"),
         ("/away", 503, "unavailable"),
         ("/deep", 400, "invalid_request"),
         ("/nothing", 404, "not_found"),
+        ("/mistake", 500, "proxy_error"),
         ("/number/canary", 422, "unprocessable"),
     ):
         got = client.get(path)
