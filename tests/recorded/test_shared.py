@@ -65,9 +65,10 @@ def score(
     *arguments: str,
     data: Path | None = None,
     window: int = 0,
+    **more: Any,
 ) -> Rows:
     """Through a proxy with this policy and an empty store of its own on disk. data: where the files are, else those of
-    ../shared; window: what the model is known to have, in tokens."""
+    ../shared; window: what the model is known to have, in tokens; more: settings."""
     port = free_port()
     tree: dict[str, Any] = {
         "policy": policy,
@@ -75,6 +76,7 @@ def score(
         "db": str(folder / "store.sqlite3"),
         "tokens": {"count": "exact"},
         "models_file": policies.window(folder, window) if window else "",
+        **more,
     }
     with running_beside(f"http://127.0.0.1:{port}/v1", **tree) as proxy:
         where = ["--proxy", proxy.url, "--upstream-port", str(port)]

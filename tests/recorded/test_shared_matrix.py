@@ -51,3 +51,14 @@ def test_no_policy_under_any_schedule_breaks_a_thing(
     assert_sound(rows)
     prompt, whole = rows["TOTAL"]["prompt"], direct["TOTAL"]["prompt"]
     assert prompt == whole if policy.startswith(UNTOUCHED) else prompt < 0.95 * whole
+
+
+@pytest.mark.parametrize("policy", ["hierarchical", "summarize"])
+def test_what_a_helper_model_says_breaks_nothing(
+    shared: Path, tmp_path: Path, samples: list[tuple[Path, Rows]], policy: str
+) -> None:
+    helper = {"upstream": "default", "model": "summarizer"}  # the scorer plays that one as well
+    rows = score(shared, tmp_path, policy, FILES, "--stream", data=samples[0][0], window=WINDOW, helper=helper)
+    total = rows["TOTAL"]
+    assert {key: total[key] for key in ("invalid", "altered", "errors")} == {"invalid": 0, "altered": 0, "errors": 0}
+    assert total["upstream_calls"] > total["steps"], "it was asked"
