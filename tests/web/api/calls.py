@@ -246,4 +246,11 @@ CALLS: dict[tuple[str, str], Call] = {
         bad=("/api/import", {"messages": [{"content": 3}]}),
         names=False,
     ),
+    ("GET", "/api/me"): Call("/api/me", reads=True, names=False),
+    ("GET", "/api/live"): Call("/api/live", bad=("/api/live?limit=51", None), reads=True, names=False),
+    ("GET", "/api/money"): Call("/api/money", bad=("/api/money?step=year", None), reads=True, names=False),
+    ("GET", S + "/picture"): Call(
+        S + "/picture", absent=S + "/picture?thread=nobody", bad=(S + "/picture?thread=" + "a" * 99, None), reads=True
+    ),
+    ("GET", S + "/points"): Call(S + "/points", absent=NONE + "/points", bad=(S + "/points" + LIMIT, None), reads=True),
 }
