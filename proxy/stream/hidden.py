@@ -165,7 +165,7 @@ class CallFilter:
         row = self._ids.get(known) if known else None
         if row is None or (index is not None and row.index != index):
             row = self._by_index.get(index) if index is not None else (self._rows[-1] if self._rows else None)
-        if row is not None and not (known and row.said and known != row.said) and not _begins(row, index, known, name):
+        if row is not None and not _begins(row, index, known, name):
             return row
         self._room -= len(known)
         if len(self._rows) >= CALLS_MAX or self._room < 0:
@@ -247,8 +247,13 @@ def visible_reason(reason: str, shown: int) -> str:
 
 
 def _begins(row: _Row, index: int | None, known: str, name: str) -> bool:
-    """Whether a fragment without an id of its own begins another call than the one that it would continue."""
-    if known or not name or not row.argued:
+    """Whether a fragment begins another call than the one that it would continue. known: its id."""
+    if name and row.kind == _THEIRS and not row.name:
+        return True  # that one was given out without a name
+    if known:
+        other = row.said or (row.name if name else "")
+        return known != row.said and bool(other or (index is None and (row.name or row.argued)))
+    if not name or not (row.argued or (index is None and row.index is not None)):
         return False
     return name[:_NAME_MAX] != row.name or (index is None and row.closed)
 

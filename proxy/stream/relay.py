@@ -34,8 +34,9 @@ class Relay:
     model and system_fingerprint of the first round, no second role, and usage with the completions of all rounds.
 
     answer: what the client has got over all rounds, added up (with usage, without what was withheld). terminal: the
-    [DONE] event and whatever came after it, b"" if none came or the round goes on. unfinished: what was given out
-    ends within an event; anything of our own that follows has to be preceded by a blank line.
+    [DONE] event and, where no calls are hidden, whatever came after it; b"" if none came or the round goes on.
+    unfinished: what was given out ends within an event; anything of our own that follows has to be preceded by a
+    blank line.
     """
 
     __slots__ = (
@@ -119,7 +120,7 @@ class Relay:
     def feed(self, data: bytes) -> bytes:
         """What may go to the client now."""
         if self._closed:
-            if not self.goes_on:
+            if self._edits.round is None:
                 self.terminal += data[: max(self._limit - len(self.terminal), 0)]
             return b""
         before = len(self._parser.pending)
@@ -230,8 +231,12 @@ class Relay:
     def _close(self, events: list[Event]) -> None:
         """The stream has said that it is over: the rest is kept for the exchange to send."""
         self._closed = True
-        if not self.goes_on:
-            self.answer.done = True
+        if self.goes_on:
+            return
+        self.answer.done = True
+        if self._edits.round is not None:
+            self.terminal = events[0].raw  # nobody looks at what follows: it may be anything, calls of ours too
+        else:
             self.terminal = b"".join([event.raw for event in events]) + bytes(self._parser.pending)
 
     def _straight(self, data: bytes, events: list[Event]) -> bytes:

@@ -19,6 +19,7 @@ from tests.stream.rounds import (
     OURS,
     Script,
     body,
+    call,
     chunk,
     chunks,
     events,
@@ -200,3 +201,29 @@ def test_a_name_in_pieces_that_may_be_ours_holds_back_what_follows() -> None:
     calls = seen(read(out))["calls"]
     assert calls == [("i1", "bash", "1", None), ("i2", "read", "2", None)]
     assert relays[0].hidden_calls == [HiddenCall("i0", "recall", "")]
+
+
+def test_a_call_of_ours_without_arguments_holds_back_nothing_that_follows() -> None:
+    relay = Relay(withhold_state=False, drop_usage=False, hidden=OURS)
+    one = Script(())
+    nothing = {"index": 0, "id": "i", "function": {"name": "describe_db", "arguments": ""}}
+    assert relay.feed(chunk(one, {"tool_calls": [nothing]})) == b""
+    follows = call("bash", 1)
+    out = relay.feed(chunk(one, follows))
+    assert chunks(out)[0]["choices"][0]["delta"] == {"tool_calls": [{**follows["tool_calls"][0], "index": 0}]}
+    relay.feed(chunk(one, {}, "tool_calls") + DONE)
+    assert relay.hidden_calls == [HiddenCall("i", "describe_db", "")]
+
+
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_blocks_are_withheld_in_every_round_and_upstream_gets_back_what_was_shown(size: int) -> None:
+    rounds = [Script((f"See {n}\n\n### STATE\nGoal {n}", *made("oo")), size=size, id=f"c{n}") for n in range(3)]
+    last = Script(("Done.\n\n", ("reasoning_content", "x"), "### STATE\nGoal 3"), "stop", size=size)
+    out, relays = run([events(one) for one in [*rounds, last]], withhold=True, drop=True)
+    assert seen(read(out))["text"] == relays[-1].answer.text == "See 0See 1See 2Done."
+    assert [json.loads(one.message() or b"")["content"] for one in relays] == ["See 0", "See 1", "See 2", "Done."]
+    assert relays[-1].blocks == [f"Goal {n}" for n in range(4)]
+    assert relays[0].blocks == ["Goal 0"]
+    late = Script(("So:\n\n", *made("o")), size=size)
+    _, relays = run([events(late), events(last)], withhold=True)
+    assert json.loads(relays[0].message() or b"")["content"] == "So:\n\n"

@@ -197,6 +197,12 @@ def test_what_is_held_and_told_apart_is_bounded() -> None:
         assert out.endswith(DONE)
 
 
+def test_what_follows_the_end_is_not_given_out_where_calls_are_hidden() -> None:
+    one = Script(("a",), "stop")
+    for parts in ([*events(one), chunk(one, call("recall"))], [b"".join([*events(one), chunk(one, call("recall"))])]):
+        assert run([parts])[0] == b"".join(events(one))
+
+
 def test_half_a_chunk_that_was_about_a_call_is_not_given_out() -> None:
     one = Script(())
     broken = chunk(one, call("recall"))[:-30] + b"\n\n"
