@@ -112,6 +112,8 @@ def announce(settings: Settings, url: str, console: Console) -> None:
     table.add_row("listening", Text(url, style="cyan"))
     table.add_row("policy", Text(settings.policy))
     table.add_row("store", Text(masked(settings.db)))
+    keys = len(settings.keys)
+    table.add_row("keys", Text(str(keys) if keys else "none: only this machine is served"))
     for name, target in settings.targets.items():
         where = "the built-in scripted model" if target.base_url == DEMO else target.base_url
         table.add_row("upstream", Text(f"{name}: {where} ({', '.join(target.models)})"))
@@ -133,11 +135,17 @@ def examples(settings: Settings, url: str) -> list[tuple[str, str]]:
     keyless = demo or first.api_key() is not None
     key_header = "" if keyless else ' -H "Authorization: Bearer $OPENAI_API_KEY"'
     key_argument = ', api_key="unused"' if keyless else ""
+    imports = "from openai import OpenAI\n"
+    if settings.keys:
+        # Not CONTEXT_PROXY_KEY: that would be a setting of the proxy's, in the same environment.
+        key_header += ' -H "x-context-key: $CONTEXT_KEY"'
+        key_argument += ', default_headers={"x-context-key": os.environ["CONTEXT_KEY"]}'
+        imports = "import os\n" + imports
     question = f'"model": "{model}", "messages": [{{"role": "user", "content": "Hello"}}]'
     curl = f"curl -s {url}/chat/completions -H 'Content-Type: application/json'{key_header} -d '{{{question}}}'"
     arguments = f'model="{model}", messages=[{{"role": "user", "content": "Hello"}}]'
     python = (
-        "from openai import OpenAI\n"
+        f"{imports}"
         f'client = OpenAI(base_url="{url}"{key_argument})\n'
         f"print(client.chat.completions.create({arguments}).choices[0].message.content)"
     )

@@ -151,6 +151,19 @@ def test_examples_ask_for_a_model_that_the_upstream_has_and_send_a_key_where_one
     assert "api_key" not in python
 
 
+def test_with_keys_the_examples_send_one_and_it_is_said_how_many_there_are() -> None:
+    key = {"name": "a", "sha256": "ab" * 32, "tenant": "t", "plane": "data"}
+    settings = Settings.model_validate({"keys": [key]})
+    curl, python = (lines for _, lines in examples(settings, "http://h/v1"))
+    assert '-H "x-context-key: $CONTEXT_KEY"' in curl
+    assert python.startswith("import os\n")
+    assert 'default_headers={"x-context-key": os.environ["CONTEXT_KEY"]}' in python
+    written = io.StringIO()
+    announce(settings, "http://h/v1", Console(file=written, width=80))
+    assert re.search(r"keys +1\b", written.getvalue())
+    assert "abab" not in written.getvalue()
+
+
 def test_passwords_are_not_announced() -> None:
     settings = Settings.model_validate({"db": "postgresql://me:canary@h/x"})
     written = io.StringIO()
