@@ -6,13 +6,14 @@ by number. What comes out is equal to the bytes that were sent, byte for byte.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from proxy.chat import key, slices
-from proxy.chat.dialects.completions import read_request, write_request
+from proxy.chat.dialects.completions import Reader, read_message, read_request, write_request
 from proxy.chat.message import Request
 from proxy.context.plan import Edit, Insert
 from proxy.context.render import render
@@ -20,6 +21,9 @@ from proxy.errors import StoreUnavailable
 from proxy.exchange.record import Forms, Sent
 from proxy.exchange.weave import Round, Woven, appended, read_round, weave
 from proxy.store.base import ExchangeRecord, MessageRecord, Store
+
+LARGE = 256 * 1024
+"""Bytes of a body from which it is read in a worker thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +45,8 @@ async def prompt(store: Store, tenant: str, session: str, exchange: str) -> Prom
     row = await store.exchange(tenant, session, exchange)
     if row is None:
         return None
-    chain = await store.chain(tenant, session, row.head)
-    original = await _original(store, row, chain)
-    request = read_request(original)
-    keys = _keys(request, chain) or tuple(key.chain(tenant, request.messages))
+    request, keys = await came(store, row)
+    original = request.body
     sent = msgspec.json.decode(row.inserts, type=Sent)
     woven = await _woven(store, row, request, keys, sent)
     edits = await _edits(store, row, woven.keys)
@@ -53,6 +55,15 @@ async def prompt(store: Store, tenant: str, session: str, exchange: str) -> Prom
         return Prompt(row, original, body, edits, keys, await _later(store, row, request, body))
     body = await _sent(store, row, woven.request, woven.keys, edits, sent)
     return Prompt(row, original, body, edits, keys, await _later(store, row, request, body))
+
+
+async def came(store: Store, row: ExchangeRecord, read: Reader = read_message) -> tuple[Request, tuple[bytes, ...]]:
+    """(what the client sent in an exchange, the chain key of each message). read: where messages that were read before
+    are found. StoreUnavailable where a part of it is missing."""
+    chain = await store.chain(row.tenant, row.session, row.head)
+    body = await _original(store, row, chain)
+    request = read_request(body, read) if len(body) < LARGE else await asyncio.to_thread(read_request, body, read)
+    return request, _keys(request, chain) or tuple(key.chain(row.tenant, request.messages))
 
 
 async def _later(store: Store, row: ExchangeRecord, request: Request, body: bytes) -> tuple[bytes, ...]:

@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from proxy.chat import key
-from proxy.chat.dialects.completions import read_request, user_message, write_request
+from proxy.chat.dialects.completions import user_message, write_request
 from proxy.chat.message import Request
 from proxy.context.plan import Edit
 from proxy.exchange import background, planning, recollect, weaving
 from proxy.exchange.identify import Place
 from proxy.exchange.parts import Parts
 from proxy.exchange.record import Turn
-from proxy.exchange.steering import keeping
+from proxy.exchange.steering import keeping, place
 from proxy.exchange.steering.inforce import InForce
 from proxy.exchange.steering.place import Here
 
@@ -44,7 +44,7 @@ async def foresee(parts: Parts, here: Here, steered: InForce | None = None, *, p
     steered = steered if steered is not None else here.steered
     raws = _next(here.request, prompted=prompted)
     body = write_request(here.request, [*(m.raw for m in here.request.messages), *raws])
-    request = await asyncio.to_thread(read_request, body)
+    request = await place.read(parts, body)
     keys = tuple(key.chain(here.record.tenant, request.messages, here.keys))
     thread = replace(here.thread, memory=replace(here.thread.memory, steered=steered))
     target = parts.client.route(request.model)
@@ -63,7 +63,8 @@ async def foresee(parts: Parts, here: Here, steered: InForce | None = None, *, p
         weigh=parts.weigh(model),
         began=parts.now(),
     )
-    await asyncio.to_thread(lambda: [turn.weigh(m) for m in request.messages])
+    if any(not turn.weigh.known(m) for m in request.messages):
+        await asyncio.to_thread(lambda: [turn.weigh(m) for m in request.messages])
     await background.search(parts, turn)
     if thread.offer is not None:
         await weaving.dress(parts, turn, first=False)

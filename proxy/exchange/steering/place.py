@@ -12,34 +12,29 @@ from proxy.chat.key import public_id
 from proxy.chat.message import Request
 from proxy.errors import NotFound
 from proxy.exchange.parts import Parts
-from proxy.exchange.rebuild import Prompt, prompt
-from proxy.exchange.steering.inforce import InForce, read
+from proxy.exchange.rebuild import LARGE, came
+from proxy.exchange.steering.inforce import InForce
+from proxy.exchange.steering.inforce import read as read_decisions
 from proxy.exchange.threads import Node, SessionMemory, Thread
 from proxy.store.base import ExchangeRecord, SessionRecord
 
 PAGE = 200
 """Exchanges that are read at a time to find a thread's last one."""
-LARGE = 256 * 1024
-"""Bytes of a body from which it is read in a worker thread."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Here:
     """A thread of a session. thread: a copy, with a memory of its own: what is tried on it changes no live one.
-    request: the history as the client would send it now, our last answer included; keys: one a message of it."""
+    exchange: its last. request: the history as the client would send it now, our last answer included; keys: one a
+    message of it."""
 
     record: SessionRecord
     thread: Thread
-    last: Prompt
+    exchange: ExchangeRecord
     request: Request
     keys: tuple[bytes, ...]
     steered: InForce
     groups: list[Group]
-
-    @property
-    def exchange(self) -> ExchangeRecord:
-        """The thread's last one."""
-        return self.last.exchange
 
     def index_of(self, message: str) -> int | None:
         """Where a message stands in the history, by its public id."""
@@ -61,21 +56,17 @@ async def find(parts: Parts, tenant: str, name: str, thread: str | None = None) 
     """A thread with its history, the one that was last spoken in where none is named. Raises NotFound."""
     record = await session(parts, tenant, name)
     exchange = await last_exchange(parts, record, thread)
-    last = await prompt(parts.store, tenant, name, exchange.exchange)
-    if last is None:
-        raise NotFound(f"the last exchange of session {name!r} is gone")
-    request = await _read(last.original)
-    keys = last.keys
+    request, keys = await came(parts.store, exchange, parts.messages.read)
     answered = await parts.store.chain(tenant, name, exchange.answer) if exchange.answer else []
     if answered and exchange.answer:
         raws = [*(m.raw for m in request.messages), answered[-1].body]
-        request = await _read(write_request(request, raws))
+        request = await read(parts, write_request(request, raws))
         keys = (*keys, exchange.answer)
     copied = await _copy(parts, record, exchange.thread, keys)
     steered = copied.memory.steered or InForce()
     policy = parts.policies.get(exchange.policy)
     found = groups(request.messages, keys, policy.observation if policy is not None else None)
-    return Here(record, copied, last, request, keys, steered, found)
+    return Here(record, copied, exchange, request, keys, steered, found)
 
 
 async def last_exchange(parts: Parts, record: SessionRecord, thread: str | None) -> ExchangeRecord:
@@ -92,8 +83,11 @@ async def last_exchange(parts: Parts, record: SessionRecord, thread: str | None)
     raise NotFound(f"nothing was said in session {record.session!r} yet")
 
 
-async def _read(body: bytes) -> Request:
-    return read_request(body) if len(body) < LARGE else await asyncio.to_thread(read_request, body)
+async def read(parts: Parts, body: bytes) -> Request:
+    """A request, its messages found again where they were read before."""
+    if len(body) < LARGE:
+        return read_request(body, parts.messages.read)
+    return await asyncio.to_thread(read_request, body, parts.messages.read)
 
 
 async def _copy(parts: Parts, record: SessionRecord, name: str, keys: Sequence[bytes]) -> Thread:
@@ -101,7 +95,9 @@ async def _copy(parts: Parts, record: SessionRecord, name: str, keys: Sequence[b
     place = (record.tenant, record.session)
     known = await parts.store.known(*place, list(dict.fromkeys(keys)))
     nodes = {k: Node(one.form, one.thread, one.reached, one.strategy, one.seen) for k, one in known.items()}
-    memory = SessionMemory(*place, record.explicit, nodes, stored=True, steered=await read(parts.store, *place))
+    memory = SessionMemory(
+        *place, record.explicit, nodes, stored=True, steered=await read_decisions(parts.store, *place)
+    )
     live = parts.threads.session(*place)
     found = live.threads.get(name) if live is not None else None
     if found is None:

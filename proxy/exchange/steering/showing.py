@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from proxy.chat.dialects.completions import read_request
 from proxy.chat.group import Group, groups
 from proxy.chat.key import public_id
 from proxy.chat.message import Message, Request
@@ -30,6 +29,8 @@ from proxy.exchange.steering.shapes import GroupLine, ShownInsert, ShownMessage,
 from proxy.memory.reflection import Iteration
 from proxy.store.base import EditRow
 
+MANY = 300
+"""Messages from which they are shown by a worker thread: each is decoded whole."""
 TITLE = 100
 """Characters of a group's prompt that stand for it in a list."""
 Since = Mapping[bytes, EditRow]
@@ -43,7 +44,7 @@ async def prompt(parts: Parts, tenant: str, session: str, exchange: str) -> Show
     if found is None:
         raise NotFound(f"session {session!r} has no exchange {exchange!r}")
     row = found.exchange
-    request = await asyncio.to_thread(read_request, found.original)
+    request = await place.read(parts, found.original)
     weigh = parts.weigh(planning.model_of(parts, row.model))
     since = {edit.key: edit for edit, _ in await parts.store.edits(tenant, session, row.thread, row.edits)}
     known = await read(parts.store, tenant, session)
@@ -54,7 +55,7 @@ async def prompt(parts: Parts, tenant: str, session: str, exchange: str) -> Show
     for index, source, form in sent.inserts:
         text = await parts.store.form(tenant, session, bytes.fromhex(form)) or b""
         inserts.append(ShownInsert(index, source, text.decode("utf-8", "replace")))
-    messages = _messages(request, found.keys, edits, weigh, known, since, parts.policies.get(row.policy))
+    messages = await _messages(request, found.keys, edits, weigh, known, since, parts.policies.get(row.policy))
     return ShownPrompt(
         session=session,
         thread=row.thread,
@@ -79,7 +80,7 @@ async def next_prompt(parts: Parts, tenant: str, session: str, *, thread: str | 
     turn, plan = seen.turn, seen.turn.plan
     edits = {} if turn.observed else seen.edits
     since = await _since(parts, here)
-    messages = _messages(turn.request, turn.keys, edits, turn.weigh, here.steered, since, turn.policy)
+    messages = await _messages(turn.request, turn.keys, edits, turn.weigh, here.steered, since, turn.policy)
     first = len(messages) - seen.stand_ins
     messages[first:] = [msgspec.structs.replace(m, id="", source="next") for m in messages[first:]]
     return ShownPrompt(
@@ -133,7 +134,7 @@ async def _between(parts: Parts, here: Here, start: int, end: int) -> list[Shown
     seen = await foresee(parts, here)
     since = await _since(parts, here)
     edits = {} if seen.turn.observed else seen.edits
-    made = _messages(here.request, here.keys, edits, seen.turn.weigh, here.steered, since, seen.turn.policy)
+    made = await _messages(here.request, here.keys, edits, seen.turn.weigh, here.steered, since, seen.turn.policy)
     return made[start:end]
 
 
@@ -147,7 +148,7 @@ async def _since(parts: Parts, here: Here) -> Since:
     return found
 
 
-def _messages(
+async def _messages(
     request: Request,
     keys: Sequence[bytes],
     edits: Mapping[bytes, Edit],
@@ -157,6 +158,19 @@ def _messages(
     policy: Policy | None = None,
 ) -> list[ShownMessage]:
     """One a message of the request. edits: those in force in the prompt."""
+    args = (request, keys, edits, weigh, known, since, policy)
+    return _made(*args) if len(keys) < MANY else await asyncio.to_thread(_made, *args)
+
+
+def _made(
+    request: Request,
+    keys: Sequence[bytes],
+    edits: Mapping[bytes, Edit],
+    weigh: Weigh,
+    known: InForce,
+    since: Since,
+    policy: Policy | None,
+) -> list[ShownMessage]:
     names = _group_names(request, keys, policy)
     pins = known.pins(frozenset())
     made = []

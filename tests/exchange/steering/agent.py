@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from proxy.exchange.identify import tenant_of
 from proxy.exchange.parts import Parts
 from proxy.exchange.steering import showing
 from tests.faulty import faulty
@@ -42,8 +43,7 @@ class Talk:
 
     @property
     def tenant(self) -> str:
-        (found,) = {tenant for tenant, _ in self._sessions}
-        return found
+        return tenant_of({"authorization": f"Bearer {self.agent.key}"}, "")
 
     async def begin(self) -> None:
         """Three prompts, each with a call and its result."""
@@ -51,7 +51,6 @@ class Talk:
             await self.agent.say(f"Prompt number {n}?")
             self.agent.brings(f"Result number {n}.")
             await self.agent.say()
-        self._sessions = await self.parts.store.sessions()
 
     async def ask(self, text: str = "Go on.") -> list[str]:
         """What upstream gets of the messages when the agent says more, and resends all it has."""
