@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TypeVar
 
 from proxy.chat import group, key
-from proxy.chat.message import Request
+from proxy.chat.message import Message, Request
 from proxy.chat.tokens import Weigh
 from proxy.context import turns, view
 from proxy.context.operator import NAME, Steering
@@ -119,6 +120,17 @@ def _out(
         for n in places:
             size = weigh(messages[n])
             edits[keys[n]] = Edit(keys[n], "gone", None, NAME, reason, size, 0)
-    seen = view.build(request, keys, Session(), policy, model, 0.0, weigh, strategy, [strategy] * len(keys))
+    lenient = _as_lenient(messages, model)
+    seen = view.build(request, keys, Session(), policy, lenient, 0.0, weigh, strategy, [strategy] * len(keys))
     edits = turns.mended(seen, edits, {})
     return {n: edits[k] for n, k in enumerate(keys) if k in edits and not messages[n].is_system}
+
+
+def _as_lenient(messages: Sequence[Message], model: Model) -> Model:
+    """The model without the rules of order that the client's own history breaks already: its upstream takes that."""
+    pairs = list(pairwise(m.role for m in messages if not m.is_system))
+    if ("tool", "user") in pairs:
+        model = replace(model, after_tool="user")
+    if model.alternate and any(one == other and one in ("user", "assistant") for one, other in pairs):
+        model = replace(model, alternate=False)
+    return model

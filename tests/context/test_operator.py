@@ -117,3 +117,11 @@ def test_compress_now_takes_all_that_was_proposed() -> None:
     long = [*TALK[:3], result("1", LINES), *TALK[4:]]
     assert plan("thrifty/over_budget", Steering(), long).edits == {}
     assert plan("thrifty/over_budget", Steering(force="compress"), long).edits
+
+
+def test_where_a_cache_ends_at_marks_a_note_stays_where_it_was_put() -> None:
+    marked = replace(PLAIN, cache="breakpoint")
+    steering = Steering(notes=(OperatorNote("n1", "Use tabs."),))
+    made = rewrite(request(TALK), Session(steering=steering), load("thrifty"), marked, 0.0, weigh=WEIGH)
+    assert made.edits[KEYS[-1]].stage == "operator"
+    assert made.placed == ()

@@ -131,3 +131,21 @@ def test_a_reference_to_what_is_out_is_taken_back() -> None:
     edit = Edit(KEYS[7], "text", f"[9 lines: as lines 1-9 of result {other}]", "refer_repeats", "", 99, 9)
     assert plan(NOTHING, None, edits={KEYS[7]: edit}).edits
     assert KEYS[7] not in plan(NOTHING, dropped(1, 2, 3, 4), edits={KEYS[7]: edit}).edits
+
+
+def test_an_order_that_the_client_has_already_is_none_to_keep() -> None:
+    broken_off = [user("one?"), assistant(None, "1"), result("1", "r"), user("two?"), assistant("ok"), user("three?")]
+    keys = key.chain("", messages(*broken_off))
+    out = texts(plan(NOTHING, Steering(dropped=dict.fromkeys(keys[3:5], "dropped")), broken_off), broken_off)
+    assert out == ["one?", None, "r", "three?"]
+    strict = replace(PLAIN, alternate=True)
+    twice = [user("one?"), assistant("ok"), user("two?"), user("and?"), assistant("ok"), user("three?")]
+    keys = key.chain("", messages(*twice))
+    for model, gone in ((strict, [2, 4]), (PLAIN, [2, 4])):
+        steering = Steering(dropped=dict.fromkeys([keys[n] for n in gone], "dropped"))
+        left = kept(request(twice), keys, Session(steering=steering), NOTHING, model, WEIGH)
+        assert sorted(left.out) == gone
+    in_turn = [user("one?"), assistant("ok"), user("two?"), assistant("ok"), user("three?")]
+    keys = key.chain("", messages(*in_turn))
+    steering = Steering(dropped={keys[2]: "dropped"})
+    assert not kept(request(in_turn), keys, Session(steering=steering), NOTHING, strict, WEIGH).out
