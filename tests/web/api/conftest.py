@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import itertools
 import json
@@ -9,15 +10,16 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 
 from proxy.memory.memos import Memo
 from proxy.store.sql import for_sqlite
 from proxy.store.written import UPSERT_MEMO, memo_args
 from proxy.tools import notebook
+from tests.postgres import drop_database, new_database
 from tests.running import Running, running_beside
 from tests.web.test_keys import entry
 
@@ -117,22 +119,52 @@ class World:
         """A stored memo's id."""
         name = f"memo{next(self.numbers)}"
         memo = Memo(name, "The tests need PostgreSQL 14, since 13 lacks a function.", ("tests",), "talk", 1.0, 1.0)
+        row, db = memo_args(notebook.write(tenant, memo)), self.proxy.app.settings.db
         # By a connection of the test's own: the proxy's event loop runs in another thread.
-        with closing(sqlite3.connect(self.proxy.app.settings.db, timeout=10)) as there, there:
-            there.execute(for_sqlite(UPSERT_MEMO), memo_args(notebook.write(tenant, memo)))
+        if "://" in db:
+            asyncio.run(_written(db, row))
+        else:
+            with closing(sqlite3.connect(db, timeout=10)) as there, there:
+                there.execute(for_sqlite(UPSERT_MEMO), row)
         return name
 
 
+async def _written(url: str, row: tuple[Any, ...]) -> None:
+    there = await asyncpg.connect(url)
+    try:
+        await there.execute(UPSERT_MEMO, *row)
+    finally:
+        await there.close()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Every call is made on both stores, but for modules in which it makes no difference."""
+    if "world" in metafunc.fixturenames and not getattr(metafunc.module, "ON_ONE_STORE", False):
+        backends = ["sqlite", pytest.param("postgres", marks=pytest.mark.slow)]
+        metafunc.parametrize("world", backends, indirect=True, scope="module")
+
+
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    folder: Path = tmp_path_factory.mktemp("world")
+def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    if getattr(request, "param", "sqlite") == "sqlite":
+        db = str(tmp_path_factory.mktemp("world") / "a.sqlite3")
+        yield from _made(db)
+        return
+    db = asyncio.run(new_database(request.getfixturevalue("postgres")))
+    try:
+        yield from _made(db)
+    finally:
+        asyncio.run(drop_database(db))
+
+
+def _made(db: str) -> Iterator[World]:
     keys = [
         entry(f"cp-{name}-{plane}", tenant, plane)
         for name, tenant in (("acme", "acme"), ("other", "other"))
         for plane in ("data", "admin", "read", "metrics")
     ]
     keys += [entry(f"cp-all-{plane}", "*", plane) for plane in ("admin", "read")]
-    with running_beside("demo", db=str(folder / "a.sqlite3"), policy="thrifty", keys=keys) as proxy:
+    with running_beside("demo", db=db, policy="thrifty", keys=keys) as proxy:
         made = World(proxy)
         made.converse("talk")
         made.converse("theirs", "other")

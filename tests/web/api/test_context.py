@@ -8,6 +8,8 @@ from proxy.context import library
 from tests.web.api.calls import HISTORY
 from tests.web.api.conftest import World
 
+ON_ONE_STORE = True
+
 
 def post(world: World, name: str, body: dict[str, Any]) -> Any:
     got = world.ask("POST", f"/api/context/{name}", body)

@@ -25,6 +25,8 @@ from proxy.settings import Settings
 from proxy.web.app import ContextProxy
 from tests.web.api.conftest import World
 
+ON_ONE_STORE = True
+
 CHECKS = [
     not_a_server_error,
     status_code_conformance,

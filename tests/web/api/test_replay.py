@@ -4,6 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tests.web.api.conftest import World
 
+ON_ONE_STORE = True
+
 R = "/api/sessions/talk/replay"
 
 
