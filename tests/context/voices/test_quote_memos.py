@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
+from proxy.chat import key
 from proxy.context.pipeline import rewrite
-from proxy.context.plan import Insert, Plan, View
+from proxy.context.plan import Edit, Insert, Plan, View
 from proxy.context.policy import Policy
 from proxy.context.prices import Model
 from proxy.context.session import Session
@@ -75,3 +78,23 @@ def test_a13_never_in_a_system_message_and_never_where_the_tail_takes_no_text() 
     nowhere = Model("m", after_tool="none")
     plan = rewrite(request(values), Session(), load("thrifty"), nowhere, 1.0, weigh=WEIGH, memos=MEMOS)
     assert plan.messages is None
+
+
+@pytest.mark.parametrize("name", ["rolling", "thrifty"])
+def test_a9_the_layers_stand_in_their_order_and_only_guidelines_and_state_in_the_system_message(name: str) -> None:
+    """System prompt, guidelines, Global Anchor, scratchpad, memos: those after the anchor at the tail."""
+    values = [system("s"), user("a"), assistant(None, "1"), result("1", "x" * 9000), assistant("b"), user("c")]
+    keys = key.chain("", request(values).messages)
+    cut = Edit(keys[3], "text", "[shortened: 1 of 9000 characters]\nx", "shorten_results", "stale", 9004, 40)
+    session = Session(edits={keys[3]: cut}, states=((keys[4], "Goal: to see the order"),))
+    plan = rewrite(request(values), session, load(name), PLAIN, 1.0, weigh=WEIGH, scratchpad="- pad", memos=MEMOS[:1])
+    assert plan.refused is None
+    assert plan.messages is not None
+    text = b"\n".join(plan.messages).decode()
+    places = [text.index(layer) for layer in ("Goal: to see the order", "| - pad", "finding number 0")]
+    assert places == sorted(places)
+    first, last = plan.messages[0].decode(), plan.messages[-1].decode()
+    assert ("Goal: to see the order" in first) is (name == "rolling")
+    assert ("How to read this conversation" in first) is (name == "rolling")
+    assert "| - pad" in last
+    assert "finding number 0" in last
