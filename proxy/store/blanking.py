@@ -50,6 +50,11 @@ BLANK_VECTORS = """
 DELETE FROM embeddings WHERE tenant = $1 AND session = $2 AND form IN (
     SELECT m.form FROM messages m WHERE m.tenant = $3 AND m.session = $4 AND m.key = $5)"""
 
+BLANK_ANSWERS = """
+DELETE FROM answers WHERE tenant = $1 AND session = $2 AND (kind = 'summary' OR ask IN (
+    SELECT i.ask FROM iterations i WHERE i.tenant = $3 AND i.session = $4 AND i.key = $5 AND i.ask <> ''))"""
+"""Which summaries were made of it, nobody knows any more: they can be asked for again."""
+
 BLANK_EDITS = """
 UPDATE edits SET text = $1 WHERE tenant = $2 AND session = $3 AND key = $4 AND text IS NOT NULL"""
 
@@ -64,7 +69,7 @@ def _by_key(row: BlankRow) -> tuple[Any, ...]:
     return (row.tenant, row.session, row.key)
 
 
-def _vectors(row: BlankRow) -> tuple[Any, ...]:
+def _twice(row: BlankRow) -> tuple[Any, ...]:
     return (row.tenant, row.session, row.tenant, row.session, row.key)
 
 
@@ -87,8 +92,9 @@ def round_args(row: BlankRoundRow) -> tuple[Any, ...]:
 
 
 BLANK: tuple[tuple[str, Callable[[BlankRow], tuple[Any, ...]]], ...] = (
+    (BLANK_ANSWERS, _twice),
     *((text, _by_key) for text in _BY_KEY),
-    (BLANK_VECTORS, _vectors),
+    (BLANK_VECTORS, _twice),
     (BLANK_EDITS, _edits),
     (BLANK_MESSAGE, _message),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from proxy.store import encode
 from proxy.store.base import Row, Store
 from proxy.store.blanking import BlankFormRow, BlankRoundRow, BlankRow
-from proxy.store.derived import IterationRow, VectorRow
+from proxy.store.derived import AnswerRow, IterationRow, VectorRow
 from proxy.store.written import RoundRow
 from tests.store.conftest import Make, digest
 
@@ -19,9 +19,13 @@ def test_the_rows_fill_the_placeholders_of_their_statements() -> None:
         BlankRoundRow("t1", "s1", b"k", GONE),
     ]
     made = encode.statements(rows)
-    assert len(made) == 8
+    assert len(made) == 9
     for text, args in made:
         assert [len(one) for one in args] == [text.count("$")]
+
+
+def answer(name: str, kind: str) -> AnswerRow:
+    return AnswerRow("t1", "s1", name, kind, "m", 1, 1, 0.0, 1.0, "text")
 
 
 async def test_all_that_was_made_of_a_message_is_blank(store: Store, make: Make) -> None:
@@ -32,7 +36,9 @@ async def test_all_that_was_made_of_a_message_is_blank(store: Store, make: Make)
             *make.begin(), first, second,
             make.edit(first.key, text="zanzibar short"), make.edit(second.key, text="stays"),
             make.state(first.key, "Goal: zanzibar"), make.state(second.key, "Goal: stays"),
-            IterationRow("t1", "s1", "main", first.key, 1, "", 1.0, b"zanzibar"),
+            IterationRow("t1", "s1", "main", first.key, 1, "a1", 1.0, b"zanzibar"),
+            IterationRow("t1", "s1", "main", second.key, 2, "a2", 1.0, b"stays"),
+            *(answer(name, kind) for name, kind in (("a1", "reflection"), ("a2", "reflection"), ("a3", "summary"))),
             VectorRow("t1", "s1", "m", first.form, b"0000", 1.0),
             RoundRow("t1", "s1", first.key, b"h", "x", b'{"replaces":["zanzibar"]}', 1.0), make.form(b"zanzibar too"),
         ]
@@ -53,7 +59,8 @@ async def test_all_that_was_made_of_a_message_is_blank(store: Store, make: Make)
     found = await store.thread("t1", "s1", "main")
     assert found is not None
     assert [state.text for state in found.states] == ["Goal: stays"]
-    assert await store.iterations("t1", "s1", "main") == []
+    assert [one.body for one in await store.iterations("t1", "s1", "main")] == [b"stays"]
+    assert [await store.answer("t1", "s1", name) for name in ("a1", "a2", "a3")] == [None, "text", None]
     assert await store.vectors("t1", "s1", "m", [first.form]) == {}
     assert [row.body for row in await store.rounds("t1", "s1")] == [b"{}"]
     assert await store.form("t1", "s1", digest(b"zanzibar too")) == b"gone"
