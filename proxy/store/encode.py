@@ -131,7 +131,7 @@ def statements(rows: Sequence[Row]) -> list[tuple[str, list[Args]]]:
     for kind, alike in groupby(rows, type):
         if kind is EraseRow:
             made.extend(
-                (removal.ERASE[row.table], [removal.erase_args(row)]) for row in cast("Iterator[EraseRow]", alike)
+                (removal.erase_text(row), [removal.erase_args(row)]) for row in cast("Iterator[EraseRow]", alike)
             )
             continue
         texts = _STATEMENTS[kind]

@@ -90,6 +90,8 @@ UPDATE sessions SET
     # With all that a list is filtered by, so that a filter which few pass looks at the index alone.
     "CREATE INDEX sessions_by_use ON sessions (tenant, last_at, session, explicit, policy)",
     "CREATE INDEX sessions_by_time ON sessions (last_at, tenant, session, explicit, policy)",
+    # For what is past its time.
+    "CREATE INDEX threads_by_time ON threads (last_at)",
     "CREATE INDEX sessions_by_name ON sessions (session, tenant)",
 )
 
@@ -130,7 +132,7 @@ WITH RECURSIVE line (key, parent, position, seq, group_id, role, tokens, depth) 
     WHERE t.tenant = $1 AND t.session = $2 AND t.thread = $3
     UNION ALL
     SELECT m.key, m.parent, m.position, m.seq, m.group_id, m.role, m.tokens, line.depth + 1
-    FROM line JOIN messages m ON m.tenant = $4 AND m.session = $5 AND m.key = line.parent
+    FROM line JOIN messages m ON /* each */ (m.tenant = $4 AND m.session = $5 AND m.key = line.parent)
     WHERE m.key <> line.key AND line.depth < 100000
 ), page (group_id) AS (
     SELECT group_id FROM line GROUP BY group_id HAVING min(position) > $6 ORDER BY min(position) LIMIT $7

@@ -21,6 +21,7 @@ from proxy.store.base import Row
 from proxy.store.postgres_schema import migrate
 from proxy.store.postgres_writer import PostgresWriter
 from proxy.store.reads import Reads
+from proxy.store.sql import for_postgres
 
 log = logging.getLogger(__name__)
 
@@ -161,7 +162,7 @@ class PostgresStore(Reads):
             raise StoreUnavailable("the store is closed.")
         try:
             async with asyncio.timeout(self._read_s), self._pool.acquire() as connection:
-                rows = await connection.fetch(text, *args)
+                rows = await connection.fetch(for_postgres(text), *args)
         except _BAD_ARGUMENT as error:
             # What was asked for cannot be stored either; nothing is wrong with the server.
             raise StoreUnavailable(f"the store cannot be asked for that: {type(error).__name__}.") from error

@@ -74,13 +74,21 @@ VALUES ($1, $2, $3, $4, $5, $6, to_tsvector('simple', $7))
 ON CONFLICT (tenant, session, kind, thread, version) DO NOTHING"""
 
 SEARCH = """
-SELECT i.kind, i.key, coalesce(m.role, ''), coalesce(m.body, e.text, ''), -ts_rank(i.words, q, 1)
-FROM to_tsquery('simple', $1) q, indexed i
-LEFT JOIN messages m ON i.kind = 'message' AND m.tenant = i.tenant AND m.session = i.session AND m.key = i.key
-LEFT JOIN edits e ON i.kind <> 'message' AND e.tenant = i.tenant AND e.session = i.session AND e.thread = i.thread
-    AND e.number = i.version
-WHERE i.tenant = $2 AND i.session = $3 AND i.words @@ q
-ORDER BY 5, i.kind DESC, i.version DESC LIMIT $4"""
+SELECT i.kind, i.key, coalesce(m.role, ''), coalesce(m.body, e.text, ''), i.rank
+FROM (
+    SELECT n.tenant, n.session, n.kind, n.thread, n.version, n.key, -ts_rank(n.words, q, 1) AS rank
+    FROM to_tsquery('simple', $1) q, indexed n
+    WHERE n.tenant = $2 AND n.session = $3 AND n.words @@ q
+    ORDER BY 7, n.kind DESC, n.version DESC LIMIT $4
+) i
+LEFT JOIN LATERAL (
+    SELECT s.role, s.body FROM messages s
+    WHERE i.kind = 'message' AND s.tenant = i.tenant AND s.session = i.session AND s.key = i.key OFFSET 0) m ON true
+LEFT JOIN LATERAL (
+    SELECT s.text FROM edits s
+    WHERE i.kind <> 'message' AND s.tenant = i.tenant AND s.session = i.session AND s.thread = i.thread
+        AND s.number = i.version OFFSET 0) e ON true
+ORDER BY i.rank, i.kind DESC, i.version DESC"""
 
 
 async def bring_up_to_date(connection: Any, tenant: str, session: str) -> None:

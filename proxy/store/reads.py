@@ -208,10 +208,10 @@ class Reads(WrittenReads, ListingReads, Removal):
 
     async def edits(self, tenant: str, session: str, thread: str, upto: int | None = None) -> list[tuple[EditRow, int]]:
         most = _ALL if upto is None else upto
-        return [_edit(row) for row in await self._fetch(sql.EDITS, (tenant, session, thread, most, most))]
+        return [_edit(row) for row in await self._fetch(sql.EDITS, (tenant, session, thread, most))]
 
     async def left_out(self, tenant: str, session: str, thread: str) -> list[LeftOut]:
-        rows = await self._fetch(sql.LEFT_OUT, (tenant, session, thread))
+        rows = await self._fetch(sql.LEFT_OUT, (tenant, session, thread, _ALL))
         why = ("seq", "stage", "reason", "exchange", "edited_at")
         return [
             LeftOut(*(*row[:14], bool(row[14]), bool(row[15]), row[16]), **dict(zip(why, row[17:], strict=True)))

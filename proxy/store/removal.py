@@ -50,12 +50,19 @@ SOURCE = "memos.source_session"
 """The step that takes the name of a removed session out of the tenant's memos, in place of a table's."""
 
 
+_OF_THREAD = ("rounds", "notes", "iterations", "states", "edits", "exchanges", "messages", "threads")
+"""What goes with a thread, its own row last. Forms may be those of another thread's messages too: they stay until
+the session goes."""
+
+
 class EraseRow(Struct, frozen=True, gc=False):
-    """One step: removes some rows of one table of a session. Nothing is lost where it cannot be written."""
+    """One step: removes some rows of one table of a session, or of one thread of it. Nothing is lost where it cannot
+    be written."""
 
     tenant: str
     session: str
     table: str
+    thread: str | None = None
     limit: int = STEP
 
 
@@ -67,6 +74,51 @@ DELETE FROM {table} WHERE tenant = $1 AND session = $2 AND ({keys}) IN (
 }
 ERASE[SOURCE] = """
 UPDATE memos SET source_session = '' WHERE tenant = $1 AND session = '' AND source_session = $2"""
+
+_IN_THREAD = {
+    table: "key IN (SELECT m.key FROM messages m WHERE m.tenant = {} AND m.session = {} AND m.thread = {})"
+    if table == "rounds"
+    else "thread = {}"
+    for table in _OF_THREAD
+}
+"""A round is filed under the answer that it stands behind, everything else names its thread."""
+
+
+def _erase_thread(table: str) -> str:
+    count = _IN_THREAD[table].count("{}")
+    within = _IN_THREAD[table].format(*(f"${n}" for n in range(5, 5 + count)))
+    return ERASE[table].replace(" LIMIT $5", f" AND {within} LIMIT ${5 + count}")
+
+
+ERASE_THREAD: dict[str, str] = {table: _erase_thread(table) for table in _OF_THREAD}
+
+THREAD_LEFT = {
+    table: f"SELECT 1 FROM {table} WHERE tenant = $1 AND session = $2 AND "  # noqa: S608  names of ours
+    + within.format(*(f"${n}" for n in range(3, 6)))
+    + " LIMIT 1"
+    for table, within in _IN_THREAD.items()
+}
+
+IDLE_THREADS = """
+SELECT t.tenant, t.session, t.thread FROM threads t WHERE t.last_at < $1 AND NOT EXISTS (
+    SELECT 1 FROM threads c WHERE c.tenant = t.tenant AND c.session = t.session AND c.parent = t.thread)
+ORDER BY t.last_at LIMIT $2 OFFSET $3"""
+
+THREAD_STILL_IDLE = """
+SELECT 1 FROM threads WHERE tenant = $1 AND session = $2 AND thread = $3 AND last_at < $4"""
+
+THREAD_NEEDED = """
+SELECT 1 FROM (
+    SELECT m.key FROM messages m WHERE m.tenant = $1 AND m.session = $2 AND m.thread = $3
+    INTERSECT
+    SELECT needed.key FROM (
+        SELECT c.parent AS key FROM messages c WHERE c.tenant = $4 AND c.session = $5 AND c.thread <> $6
+        UNION ALL SELECT o.head FROM threads o WHERE o.tenant = $7 AND o.session = $8 AND o.thread <> $9
+        UNION ALL SELECT o.answer FROM threads o WHERE o.tenant = $10 AND o.session = $11 AND o.thread <> $12
+    ) needed
+) shared LIMIT 1"""
+"""Whether another thread stands on a message that this one stored first. Two sets, and no look from each of one at the
+other, which a planner that knows nothing of a table yet turns into a square."""
 
 _ONE = "EXISTS (SELECT 1 FROM {} WHERE tenant = ${} AND session = ${})"
 
@@ -83,9 +135,20 @@ STILL_IDLE = "SELECT 1 FROM sessions WHERE tenant = $1 AND session = $2 AND last
 
 
 def erase_args(row: EraseRow) -> tuple[Any, ...]:
-    """The arguments of ERASE."""
+    """The arguments of ERASE, or of ERASE_THREAD."""
     place = (row.tenant, row.session)
+    if row.thread is not None:
+        return (*place, *place, *_thread_args(row.table, *place, row.thread), row.limit)
     return place if row.table == SOURCE else (*place, *place, row.limit)
+
+
+def erase_text(row: EraseRow) -> str:
+    """The statement that takes them."""
+    return ERASE[row.table] if row.thread is None else ERASE_THREAD[row.table]
+
+
+def _thread_args(table: str, tenant: str, session: str, thread: str) -> tuple[str, ...]:
+    return (tenant, session, thread) if table == "rounds" else (thread,)
 
 
 class RemovalStore(Protocol):
@@ -101,8 +164,8 @@ class RemovalStore(Protocol):
         ...
 
     async def retention(self, before: float, limit: int = 100) -> int:
-        """Removes sessions that were last used before this time, the oldest first and so many at most; returns how
-        many. To be called until it returns 0."""
+        """Removes sessions that were last used before this time, the oldest first and so many at most, and of those
+        that live on the threads that no other stands on; returns how many. To be called until it returns 0."""
         ...
 
 
@@ -149,4 +212,24 @@ class Removal(Fetch):
             if await self._fetch(STILL_IDLE, (tenant, session, before)):
                 await self.delete_session(tenant, session)
                 removed += 1
+        looked = 0
+        while removed < limit and (found := await self._fetch(IDLE_THREADS, (before, limit, looked))):
+            for tenant, session, thread in found:
+                if removed < limit and await self._may_go((tenant, session, thread), before):
+                    await self._erase_thread(tenant, session, thread)
+                    removed += 1
+                else:
+                    looked += 1
         return removed
+
+    async def _may_go(self, place: tuple[str, str, str], before: float) -> bool:
+        if await self._fetch(THREAD_NEEDED, place * 4):
+            return False
+        return bool(await self._fetch(THREAD_STILL_IDLE, (*place, before)))
+
+    async def _erase_thread(self, tenant: str, session: str, thread: str) -> None:
+        for table in _OF_THREAD:
+            args = (tenant, session, *_thread_args(table, tenant, session, thread))
+            while await self._fetch(THREAD_LEFT[table], args):
+                await self.put([EraseRow(tenant, session, table, thread)])
+                await asyncio.sleep(_PAUSE_S)

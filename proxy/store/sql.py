@@ -4,6 +4,9 @@ Only what both understand: ON CONFLICT, recursive WITH, scalar subqueries. The p
 order, each once, so that the text turns into SQLite's by writing `?` for each (numbered ones draw a
 DeprecationWarning from some releases of Python 3.12); a value needed twice is passed twice.
 
+A join marked `each` is a look-up by primary key for each row on its left. PostgreSQL is told so (`for_postgres`): a
+planner that takes a session for one row, as it does of tables without statistics, would read all of it each time.
+
 ON CONFLICT names its columns: a clash on a running number (two replicas that write to one session at once) is not
 ignored but raised, and the transaction tried again.
 """
@@ -106,7 +109,7 @@ ON CONFLICT (tenant, session, day, kind) DO UPDATE SET
 _HIT = """
 SELECT m.session, m.thread, m.key, m.position, m.reached, m.answer, coalesce(t.last_at, m.created_at)
 FROM messages m
-LEFT JOIN threads t ON t.tenant = m.tenant AND t.session = m.session AND t.thread = m.thread
+LEFT JOIN threads t ON /* each */ (t.tenant = m.tenant AND t.session = m.session AND t.thread = m.thread)
 """
 
 FIND_IN_SESSION = per_chunk(_HIT + "WHERE m.tenant = ? AND m.session = ? AND m.key IN ({keys})")
@@ -132,26 +135,26 @@ STATES = """
 SELECT tenant, session, thread, key, text, created_at
 FROM states WHERE tenant = $1 AND session = $2 AND thread = $3 ORDER BY number"""
 
-EDITS = """
-SELECT e.tenant, e.session, e.thread, e.key, e.version, e.stage, e.reason, e.action, e.text, e.before, e.after,
-    e.exchange, e.created_at, e.number
-FROM edits e
-WHERE e.tenant = $1 AND e.session = $2 AND e.thread = $3 AND e.number <= $4 AND NOT EXISTS (
-    SELECT 1 FROM edits n WHERE n.tenant = e.tenant AND n.session = e.session AND n.thread = e.thread
-        AND n.key = e.key AND n.version > e.version AND +n.number <= $5
-        AND (n.action IN ('pin', 'unpin')) = (e.action IN ('pin', 'unpin')))
-ORDER BY e.number"""
-"""`+`: SQLite looks newer versions up by key, not by number, which would be all of the thread for each edit."""
+_NEWEST_EDITS = """
+    SELECT e.tenant, e.session, e.thread, e.key, e.version, e.stage, e.reason, e.action, e.text, e.before, e.after,
+        e.exchange, e.created_at, e.number, row_number() OVER (PARTITION BY {what} ORDER BY e.version DESC) AS newer
+    FROM edits e WHERE e.tenant = $1 AND e.session = $2 AND e.thread = $3 AND e.number <= $4
+"""
+"""A window, because a look for newer versions from each edit can turn into a square: in SQLite where it looks by
+number, in PostgreSQL where it has no statistics."""
 
-LEFT_OUT = """
+EDITS = f"""
+SELECT tenant, session, thread, key, version, stage, reason, action, text, before, after, exchange, created_at, number
+FROM ({_NEWEST_EDITS.format(what="e.key, e.action IN ('pin', 'unpin')")}) newest
+WHERE newer = 1 ORDER BY number"""  # noqa: S608  put together from constants
+
+LEFT_OUT = f"""
 SELECT m.tenant, m.session, m.key, m.parent, m.position, m.thread, m.role, m.group_id, m.body, m.form, m.call_id,
-    m.status, m.strategy, m.tokens, m.answer, m.reached, m.created_at, m.seq, e.stage, e.reason, e.exchange,
-    e.created_at
-FROM edits e JOIN messages m ON m.tenant = e.tenant AND m.session = e.session AND m.key = e.key
-WHERE e.tenant = $1 AND e.session = $2 AND e.thread = $3 AND e.action = 'gone' AND NOT EXISTS (
-    SELECT 1 FROM edits n WHERE n.tenant = e.tenant AND n.session = e.session AND n.thread = e.thread
-        AND n.key = e.key AND n.version > e.version)
-ORDER BY m.seq"""
+    m.status, m.strategy, m.tokens, m.answer, m.reached, m.created_at, m.seq, newest.stage,
+    newest.reason, newest.exchange, newest.created_at
+FROM ({_NEWEST_EDITS.format(what="e.key")}) newest
+JOIN messages m ON /* each */ (m.tenant = newest.tenant AND m.session = newest.session AND m.key = newest.key)
+WHERE newest.newer = 1 AND newest.action = 'gone' ORDER BY m.seq"""  # noqa: S608  put together from constants
 
 SESSION = """
 SELECT tenant, session, explicit, created_at, settings, last_at, policy
@@ -181,10 +184,10 @@ WITH RECURSIVE up (key, parent, depth) AS (
     SELECT m.key, m.parent, 0 FROM messages m WHERE m.tenant = $1 AND m.session = $2 AND m.key = $3
     UNION ALL
     SELECT m.key, m.parent, up.depth + 1 FROM up
-    JOIN messages m ON m.tenant = $4 AND m.session = $5 AND m.key = up.parent
+    JOIN messages m ON /* each */ (m.tenant = $4 AND m.session = $5 AND m.key = up.parent)
     WHERE m.key <> up.key AND up.depth < 100000
 ){_MESSAGE}
-FROM up JOIN messages m ON m.tenant = $6 AND m.session = $7 AND m.key = up.key
+FROM up JOIN messages m ON /* each */ (m.tenant = $6 AND m.session = $7 AND m.key = up.key)
 ORDER BY up.depth DESC"""  # noqa: S608  put together from constants, as all below
 """A hash chain has no circle; should a fault make one, the walk ends."""
 
@@ -213,14 +216,14 @@ WITH RECURSIVE up (key, parent, depth) AS (
     WHERE t.tenant = $1 AND t.session = $2 AND t.thread = $3
     UNION ALL
     SELECT m.key, m.parent, up.depth + 1 FROM up
-    JOIN messages m ON m.tenant = $4 AND m.session = $5 AND m.key = up.parent
+    JOIN messages m ON /* each */ (m.tenant = $4 AND m.session = $5 AND m.key = up.parent)
     WHERE m.key <> up.key AND up.depth < 100000
 )"""
 
 LINE_MESSAGES = (
     _LINE
     + _MESSAGE
-    + """FROM up JOIN messages m ON m.tenant = $6 AND m.session = $7 AND m.key = up.key WHERE m.seq > $8
+    + """FROM up JOIN messages m ON /* each */ (m.tenant = $6 AND m.session = $7 AND m.key = up.key) WHERE m.seq > $8
     AND ($9 = '' OR m.role = $10) AND ($11 = '' OR m.group_id = $12) ORDER BY m.seq LIMIT $13"""
 )
 """Of a thread's whole line, what it shares with the thread that it forked from included."""
@@ -252,7 +255,7 @@ ANSWERS_MOST = 1000
 
 ITERATIONS = """
 SELECT i.tenant, i.session, i.thread, i.key, i.number, i.ask, i.created_at, i.body, a.text
-FROM iterations i LEFT JOIN answers a ON a.tenant = i.tenant AND a.session = i.session AND a.ask = i.ask
+FROM iterations i LEFT JOIN answers a ON /* each */ (a.tenant = i.tenant AND a.session = i.session AND a.ask = i.ask)
 WHERE i.tenant = $1 AND i.session = $2 AND i.thread = $3 ORDER BY i.created_at, i.number"""
 
 VECTORS = per_chunk(
@@ -280,3 +283,12 @@ def for_sqlite(text: str) -> str:
     if numbers != list(range(1, len(numbers) + 1)):
         raise ValueError(f"placeholders must come in order, each once: {numbers} in {text.strip()[:60]!r}")
     return _PLACEHOLDER.sub("?", text)
+
+
+_EACH = re.compile(r"JOIN (\w+) (\w+) ON /\* each \*/ \(([^()]*)\)")
+
+
+@functools.cache
+def for_postgres(text: str) -> str:
+    """The statement with look-ups by row where a join is one; OFFSET 0 keeps the planner from undoing that."""
+    return _EACH.sub(r"JOIN LATERAL (SELECT * FROM \1 \2 WHERE \3 OFFSET 0) \2 ON true", text)

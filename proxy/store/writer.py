@@ -26,6 +26,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from queue import Empty
@@ -49,6 +50,13 @@ _LOOK_S = 5.0
 _IDLE_S = 1.0
 _IDLE_LOG = 1 << 20
 """After so long without a write, a log over this size is copied into the database and cut to nothing."""
+_FREE_PAGES = 256
+_FREE_SHARE = 10
+"""Free pages are given back to the file system when there are more than so many, and more than a tenth of all: what
+traffic will fill again soon may stay."""
+_VACUUM_PAGES = 64
+_VACUUM_S = 0.02
+"""So many pages at a time, so often, while there is nothing to write."""
 _PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
 _LOG_LIMIT = 64 << 20
 
@@ -79,6 +87,7 @@ class Writer:
         self._unsynced_since = 0.0
         self._last_write = 0.0
         self._last_look = 0.0
+        self._vacuuming = False
         self._stop_at: float | None = None
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -178,7 +187,7 @@ class Writer:
             return 0.0  # paused already
         if self._unsynced_since:
             return max(0.0, self._unsynced_since + _SYNC_S - time.monotonic())
-        return _IDLE_S if self._last_write else _LOOK_S
+        return _VACUUM_S if self._vacuuming else _IDLE_S if self._last_write else _LOOK_S
 
     def _write(self) -> None:
         batch = list(islice(self._pending, _BATCH))
@@ -234,11 +243,33 @@ class Writer:
         if now - self._last_look >= _LOOK_S and self._identity is not None:
             self._last_look = now
             self._identity.check(self._path)
-            self._identity = Identity.of(self._path)
-        if self._last_write and not self._pending and now - self._last_write >= _IDLE_S:
+            self._note_size()
+        if not self._pending and (self._vacuuming or (self._last_write and now - self._last_write >= _IDLE_S)):
             self._last_write = 0.0
+            self._vacuum()
             if self.log_bytes > _IDLE_LOG:
                 self._checkpoint()
+
+    def _vacuum(self) -> None:
+        """Gives some free pages back. The file becomes shorter with the next checkpoint, and is meant to."""
+        if self._connection is None:
+            return
+        free, pages = (
+            self._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("freelist_count", "page_count")
+        )
+        self._vacuuming = free > _FREE_PAGES and free * _FREE_SHARE > pages
+        if self._vacuuming:
+            self._connection.executescript(
+                f"PRAGMA incremental_vacuum({_VACUUM_PAGES})"
+            )  # `execute` gives back one page
+            self._note_size()
+
+    def _note_size(self) -> None:
+        """How long the file has to be from now on: a checkpoint may still cut what a vacuum gave back."""
+        if self._connection is not None:
+            pages, size = (self._connection.execute(f"PRAGMA page_{name}").fetchone()[0] for name in ("count", "size"))
+            found = Identity.of(self._path)
+            self._identity = replace(found, size=min(found.size, pages * size))
 
     def _sync_log(self) -> None:
         """By a descriptor of its own: a checkpoint would not sync while a reader holds an old snapshot. No lock lies on
@@ -265,6 +296,7 @@ class Writer:
             connection.execute(f"PRAGMA synchronous = {'NORMAL' if self._normal else 'FULL'}")
             connection.execute(f"PRAGMA journal_size_limit = {_LOG_LIMIT}")
             connection.execute("PRAGMA temp_store = MEMORY")
+            connection.execute("PRAGMA secure_delete = ON")  # what is removed is not left in the file
             connection.execute("BEGIN IMMEDIATE")  # so that -wal and -shm exist, and a lock is noticed now
             connection.execute("ROLLBACK")
             make_private(self._path)

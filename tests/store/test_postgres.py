@@ -8,8 +8,10 @@ import time
 from collections.abc import AsyncIterator
 
 import pytest
+from msgspec.structs import replace
 
 from proxy.errors import StoreRefused, StoreUnavailable
+from proxy.store.listing import MessageFilter
 from proxy.store.postgres import PostgresStore
 from tests.postgres import at, execute, free_port, server
 from tests.store.conftest import Make
@@ -83,6 +85,26 @@ async def test_many_reads_at_once_share_few_connections(store: PostgresStore, da
     ((count,),) = await execute(database, f"SELECT count(*) FROM pg_stat_activity WHERE {ours}")
     assert isinstance(count, int)
     assert count <= 9
+
+
+async def test_a_long_session_is_read_in_time_before_the_server_has_statistics(database: str) -> None:
+    """A planner that takes a session for one row had made squares of these: over the limit, by far."""
+    store = PostgresStore(database, read_s=2.0)
+    await store.open()
+    rows = make.line(4000)
+    await store.put(make.begin())
+    for start in range(0, len(rows), 500):
+        part = rows[start : start + 500]
+        await store.put([*part, *(make.edit(row.key) for row in part), make.head(part[-1].key, 2.0)])
+    await store.put([replace(make.head(rows[-1].key, 3.0), answer=None)])
+    assert len(await store.chain("t1", "s1", rows[-1].key)) == 4000
+    assert len(await store.edits("t1", "s1", "main")) == 4000
+    assert sum(item.messages for item in await store.groups("t1", "s1", "main")) == 4000
+    assert len(await store.messages("t1", "s1", only=MessageFilter(thread="main"))) == 100
+    assert len(await store.left_out("t1", "s1", "main")) == 0
+    assert len(await store.search("t1", "s1", "body")) == 10
+    assert await store.retention(2.5) == 0
+    await store.close()
 
 
 @pytest.mark.parametrize("durability", ["full", "normal"])

@@ -57,7 +57,11 @@ def test_a_statement_runs_and_its_placeholders_come_in_order(name: str, database
 def test_a_statement_never_reads_a_whole_table(name: str, database: sqlite3.Connection) -> None:
     scans = [line for line in plan(database, ALL[name]).splitlines() if line.startswith("SCAN")]
     # Those are not tables but what a statement itself has made, some lines each.
-    assert [line for line in scans if not re.fullmatch(r"SCAN (CONSTANT ROW|up|line|page|one\d+)", line)] == []
+    assert [
+        line
+        for line in scans
+        if not re.fullmatch(r"SCAN (CONSTANT ROW|up|line|page|shared|newest|\(subquery-\d+\)|one\d+)", line)
+    ] == []
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if name != "COUNT"])
@@ -95,6 +99,23 @@ def test_count_and_its_names_agree() -> None:
 
 
 @pytest.mark.parametrize("name", ["EDITS", "LEFT_OUT"])
-def test_a_newer_version_of_an_edit_is_looked_up_by_its_key(name: str, database: sqlite3.Connection) -> None:
-    (inner,) = [line for line in plan(database, ALL[name]).splitlines() if line.startswith("SEARCH n ")]
-    assert "key=?" in inner, "else each edit costs a look at all of its thread's"
+def test_the_edits_of_a_thread_are_read_once(name: str, database: sqlite3.Connection) -> None:
+    lines = [
+        line for line in plan(database, ALL[name]).splitlines() if " edits " in line or line.startswith("SEARCH e ")
+    ]
+    assert len(lines) == 1, "else each edit costs a look at others of its thread"
+
+
+def test_a_join_by_row_is_said_to_be_one_to_postgres() -> None:
+    assert sql.for_postgres(sql.CHAIN).count("OFFSET 0) m ON true") == 2
+    assert "m.key = up.parent OFFSET 0" in sql.for_postgres(sql.CHAIN)
+    assert "/* each */" not in sql.for_postgres(sql.CHAIN)
+    assert "LEFT JOIN LATERAL" in sql.for_postgres(sql.ITERATIONS)
+    assert sql.for_postgres(sql.FORM) == sql.FORM
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_join_with_a_table_is_marked_as_one_by_row(name: str) -> None:
+    """But those that begin with a thread's own row."""
+    joins = re.findall(rf"JOIN (?:{'|'.join(TABLES)}) \w+ ON (.*)", ALL[name])
+    assert [join for join in joins if "/* each */" not in join and "t.tenant AND" not in join] == []

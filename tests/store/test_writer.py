@@ -13,6 +13,7 @@ from proxy.errors import StoreUnavailable
 from proxy.store import files
 from proxy.store import writer as module
 from proxy.store.migrate import migrate
+from proxy.store.removal import EraseRow
 from proxy.store.spool import Item
 from proxy.store.writer import Writer
 from tests.store.conftest import Make
@@ -244,3 +245,38 @@ async def test_a_file_that_is_not_there_stops_the_start(tmp_path: Path) -> None:
     with pytest.raises(sqlite3.OperationalError):
         await writer.start()
     await asyncio.wait_for(writer.stop(), 5)
+
+
+async def test_what_was_removed_is_given_back_in_steps_and_leaves_no_trace(
+    writer: Writer, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_IDLE_S", 0.05)
+    monkeypatch.setattr(module, "_LOOK_S", 0.05)
+    monkeypatch.setattr(module, "_IDLE_LOG", 0)
+    secret = b"canary-%d"
+    for start in range(0, 400, 50):
+        await asyncio.gather(*(writer.put([make.form((secret % n) * 800)]) for n in range(start, start + 50)))
+    await eventually(lambda: writer.log_bytes == 0)
+    full = path.stat().st_size
+    assert full > 3 << 20
+    assert b"canary-7" in path.read_bytes()
+    for _ in range(3):
+        await writer.put([EraseRow("t1", "s1", "forms")])
+    await eventually(lambda: path.stat().st_size < full / 2)
+    await eventually(lambda: writer.log_bytes == 0)
+    assert b"canary-7" not in path.read_bytes()
+    await writer.put(make.begin())
+    assert writer.trouble == ""
+    assert writer.spool.dropped == 0
+    connection = sqlite3.connect(path)
+    assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    connection.close()
+
+
+async def test_a_few_free_pages_stay(writer: Writer, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_IDLE_S", 0.02)
+    await asyncio.gather(*(writer.put([make.form(b"%d" % n * 500)]) for n in range(100)))
+    await writer.put([EraseRow("t1", "s1", "forms")])
+    await asyncio.sleep(0.2)
+    assert not writer._vacuuming
+    assert writer.trouble == ""
