@@ -183,13 +183,15 @@ def _is_named(tool: Tool, prompt: str) -> bool:
 def _best(tools: list[Tool], prompt: str, *, forced: bool) -> list[Tool]:
     """The tool whose words fit the prompt best; the first where none does and something is to be looked at.
 
-    One that changes things has to be named in full, or forced.
+    One that changes things has to be named in full, or forced. Its name says more than its description, however long.
     """
     usable = tools if forced else [tool for tool in tools if not _WRITES.search(tool.name)]
     if not usable:
         return []
     asked = _words(prompt)
-    fit = {tool.name: 3 * len(asked & _words(tool.name)) + len(asked & _words(tool.description)) for tool in usable}
+    fit = {
+        tool.name: 3 * len(asked & _words(tool.name)) + min(2, len(asked & _words(tool.description))) for tool in usable
+    }
     best = max(usable, key=lambda tool: fit[tool.name])  # the first of equals
     return [best] if forced or fit[best.name] > 0 or _ASKS.search(prompt) else []
 

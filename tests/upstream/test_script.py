@@ -48,6 +48,11 @@ def test_a_tool_that_fits_is_called_and_then_answered_from() -> None:
     assert "get_weather says 42" in turn.text
 
 
+def test_a_long_description_does_not_outdo_a_name() -> None:
+    wordy = tool("query", "What is asked in a city, the weather of San Francisco too, in SQL", "sql")
+    assert calls(ask("What is the weather in San Francisco?", tools=[wordy, WEATHER]))[0][0] == "get_weather"
+
+
 @pytest.mark.parametrize("said", ["Hello!", "thanks", "Why is the sky blue?", ""])
 def test_small_talk_and_plain_questions_call_nothing(said: str) -> None:
     assert ask(said, tools=[READ, WRITE]).calls == ()
