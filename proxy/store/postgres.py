@@ -19,7 +19,7 @@ from proxy.errors import StoreRefused, StoreUnavailable
 from proxy.store import keywords, postgres_index
 from proxy.store.base import Row
 from proxy.store.postgres_schema import migrate
-from proxy.store.postgres_writer import PostgresWriter
+from proxy.store.postgres_writer import PostgresWriter, told
 from proxy.store.reads import Reads
 from proxy.store.sql import for_postgres
 
@@ -129,8 +129,8 @@ class PostgresStore(Reads):
             await self.close()
             # The address may hold a password, and so may what a resolver or parser says of it.
             raise StoreRefused(
-                f"the PostgreSQL database cannot be opened: {type(error).__name__}"
-                + (f": {error}." if isinstance(error, asyncpg.PostgresError) else "."),
+                "the PostgreSQL database cannot be opened: "
+                + (f"{told(error)}." if isinstance(error, asyncpg.PostgresError) else f"{type(error).__name__}."),
                 hint="See that the server runs, and that --db names it, a user, a password and a database.",
             ) from error
         except BaseException:
@@ -170,7 +170,7 @@ class PostgresStore(Reads):
             self._read_trouble = f"a read took longer than {self._read_s} s"
             raise StoreUnavailable(f"{self._read_trouble}.") from error
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
-            self._read_trouble = f"{type(error).__name__}: {error}"
+            self._read_trouble = told(error)
             raise StoreUnavailable(f"a read failed: {type(error).__name__}.") from error
         self._read_trouble = ""
         return [tuple(row) for row in rows]

@@ -144,7 +144,7 @@ class PostgresWriter:
                 if _of_the_server(error):
                     raise
                 log.warning("rows that cannot be stored: %s", type(error).__name__)
-                self._done(1, error)
+                self._done(1, _without_values(error))
 
     async def _commit(self, batch: Sequence[Item]) -> None:
         """Writes the items in one transaction; they are durable afterwards."""
@@ -174,7 +174,7 @@ class PostgresWriter:
         self.spool.settle([self._pending.popleft() for _ in range(count)], error)
 
     async def _failed(self, error: Exception) -> None:
-        trouble = f"{type(error).__name__}: {error}"
+        trouble = told(error)
         if not self.trouble:
             known = isinstance(error, _ELSEWHERE)
             waiting = len(self._pending)
@@ -198,6 +198,19 @@ class PostgresWriter:
         if connection is not None:
             with contextlib.suppress(Exception):
                 await connection.close(timeout=1.0)
+
+
+def told(error: Exception) -> str:
+    """What is wrong, in one line: what follows in a message of PostgreSQL may quote rows."""
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+
+
+def _without_values(error: Exception) -> Exception:
+    """The error of a bad row without the row, which PostgreSQL and asyncpg quote: it is logged and passed on."""
+    if isinstance(error, asyncpg.PostgresError):
+        bare: Exception = type(error)(f"SQLSTATE {error.sqlstate}")
+        return bare
+    return error
 
 
 def _of_the_server(error: Exception) -> bool:

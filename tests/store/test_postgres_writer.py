@@ -70,6 +70,19 @@ async def test_a_row_that_cannot_be_stored_fails_its_own_item_and_leaves_a_gap(s
     assert store.dropped == 2
 
 
+@pytest.mark.parametrize("field", ["body", "tokens", "status"])
+async def test_what_is_said_of_a_bad_row_quotes_nothing_of_it(
+    store: PostgresStore, caplog: pytest.LogCaptureFixture, field: str
+) -> None:
+    """The server quotes the whole row where a column may not be null, the driver a value that is of another type."""
+    values = {"body": "canary as text", "tokens": "canary", "status": None}
+    row = replace(make.message(digest("k"), body=b"canary"), call_id="canary", **{field: values[field]})
+    with pytest.raises(StoreUnavailable) as refused:
+        await store.put([row])
+    assert "canary" not in str(refused.value) + repr(refused.value.__cause__) + caplog.text + store.trouble
+    assert "63616e617279" not in str(refused.value)
+
+
 async def test_rows_of_a_batch_keep_their_order_where_it_matters(store: PostgresStore) -> None:
     """An outcome after its exchange, a removal between what stood before it and what came after it."""
     futures = [
