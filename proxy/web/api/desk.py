@@ -65,9 +65,12 @@ def named(written: str) -> str:
         return written
     try:
         raw = base64.b64decode(written[1:] + "=" * (-len(written[1:]) % 4), b"-_", validate=True)
-        return raw.decode("utf-8", "surrogatepass")
+        name = raw.decode()
     except (binascii.Error, ValueError) as error:
-        raise BadRequest("what follows ~ in a session's address is not base64url") from error
+        raise BadRequest("what follows ~ in a session's address is not base64url of a text") from error
+    if "\0" in name:
+        raise BadRequest("a NUL in a session's name: none is called so")
+    return name
 
 
 async def _desk(

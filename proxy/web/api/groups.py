@@ -16,6 +16,7 @@ from proxy.web.api import pages, wire
 from proxy.web.api.desk import AtPlace, Place
 from proxy.web.api.pages import Cursor, Limit, Page
 from proxy.web.api.problems import EVERY
+from proxy.web.api.settings import NAME
 from proxy.web.doors import READ
 
 router = APIRouter(prefix="/api/sessions/{session}", tags=["groups"], responses=EVERY)
@@ -57,10 +58,10 @@ class IdsBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     ids: Annotated[
-        list[Annotated[str, Field(max_length=64)]],
+        list[Annotated[str, Field(max_length=64, pattern=NAME)]],
         Field(min_length=1, max_length=deciding.MOST, examples=[["nbswy3dpeb"]]),
     ]
-    thread: Annotated[str | None, Field(max_length=64)] = None
+    thread: Annotated[str | None, Field(max_length=64, pattern=NAME)] = None
 
 
 @router.get("/groups", openapi_extra=READ, response_model=Page[wire.described(GroupLine)])  # type: ignore[misc]  # made

@@ -61,7 +61,7 @@ def place(written: str | None, *kinds: type) -> tuple[Any, ...] | None:
         isinstance(value, kind) or (kind is float and isinstance(value, int))
         for value, kind in zip(values, kinds, strict=True)
     )
-    if not fit or any(isinstance(v, int | float) and not abs(v) < 2**62 and math.isfinite(v) for v in values):
+    if not fit or not all("\0" not in v if isinstance(v, str) else abs(v) < 2**62 for v in values):
         raise BadRequest("the cursor is another list's", hint="Leave it out for the first page.")
     return tuple(kind(value) for value, kind in zip(values, kinds, strict=True))
 

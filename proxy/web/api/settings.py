@@ -19,6 +19,8 @@ from proxy.web.doors import READ
 router = APIRouter(prefix="/api/sessions/{session}", tags=["steering"], responses=EVERY)
 
 MOST = adjusting.MOST
+NAME = r"^[^\x00]*$"
+"""Of a thread, group or message in a body: no database has a NUL in a text."""
 
 
 class SettingsBody(BaseModel):
@@ -49,7 +51,7 @@ class ThreadBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    thread: Annotated[str | None, Field(max_length=64)] = None
+    thread: Annotated[str | None, Field(max_length=64, pattern=NAME)] = None
 
 
 @router.get("/settings", openapi_extra=READ, response_model=wire.described(SessionSettings))

@@ -11,17 +11,24 @@ from proxy.errors import BadRequest
 from proxy.web.api.pages import cleaned, cursor, page, place, preview, shown, text_of
 
 
-@given(st.integers(-(2**53), 2**53), st.text(max_size=50), st.floats(-1e15, 1e15))
+@given(
+    st.integers(-(2**53), 2**53), st.text(st.characters(exclude_characters="\0"), max_size=50), st.floats(-1e15, 1e15)
+)
 def test_a_cursor_brings_back_its_place(number: int, text: str, time: float) -> None:
     assert place(cursor([number, text, time]), int, str, float) == (number, text, time)
 
 
 @pytest.mark.parametrize(
-    "wrong", ["", "x", "é", "WyJ4Il0", cursor([]), cursor([1, 2]), cursor([1e300]), cursor([2**62])]
+    "wrong", ["", "x", "é", "WyJ4Il0", cursor([]), cursor([1, 2]), cursor([1e300]), cursor([2**62]), cursor([-(2**62)])]
 )
 def test_a_cursor_that_is_none_or_another_lists_is_told(wrong: str) -> None:
     with pytest.raises(BadRequest):
         place(wrong, int)
+
+
+def test_a_cursor_holds_no_nul() -> None:
+    with pytest.raises(BadRequest):
+        place(cursor(["a\0"]), str)
 
 
 def test_no_cursor_is_no_place() -> None:
