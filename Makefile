@@ -64,7 +64,8 @@ types: .venv/.test
 house: .venv/.test
 	$(BIN)/python -m pytest -q tests/test_house.py
 
-# Every recorded run of ../shared through the proxy, with the figures that it reaches: 12 minutes, only where it is.
+# Every recorded run of ../shared through the proxy with the figures that it reaches, and each policy under each
+# schedule on a sample of them: ten minutes, only where it is.
 replay: .venv/.test
 	$(BIN)/python -m pytest -q -p no:cacheprovider -m full_replay $(PYTEST_ARGS)
 

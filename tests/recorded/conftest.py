@@ -6,4 +6,4 @@ import pytest
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "full_replay: all of ../shared through the proxy, 15 minutes; -m full_replay")
+    config.addinivalue_line("markers", "full_replay: all of ../shared through the proxy, ten minutes; -m full_replay")
