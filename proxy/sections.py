@@ -241,8 +241,9 @@ class Tools(Section):
     enabled: Enabled = "policy"
     """Which are offered: `policy`, or a list of recall, query_db, describe_db, manage_scratchpad, save_memo,
     retrieve_memos."""
-    offer: Literal["policy", "first_request", "first_edit", "never"] = "policy"
-    """Since when: a thread's first request, its first edit, or never; `policy`: as the policy says."""
+    offer: Literal["policy", "first_request", "first_edit", "when_needed", "never"] = "policy"
+    """Since when: a thread's first request, its first edit, or never; `when_needed`: the first request where earlier
+    threads with the same tools came to edits, else the first edit; `policy`: as the policy says."""
     rounds: Annotated[int, Field(ge=1, le=64)] = 8
     """Answers in a row that may go into tools of ours before the model has to answer without them."""
     seconds: Seconds = 60.0

@@ -18,7 +18,7 @@ ScheduleName = Literal["always", "over_budget", "when_it_pays"]
 Mode = Literal["rewrite", "observe", "passthrough"]
 AskWhen = Literal["always", "when_needed", "never"]
 StatePlace = Literal["system", "tail"]
-Offer = Literal["first_request", "first_edit", "never"]
+Offer = Literal["first_request", "first_edit", "when_needed", "never"]
 
 TOOLS = ("recall", "query_db", "describe_db", "manage_scratchpad", "save_memo", "retrieve_memos")
 """The tools that the proxy runs, by name, in the order in which they are offered."""
@@ -57,7 +57,9 @@ class Policy:
     tools: tuple[str, ...] = ()
     """Which of the proxy's own tools the model is offered, where the client sent tools itself."""
     offer: Offer = "never"
-    """From when on they are offered: a thread's first request, its first edit, or never."""
+    """From when on they are offered: a thread's first request, its first edit, or never. when_needed: from the first
+    request on where an earlier thread of the same tenant with the same tools has come to edits, else from the first
+    edit: a definition is paid for with every request, and short chats have no use for it."""
 
     def window_of(self, model: Model) -> int | None:
         """The model's window as this policy sees it: a figure of its own (`[models."NAME".POLICY]`), else the model's,

@@ -101,5 +101,7 @@ class Parts:
     """Chat requests that are being answered."""
     ahead: dict[tuple[str, str, str], Waiting] = field(default_factory=dict)
     """Threads that are compressed ahead of their next request once something comes due; the oldest first."""
+    edited: dict[tuple[str, tuple[str, ...]], None] = field(default_factory=dict)
+    """(tenant, names of the client's tools) of conversations that came to edits, for `tools.offer`; the last 1,000."""
     told: set[str] = field(default_factory=set)
     """What has been said once in the log and need not be said again; bounded by the routes and reasons there are."""

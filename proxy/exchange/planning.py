@@ -169,7 +169,7 @@ async def decide(parts: Parts, turn: Turn, *, frozen: bool = False) -> None:
         turn.fallback = f"rule {plan.refused}"
         parts.metrics.refusals_total.labels(rule=plan.refused).inc()
         weaving.bare(turn)
-    weaving.settle(turn)
+    weaving.settle(parts, turn)
     turn.usage_added = turn.request.stream and not turn.request.usage_wanted
     try:
         turn.body = write_request(turn.woven.request, plan.messages, ask_usage=turn.usage_added)

@@ -17,6 +17,9 @@ from proxy.exchange.weave import Round, Rounds, Woven, read_round, weave, with_t
 
 log = logging.getLogger(__name__)
 
+HABITS = 1000
+"""Kinds of conversations that are known to come to edits."""
+
 
 async def dress(parts: Parts, turn: Turn, *, first: bool) -> None:
     """Weave the turn's request. first: it is its thread's first one, so that nothing of it is cached anywhere yet."""
@@ -42,6 +45,8 @@ def _decide(parts: Parts, turn: Turn, *, first: bool) -> None:
     """Whether the thread offers tools, where that can be said by now. Decided is decided: a list that comes or goes
     later moves the whole prompt."""
     when = offers.when(parts.settings, turn.policy)
+    if when == "when_needed":
+        when = "first_request" if first and _habit(turn) in parts.edited else "first_edit"
     found = offers.decide(parts.settings, turn.policy, turn.request, explicit=turn.place.explicit)
     if when == "first_request":
         record.offered(turn, found if first else offers.NONE)
@@ -67,9 +72,19 @@ async def _rounds(parts: Parts, turn: Turn) -> Rounds:
     return memory.rounds
 
 
-def settle(turn: Turn) -> None:
+def _habit(turn: Turn) -> tuple[str, tuple[str, ...]]:
+    """What tells conversations of one kind: whose they are, and which tools the client has."""
+    return turn.tenant, tuple(sorted(turn.request.tool_names))
+
+
+def settle(parts: Parts, turn: Turn) -> None:
     """Once it is planned: tools that come with the first edit are there with it, and for good."""
-    if turn.pending is None or turn.plan.refused or not cuts(turn.plan.edits):
+    if turn.plan.refused or not cuts(turn.plan.edits):
+        return
+    parts.edited[_habit(turn)] = None
+    if len(parts.edited) > HABITS:
+        del parts.edited[next(iter(parts.edited))]
+    if turn.pending is None:
         return
     if turn.place.thread.offer is None:
         record.offered(turn, turn.pending)

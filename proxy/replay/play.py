@@ -68,16 +68,42 @@ class Played:
     source: str
     tallies: tuple[Tally, ...]
     bounds: dict[str, Tally]
+    kind: tuple[str, ...] = ()
+    """The names of the agent's tools."""
+    early: dict[int, Tally] = field(default_factory=dict)
+    """By their place, what comes of contenders that offer their tools `when_needed` where they are offered from the
+    first request on; `tallies` has them from the first edit on."""
+    edited: frozenset[int] = frozenset()
+    """The places of those of them whose prompts came to edits."""
+
+
+class Habits:
+    """Which kinds of conversations have come to edits, for contenders that offer their tools `when_needed`."""
+
+    def __init__(self) -> None:
+        self._edited: set[tuple[int, tuple[str, ...]]] = set()
+
+    def settle(self, played: Played) -> Played:
+        """The conversation as it is played after those that came before it here."""
+        chosen = {at: tally for at, tally in played.early.items() if (at, played.kind) in self._edited}
+        self._edited.update((at, played.kind) for at in played.edited)
+        if not chosen:
+            return played
+        return replace(played, tallies=tuple(chosen.get(at, tally) for at, tally in enumerate(played.tallies)))
 
 
 def play(conversation: Conversation, match: Match) -> Played:
     """Play a conversation for every contender."""
     ruler = Ruler(counter(match.model.tokenizer))
     table = _Table(conversation, ruler)
-    tallies = tuple(_Player(contender, match, table).play() for contender in match.contenders)
+    players = [_Player(contender, match, table) for contender in match.contenders]
+    tallies = tuple(player.play() for player in players)
+    needed = [n for n, c in enumerate(match.contenders) if c.policy and c.policy.offer == "when_needed"]
+    early = {n: _Player(match.contenders[n], match, table, early=True).play() for n in needed if players[n].front.names}
+    edited = frozenset(n for n in early if cuts(players[n].session.edits))
     seen, pairs = table.hindsight(match.contenders), len(match.prices)
     bounds = {name: bound(table.wants, ruler, match.model, seen[name], pairs=pairs) for name in BOUNDS}
-    return Played(conversation.source, tallies, bounds)
+    return Played(conversation.source, tallies, bounds, tuple(sorted(table.request.tool_names)), early, edited)
 
 
 class Front(NamedTuple):
@@ -158,6 +184,8 @@ class _Player:
     table: _Table
     session: Session = field(default_factory=Session)
     asked: set[str] = field(default_factory=set)
+    early: bool = False
+    """Tools are offered from the first request on, whatever the policy says."""
     front: Front = field(init=False)
     late: bool = False
     """The tools of ours have not come yet: they come with the first edit."""
@@ -169,7 +197,8 @@ class _Player:
         judge = Judge(table.wants, table.ruler, match.scale)
         policy = self.contender.policy
         self.front = table.offering(policy)
-        self.late = policy is not None and policy.offer == "first_edit" and bool(self.front.names)
+        waits = policy is not None and policy.offer in ("first_edit", "when_needed") and not self.early
+        self.late = waits and bool(self.front.names)
         cache = PrefixCache(match.model, table.ruler, table.head + (0 if self.late else self.front.more))
         for step in table.wants.steps:
             now = table.times[step.position - 1]

@@ -12,9 +12,9 @@ import signal
 from collections import deque
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
-from proxy.replay.play import Match, Played, play
+from proxy.replay.play import Habits, Match, Played, play
 from proxy.replay.read import Conversation
 
 AHEAD = 2
@@ -26,6 +26,12 @@ WORTH = 4 << 20
 def spread(conversations: Iterator[Conversation], match: Match, jobs: int) -> Generator[Played, None, None]:
     """What came of each conversation, in their order. To be closed (or used up) by whoever began it: workers that are
     still busy are ended then."""
+    habits = Habits()
+    with closing(_spread(conversations, match, jobs)) as played:
+        yield from map(habits.settle, played)
+
+
+def _spread(conversations: Iterator[Conversation], match: Match, jobs: int) -> Generator[Played, None, None]:
     if jobs < 2:
         yield from (play(conversation, match) for conversation in conversations)
         return

@@ -169,7 +169,7 @@ def test_observation_patterns_are_alternatives() -> None:
 
 def test_a_policy_says_which_tools_it_offers_and_from_when_on() -> None:
     assert (load("rolling").tools, load("rolling").offer) == (TOOLS, "first_request")
-    assert (load("thrifty").tools, load("thrifty").offer) == (("recall",), "first_request")
+    assert (load("thrifty").tools, load("thrifty").offer) == (("recall",), "when_needed")
     for name in ("passthrough", "observe"):
         assert (load(name).tools, load(name).offer) == ((), "never")
     made = read_policy({"name": "mine", "tools": {"enabled": ["query_db", "recall"], "offer": "first_edit"}}, BUILT_IN)

@@ -16,7 +16,7 @@ from tests.conversations import dump, user
 from tests.exchange.hiding import OURS, TOOLS, Played, offering, says
 from tests.exchange.test_rounds import offered
 from tests.faulty import faulty
-from tests.running import running, settings_for
+from tests.running import Agent, running, settings_for
 from tests.scripted import Scripted
 
 CLIENTS = ["look", "write_file"]
@@ -199,3 +199,31 @@ async def test_with_the_first_edit_the_tools_come_and_stay() -> None:
     bodies = [r.body for r in model.received]
     assert b"recall(" not in bodies[since - 1].replace(b'"tools"', b"")
     assert b"recall(" in bodies[since]
+
+
+async def test_where_tools_are_needed_the_next_conversation_of_the_kind_has_them_from_its_first_request_on() -> None:
+    """The first one comes to edits and gets them then; one with other tools, or of another tenant, begins anew."""
+    long = "\n".join(f"line {n} of a long result" for n in range(400))
+    call = {"id": "call_000001", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    other = [{"type": "function", "function": {"name": "fetch", "parameters": {}}}]
+    model = Scripted(says(None, call), "Well.")
+    needed = {"offer": "when_needed"}
+
+    async with faulty(model) as upstream, running(upstream.port, policy="rolling", tools=needed) as proxy:
+
+        async def first(session: bytes, key: str = "sk-one", **more: Any) -> bool:
+            agent = Agent(proxy, stream=False, key=key, more={"tools": TOOLS, **more})
+            agent.messages.append({"role": "user", "content": "Hello"})
+            agent.messages.append((await agent.send(b"x-session-id: " + session)).message)
+            has = len(offered(model)) > len(agent.more["tools"])
+            if session == b"a":
+                agent.brings(long)
+                for text in (None, "Two", "Three", "Four", "Five"):
+                    if text is not None:
+                        agent.messages.append({"role": "user", "content": text})
+                    agent.messages.append((await agent.send(b"x-session-id: a")).message)
+                assert len(offered(model)) > len(CLIENTS), "it has come to edits"
+            return has
+
+        began = [await first(b"a"), await first(b"b"), await first(b"c", tools=other), await first(b"d", key="sk-two")]
+    assert began == [False, True, False, False]

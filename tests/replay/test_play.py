@@ -10,7 +10,7 @@ from proxy.context.plan import Proposal, View
 from proxy.context.policy import Policy, with_schedule
 from proxy.context.prices import Model
 from proxy.context.stage import When
-from proxy.replay.play import STATE, Contender, Match, Played, play
+from proxy.replay.play import STATE, Contender, Habits, Match, Played, play
 from proxy.replay.read import Conversation
 from proxy.settings import Settings
 from proxy.vocabulary import counter
@@ -148,7 +148,10 @@ def test_a_conversation_without_requests_adds_nothing() -> None:
 
 
 def test_tools_of_ours_cost_their_tokens_where_the_agent_has_tools_itself(policies: dict[str, Policy]) -> None:
-    thrifty, bare = policies["thrifty"], replace(policies["thrifty"], tools=(), offer="never")
+    thrifty, bare = (
+        replace(policies["thrifty"], offer="first_request"),
+        replace(policies["thrifty"], tools=(), offer="never"),
+    )
     contenders = (Contender("recall", thrifty), Contender("bare", bare))
     one = conversation(*work(40))
     assert one.tools is None
@@ -170,3 +173,22 @@ def test_tools_that_come_with_the_first_edit_cost_nothing_before_it(policies: di
     _, first, none = played(long, Contender("late", late), Contender("never", never)).tallies
     assert first.prompt > none.prompt
     assert first.prompt - first.cached > none.prompt - none.cached, "its cache had to be written again"
+
+
+def test_tools_that_are_needed_come_at_once_where_conversations_of_the_kind_have_come_to_edits(
+    policies: dict[str, Policy],
+) -> None:
+    tools = b'[{"type":"function","function":{"name":"read","parameters":{}}}]'
+    other = tools.replace(b"read", b"view")
+    whens = ("when_needed", "first_edit", "first_request")
+    contenders = [Contender(when, replace(policies["thrifty"], offer=when)) for when in whens]
+    kinds = [("short", 2, tools), ("first", 40, tools), ("second", 40, tools), ("another kind", 40, other)]
+    habits = Habits()
+    found = {
+        name: habits.settle(played(replace(conversation(*work(steps)), tools=array), *contenders)).tallies[1:]
+        for name, steps, array in kinds
+    }
+    assert found["short"][0] == found["short"][1], "nothing has come to edits yet"
+    assert found["first"][0] == found["first"][1] != found["first"][2]
+    assert found["second"][0] == found["second"][2] != found["second"][1]
+    assert found["another kind"][0] == found["another kind"][1]
