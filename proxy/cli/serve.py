@@ -139,8 +139,8 @@ def examples(settings: Settings, url: str) -> list[tuple[str, str]]:
     if settings.keys:
         # Not CONTEXT_PROXY_KEY: that would be a setting of the proxy's, in the same environment.
         key_header += ' -H "x-context-key: $CONTEXT_KEY"'
-        key_argument += ', default_headers={"x-context-key": os.environ["CONTEXT_KEY"]}'
-        imports = "import os\n" + imports
+        key_argument += ', default_headers={"x-context-key": environ["CONTEXT_KEY"]}'
+        imports = "from os import environ\n" + imports
     question = f'"model": "{model}", "messages": [{{"role": "user", "content": "Hello"}}]'
     curl = f"curl -s {url}/chat/completions -H 'Content-Type: application/json'{key_header} -d '{{{question}}}'"
     arguments = f'model="{model}", messages=[{{"role": "user", "content": "Hello"}}]'

@@ -156,8 +156,8 @@ def test_with_keys_the_examples_send_one_and_it_is_said_how_many_there_are() -> 
     settings = Settings.model_validate({"keys": [key]})
     curl, python = (lines for _, lines in examples(settings, "http://h/v1"))
     assert '-H "x-context-key: $CONTEXT_KEY"' in curl
-    assert python.startswith("import os\n")
-    assert 'default_headers={"x-context-key": os.environ["CONTEXT_KEY"]}' in python
+    assert python.startswith("from os import environ\n")
+    assert 'default_headers={"x-context-key": environ["CONTEXT_KEY"]}' in python
     written = io.StringIO()
     announce(settings, "http://h/v1", Console(file=written, width=80))
     assert re.search(r"keys +1\b", written.getvalue())
