@@ -32,6 +32,7 @@ from proxy.upstream.client import Client
 from proxy.vocabulary import counter
 from proxy.web.api.app import bounded, create_api
 from proxy.web.completions import chat
+from proxy.web.dashboard.files import dashboard
 from proxy.web.doors import Door, Doors
 from proxy.web.failures import answering
 from proxy.web.gate import DOOR, gated
@@ -48,6 +49,7 @@ ROUTES = (
     ("GET", "/healthz", "Whether the process lives."),
     ("GET", "/readyz", "Whether it can serve, and how the store is."),
     ("GET", "/metrics", "Prometheus' text format."),
+    ("GET", "/dashboard/", "The dashboard; `/dashboard/widget.js` is one that any page can show."),
     ("any", "/api/...", "The admin API; `GET /api/openapi.json` describes it."),
     ("any", "anything else, also under /s/{session}", "Passed through to the upstream, byte for byte."),
 )
@@ -124,6 +126,7 @@ class ContextProxy:
         self.draining = False
         self._own: App = probes(self.store, self.parts.metrics, draining=lambda: self.draining)
         self.api = create_api(self.parts)
+        self._pages = dashboard(settings)
         self._api = bounded(self.api, settings.limits.body_mb << 20)
         gate = gated(self._route, settings, Doors(self.api.routes))
         self._app = answering(guarded(gate, settings), self.parts.metrics)
@@ -168,6 +171,9 @@ class ContextProxy:
         if door.kind == "api":
             with self._counted("api", send) as counted:
                 await self._api(scope, receive, counted)
+            return
+        if door.kind == "pages":
+            await self._pages(scope, receive, send)
             return
         if door.kind != "data":
             await self._own(scope, receive, send)

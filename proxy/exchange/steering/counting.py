@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from proxy.context.prices import Model
 from proxy.exchange import planning
@@ -18,6 +19,13 @@ MOST = 10_000
 MILLION = 1_000_000
 SUMMARIES = frozenset({"summarize_old", "compress_levels"})
 """Stages whose texts stand for more than the message that bears them."""
+
+
+class Paid(NamedTuple):
+    """Dollars of one exchange: as it went, and had the proxy not been there."""
+
+    cost: float
+    without: float
 
 
 @dataclass(slots=True)
@@ -36,8 +44,8 @@ class Sums:
     compressed: float | None = None
     _last: dict[str, ExchangeRecord] = field(default_factory=dict)
 
-    def add(self, one: ExchangeRecord, model: Model) -> None:
-        """One more, oldest first."""
+    def add(self, one: ExchangeRecord, model: Model) -> Paid | None:
+        """One more, oldest first; what it cost, None where that is not known."""
         sent = one.tokens_before if one.fallback else one.tokens_after
         self.exchanges += 1
         self.before += one.tokens_before
@@ -47,33 +55,37 @@ class Sums:
             self.compressed = one.started_at
         self._last[one.thread] = one
         if one.prompt_tokens is None:
-            return
+            return None
         self.prompt += one.prompt_tokens
         self.completion += one.completion_tokens or 0
         if one.cached_tokens is not None:
             self.predicted += one.predicted or 0
             self.reported += one.cached_tokens
-        self._pay(one, model, sent, previous)
-
-    def _pay(self, one: ExchangeRecord, model: Model, sent: int, previous: ExchangeRecord | None) -> None:
-        if model.input is None or self.cost is None or self.without is None or one.prompt_tokens is None:
+        paid = _paid(one, model, sent, previous)
+        if paid is None or self.cost is None or self.without is None:
             self.cost = self.without = None
-            return
-        prompt = one.prompt_tokens
-        cached = min(prompt, one.cached_tokens if one.cached_tokens is not None else one.predicted or 0)
-        answer = (one.completion_tokens or 0) * (model.output or 0.0) / MILLION
-        paid = model.cost(prompt, cached) * model.input / MILLION + answer
-        self.cost += paid
-        if sent == one.tokens_before:
-            self.without += paid
-            return
-        # What the provider's cache would hold had every prompt gone out as it came: all of the one before, for a while.
-        held = 0
-        if previous is not None and one.started_at - previous.started_at <= model.ttl_s:
-            held = min(previous.tokens_before, one.tokens_before) // model.block * model.block
-        held = held if held >= model.min and model.cache != "none" else 0
-        factor = prompt / max(sent, 1)
-        self.without += factor * model.cost(one.tokens_before, held) * model.input / MILLION + answer
+        else:
+            self.cost += paid.cost
+            self.without += paid.without
+        return paid
+
+
+def _paid(one: ExchangeRecord, model: Model, sent: int, previous: ExchangeRecord | None) -> Paid | None:
+    if model.input is None or one.prompt_tokens is None:
+        return None
+    prompt = one.prompt_tokens
+    cached = min(prompt, one.cached_tokens if one.cached_tokens is not None else one.predicted or 0)
+    answer = (one.completion_tokens or 0) * (model.output or 0.0) / MILLION
+    paid = model.cost(prompt, cached) * model.input / MILLION + answer
+    if sent == one.tokens_before:
+        return Paid(paid, paid)
+    # What the provider's cache would hold had every prompt gone out as it came: all of the one before, for a while.
+    held = 0
+    if previous is not None and one.started_at - previous.started_at <= model.ttl_s:
+        held = min(previous.tokens_before, one.tokens_before) // model.block * model.block
+    held = held if held >= model.min and model.cache != "none" else 0
+    factor = prompt / max(sent, 1)
+    return Paid(paid, factor * model.cost(one.tokens_before, held) * model.input / MILLION + answer)
 
 
 async def stats(parts: Parts, tenant: str, session: str, *, thread: str | None = None) -> SessionStats:

@@ -10,10 +10,12 @@ from fastapi import APIRouter, FastAPI
 
 from proxy.errors import BadRequest, ProxyError
 from proxy.exchange.parts import Parts
+from proxy.exchange.steering.figures import Remembered
 from proxy.web.api import (
     catalog,
     context,
     exchanges,
+    figures,
     groups,
     memos,
     messages,
@@ -33,7 +35,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = tuple(
     subject.router
     for subject in (
         *(sessions, settings, replay, transfer, told, messages, records, exchanges, groups),
-        *(memos, context, catalog),
+        *(memos, context, catalog, figures),
     )
 )
 
@@ -56,6 +58,7 @@ def create_api(parts: Parts) -> FastAPI:
     )
     app.state.parts = parts
     app.state.replaying = asyncio.Lock()
+    app.state.remembered = Remembered()
     for router in ROUTERS:
         # The routes themselves, not a router within a router: the gate reads their patterns.
         app.router.routes.extend(router.routes)

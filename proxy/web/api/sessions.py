@@ -92,10 +92,11 @@ async def list_sessions(
     after = pages.place(cursor, float, str, str)
     only = SessionFilter(q, since, explicit, policy)
     rows = await desk.parts.store.list_sessions(desk.tenant, after, limit + 1, only)
-    return pages.page(rows, limit, _line, lambda row: row.place)
+    return pages.page(rows, limit, line, lambda row: row.place)
 
 
-def _line(row: SessionItem) -> SessionLine:
+def line(row: SessionItem) -> SessionLine:
+    """A row as it is shown."""
     return SessionLine(
         tenant=row.tenant, session=row.session, address=address(row.session), explicit=row.explicit,
         created_at=row.created_at, last_at=row.last_at, policy=row.policy, messages=row.messages,

@@ -1,0 +1,208 @@
+"""A session's exchanges as figures over time: what each cost and would have cost, and all of them in a line of a list.
+
+A line is made of every exchange of its session, and lists are read again every few seconds: so it is remembered until
+the session is used again.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+import msgspec
+from msgspec import Struct
+
+from proxy.exchange import planning
+from proxy.exchange.parts import Parts
+from proxy.exchange.record import Sent
+from proxy.exchange.steering import place
+from proxy.exchange.steering.counting import Sums
+from proxy.store.base import ExchangeRecord
+from proxy.store.listing import SessionItem
+
+MOST = 2000
+"""Exchanges of a session that are added up, the newest."""
+REMEMBERED = 1000
+"""Sessions whose figures are kept."""
+RECENT = 10
+"""Exchanges among which the main conversation's newest is looked for: calls on the side are shorter than it."""
+LOOP = "warn_of_loops"
+HOUR = 3600
+
+
+class Point(Struct, frozen=True):
+    """An exchange. Tokens by our own count but for prompt, completion and cached, which the provider reports. cost,
+    cost_without: dollars, None without prices. loop: the model was told that it goes round in circles. edited: it was
+    the first to go out with a new edit."""
+
+    exchange: str
+    thread: str
+    started_at: float
+    status: str
+    policy: str
+    tokens_before: int
+    tokens_after: int
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    predicted: int | None
+    cached_tokens: int | None
+    cost: float | None
+    cost_without: float | None
+    fallback: str | None
+    loop: bool
+    edited: bool
+
+
+class Hour(Struct):
+    """The exchanges that began in an hour. at: its beginning, Unix seconds."""
+
+    at: int
+    exchanges: int = 0
+    tokens_before: int = 0
+    tokens_after: int = 0
+    predicted: int = 0
+    cached_tokens: int = 0
+    cost: float = 0.0
+    cost_without: float = 0.0
+    unpriced: int = 0
+    """Exchanges whose model has no price: they are in neither sum."""
+
+    def add(self, one: Point | Hour) -> None:
+        """One exchange more, or all of another hour."""
+        if isinstance(one, Hour):
+            self.exchanges += one.exchanges
+            self.unpriced += one.unpriced
+        else:
+            self.exchanges += 1
+            self.unpriced += one.cost is None
+        self.tokens_before += one.tokens_before
+        self.tokens_after += one.tokens_after
+        if one.cached_tokens is not None:
+            self.predicted += one.predicted or 0
+            self.cached_tokens += one.cached_tokens
+        self.cost += one.cost or 0.0
+        self.cost_without += one.cost_without or 0.0
+
+
+class Figures(Struct, frozen=True):
+    """A session in a line. tokens_before, tokens_after, limit, model: of its newest request; utilisation: of the limit,
+    0 to 1. cost, cost_without: dollars so far, None where a model has no price."""
+
+    exchanges: int
+    model: str
+    status: str
+    tokens_before: int
+    tokens_after: int
+    limit: int | None
+    utilisation: float | None
+    needs_pruning: bool
+    cost: float | None
+    cost_without: float | None
+    cached_predicted: int
+    cached_reported: int
+    fallbacks: int
+    loops: int
+
+
+class Told(Struct, frozen=True):
+    """A session's figures, and its hours."""
+
+    figures: Figures
+    hours: list[Hour]
+
+
+class Remembered:
+    """What was told of sessions that nobody has used since."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[str, str], tuple[tuple[float, int], Told]] = OrderedDict()
+
+    async def of(self, parts: Parts, item: SessionItem) -> Told | None:
+        """The session's figures, None before anything was said in it."""
+        name, stamp = (item.tenant, item.session), (item.last_at, item.exchanges)
+        found = self._known.get(name)
+        if found is not None and found[0] == stamp:
+            self._known.move_to_end(name)
+            return found[1]
+        exchanges = await newest(parts, *name, MOST)
+        if not exchanges:
+            return None
+        made = told(parts, exchanges)
+        if exchanges[-1].status != "open":
+            self._known[name] = (stamp, made)
+            self._known.move_to_end(name)
+            while len(self._known) > REMEMBERED:
+                self._known.popitem(last=False)
+        return made
+
+
+async def newest(parts: Parts, tenant: str, session: str, most: int) -> list[ExchangeRecord]:
+    """A session's last exchanges, oldest first."""
+    found: list[ExchangeRecord] = []
+    before: float | None = None
+    while len(found) < most and (page := await parts.store.exchanges(tenant, session, place.PAGE, before)):
+        found += page
+        before = page[-1].started_at
+    return found[:most][::-1]
+
+
+def points(parts: Parts, exchanges: Iterable[ExchangeRecord]) -> tuple[list[Point], Sums]:
+    """One for each of these exchanges, which come oldest first; and what they add up to."""
+    sums, made, edits = Sums(), [], dict[str, int]()
+    for one in exchanges:
+        paid = sums.add(one, planning.model_of(parts, one.model))
+        inserts = msgspec.json.decode(one.inserts, type=Sent).inserts
+        made.append(
+            Point(
+                exchange=one.exchange,
+                thread=one.thread,
+                started_at=one.started_at,
+                status=one.status,
+                policy=one.policy,
+                tokens_before=one.tokens_before,
+                tokens_after=one.tokens_before if one.fallback else one.tokens_after,
+                prompt_tokens=one.prompt_tokens,
+                completion_tokens=one.completion_tokens,
+                predicted=one.predicted,
+                cached_tokens=one.cached_tokens,
+                cost=paid.cost if paid is not None else None,
+                cost_without=paid.without if paid is not None else None,
+                fallback=one.fallback,
+                loop=any(source == LOOP for _, source, _ in inserts),
+                edited=one.edits > edits.get(one.thread, 0),
+            )
+        )
+        edits[one.thread] = one.edits
+    return made, sums
+
+
+def told(parts: Parts, exchanges: list[ExchangeRecord]) -> Told:
+    """The figures of a session with these exchanges, oldest first, of which there is at least one."""
+    made, sums = points(parts, exchanges)
+    hours: dict[int, Hour] = {}
+    for point in made:
+        at = int(point.started_at // HOUR) * HOUR
+        hours.setdefault(at, Hour(at)).add(point)
+    main = max(exchanges[-RECENT:], key=lambda one: one.messages).thread
+    last = [one for one in exchanges if one.thread == main][-1]
+    sent = last.tokens_before if last.fallback else last.tokens_after
+    policy = parts.policies.get(last.policy)
+    model = planning.model_of(parts, last.model)
+    limit = policy.window_of(model) if policy is not None else model.window
+    figures = Figures(
+        exchanges=sums.exchanges,
+        model=last.model,
+        status=last.status,
+        tokens_before=last.tokens_before,
+        tokens_after=sent,
+        limit=limit,
+        utilisation=sent / limit if limit else None,
+        needs_pruning=bool(limit and policy is not None and sent > policy.budget * limit),
+        cost=sums.cost,
+        cost_without=sums.without,
+        cached_predicted=sums.predicted,
+        cached_reported=sums.reported,
+        fallbacks=sum(point.fallback is not None for point in made),
+        loops=sum(point.loop for point in made),
+    )
+    return Told(figures, list(hours.values()))

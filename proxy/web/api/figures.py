@@ -1,0 +1,167 @@
+"""What the dashboard draws: who asks, sessions with figures, a prompt as a picture, exchanges over time, money."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel
+
+from proxy.exchange.steering import figures, picture
+from proxy.exchange.steering.figures import HOUR, Hour, Point, Remembered
+from proxy.exchange.steering.figures import Figures as SessionFigures
+from proxy.exchange.steering.picture import Picture
+from proxy.store.listing import SessionFilter
+from proxy.web.api import pages, wire
+from proxy.web.api.desk import AtDesk, AtPlace
+from proxy.web.api.pages import Cursor, Limit, Page
+from proxy.web.api.problems import EVERY
+from proxy.web.api.sessions import SessionLine
+from proxy.web.api.sessions import line as session_line
+from proxy.web.doors import READ
+
+router = APIRouter(prefix="/api", tags=["figures"], responses=EVERY)
+
+SESSIONS = 500
+"""Sessions, used last, that money is added up over."""
+DAY = 24 * HOUR
+
+Thread = Annotated[str | None, Query(max_length=64, description="The thread; without it the one last spoken in.")]
+FiguresShown = wire.described(SessionFigures)
+HourShown = wire.described(Hour)
+
+
+class Asking(BaseModel):
+    """Who asks. plane: what the key is for, `any` on loopback without keys. may_change: whether it opens what changes
+    something."""
+
+    name: str
+    tenant: str
+    plane: str
+    may_change: bool
+
+
+class LiveLine(SessionLine):
+    """A session in the list, with its figures; null before anything was said in it."""
+
+    figures: FiguresShown | None  # type: ignore[valid-type]  # made
+
+
+class Spender(BaseModel):
+    """What one session cost."""
+
+    tenant: str
+    session: str
+    address: str
+    last_at: float
+    figures: FiguresShown  # type: ignore[valid-type]  # made
+
+
+class Money(BaseModel):
+    """What all sessions together cost, by hours or days. over: sessions that were added up, used last; more: there are
+    others in that time. spenders: those that cost most."""
+
+    since: float
+    step: int
+    over: int
+    more: bool
+    total: HourShown  # type: ignore[valid-type]  # made
+    steps: list[HourShown]  # type: ignore[valid-type]  # made
+    spenders: list[Spender]
+
+
+def _remembered(request: Request) -> Remembered:
+    found: Remembered = request.app.state.remembered
+    return found
+
+
+@router.get("/me", openapi_extra=READ)
+async def me(desk: AtDesk) -> Asking:
+    """Whose key this is, and what it opens."""
+    caller = desk.caller
+    changes = caller.plane in ("admin", "any")
+    return Asking(name=caller.name, tenant=caller.tenant, plane=caller.plane, may_change=changes)
+
+
+@router.get("/live", openapi_extra=READ, response_model=Page[LiveLine])
+async def live(
+    desk: AtDesk,
+    request: Request,
+    limit: Annotated[int, Query(ge=1, le=50, description="Lines of a page.")] = 25,
+    cursor: Cursor = None,
+    q: Annotated[str, Query(max_length=256, description="A part of the name.")] = "",
+    since: Annotated[float, Query(ge=0, le=1e12, description="Used at this time (Unix seconds) or later.")] = 0.0,
+    policy: Annotated[str, Query(max_length=64, description="The policy of the newest request.")] = "",
+    explicit: Annotated[bool | None, Query(description="Named by the client, or not.")] = None,
+) -> Response:
+    """Sessions as `/api/sessions` lists them, each with how full it is, what it cost, its loops and fallbacks."""
+    after = pages.place(cursor, float, str, str)
+    rows = await desk.parts.store.list_sessions(
+        desk.tenant, after, limit + 1, SessionFilter(q, since, explicit, policy)
+    )
+    made = []
+    for row in rows[:limit]:
+        told = await _remembered(request).of(desk.parts, row)
+        figured = told.figures if told is not None else None
+        made.append({**session_line(row).model_dump(), "figures": figured})
+    more = pages.cursor(rows[limit - 1].place) if len(rows) > limit else None
+    return wire.answer({"items": made, "next": more})
+
+
+@router.get("/sessions/{session}/picture", openapi_extra=READ, response_model=wire.described(Picture))
+async def show_picture(place: AtPlace, thread: Thread = None) -> Response:
+    """The next prompt of a thread, each group a bar of its messages: tokens, what became of each, and why."""
+    return wire.answer(await picture.picture(place.parts, place.tenant, place.session, thread=thread))
+
+
+@router.get("/sessions/{session}/points", openapi_extra=READ, response_model=list[wire.described(Point)])  # type: ignore[misc]  # made
+async def points(
+    place: AtPlace,
+    limit: Limit = 200,
+    thread: Annotated[str, Query(max_length=64, description="Those of this thread.")] = "",
+) -> Response:
+    """A session's last exchanges, oldest first, each with its tokens, cached tokens and cost."""
+    # Some more than are asked for: what an exchange would have cost depends on the one before.
+    found = await figures.newest(place.parts, place.tenant, place.session, limit * 5)
+    made, _ = figures.points(place.parts, [row for row in found if not thread or row.thread == thread])
+    return wire.answer(made[-limit:])
+
+
+@router.get("/money", openapi_extra=READ, response_model=Money)
+async def money(
+    desk: AtDesk,
+    request: Request,
+    since: Annotated[float, Query(ge=0, le=1e12, description="Unix seconds.")] = 0.0,
+    step: Annotated[Literal["hour", "day"], Query(description="What is added up to one.")] = "day",
+) -> Response:
+    """What the sessions used since then have cost, and would have cost without the proxy, step by step."""
+    size = DAY if step == "day" else HOUR
+    rows = await desk.parts.store.list_sessions(desk.tenant, None, SESSIONS + 1, SessionFilter("", since, None, ""))
+    steps: dict[int, Hour] = {}
+    total, spenders = Hour(int(since)), []
+    for row in rows[:SESSIONS]:
+        told = await _remembered(request).of(desk.parts, row)
+        if told is None:
+            continue
+        spenders.append({**session_line(row).model_dump(), "figures": told.figures})
+        for hour in told.hours:
+            if hour.at + HOUR > since:
+                at = hour.at // size * size
+                steps.setdefault(at, Hour(at)).add(hour)
+                total.add(hour)
+    spenders.sort(key=lambda one: -(one["figures"].cost or 0.0))
+    return wire.answer(
+        {
+            "since": since,
+            "step": size,
+            "over": min(len(rows), SESSIONS),
+            "more": len(rows) > SESSIONS,
+            "total": total,
+            "steps": [steps[at] for at in sorted(steps)],
+            "spenders": [_spender(one) for one in spenders[:20]],
+        }
+    )
+
+
+def _spender(one: dict[str, object]) -> dict[str, object]:
+    return {name: one[name] for name in Spender.model_fields}

@@ -1,0 +1,1 @@
+"""The operator's pages: plain files of this package, and what serves them."""

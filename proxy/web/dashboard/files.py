@@ -1,0 +1,116 @@
+"""Serves the dashboard's files as they are, under a policy that lets nothing in from anywhere else.
+
+The pages hold no data: their scripts fetch it from /api with a key. What they then show was written by strangers, so
+that nothing may run but our own files: no inline script or style, no other origin, no frame around us, and no text
+that becomes markup (Trusted Types, without any policy that could make some).
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from importlib.resources import files
+from typing import Final
+
+from proxy.settings import Settings
+from proxy.upstream.headers import Headers, first
+from proxy.web.listen import App, Receive, Scope, Send
+
+ROOT: Final = "/dashboard/"
+START: Final = "index.html"
+WIDGET: Final = "widget.js"
+"""The one file that pages of other origins may load."""
+
+RULES: Final = (
+    "default-src 'none'",
+    "script-src 'self'",
+    "style-src 'self'",
+    "img-src 'self'",
+    "connect-src 'self'",
+    "base-uri 'none'",
+    "form-action 'none'",
+    "frame-ancestors 'none'",
+    "require-trusted-types-for 'script'",
+    "trusted-types 'none'",
+)
+POLICY: Final = "; ".join(RULES)
+
+GUARDED: Final[Headers] = [
+    (b"content-security-policy", POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), geolocation=(), microphone=(), payment=(), usb=()"),
+    # Kept, but asked for each time: a page and its modules are always of one version.
+    (b"cache-control", b"no-cache"),
+]
+
+TYPES: Final = {
+    ".html": b"text/html; charset=utf-8",
+    ".css": b"text/css; charset=utf-8",
+    ".js": b"text/javascript; charset=utf-8",
+    ".svg": b"image/svg+xml",
+}
+
+
+class Files:
+    """All files with their tags, read once."""
+
+    def __init__(self) -> None:
+        self.found = {
+            item.name: item.read_bytes()
+            for item in files("proxy.web.dashboard").joinpath("static").iterdir()
+            if item.name[item.name.rfind(".") :] in TYPES
+        }
+        self.tags = {
+            name: b'"' + blake2b(body, digest_size=12).hexdigest().encode() + b'"' for name, body in self.found.items()
+        }
+
+
+def dashboard(settings: Settings) -> App:
+    """The app behind /dashboard."""
+    there = Files()
+    origins = frozenset(settings.dashboard.origins)
+
+    async def serve(scope: Scope, _: Receive, send: Send) -> None:
+        path: str = scope["path"]
+        if scope["method"] not in ("GET", "HEAD"):
+            await _answer(send, 405, [*GUARDED, (b"allow", b"GET, HEAD")])
+        elif path == ROOT.rstrip("/"):
+            await _answer(send, 308, [*GUARDED, (b"location", ROOT.encode())])
+        else:
+            name = path.removeprefix(ROOT) or START
+            if name in there.found:
+                await _file(scope, send, there, name, origins)
+            else:
+                await _answer(send, 404, GUARDED, b"There is no such file. The dashboard is at /dashboard/.\n")
+
+    return serve
+
+
+async def _file(scope: Scope, send: Send, there: Files, name: str, origins: frozenset[str]) -> None:
+    body, tag = there.found[name], there.tags[name]
+    headers = [*GUARDED, (b"etag", tag), *_shared(scope, name, origins)]
+    known = [one.strip().removeprefix("W/") for one in first(scope["headers"], b"if-none-match").split(",")]
+    if tag.decode() in known or known == ["*"]:
+        await _answer(send, 304, headers)
+        return
+    kind = TYPES[name[name.rfind(".") :]]
+    await _answer(send, 200, [*headers, (b"content-type", kind)], body, head=scope["method"] == "HEAD")
+
+
+def _shared(scope: Scope, name: str, origins: frozenset[str]) -> Headers:
+    """Who may use a file: the widget, pages of the origins in `dashboard.origins`; the rest, our own alone."""
+    if name != WIDGET:
+        return [(b"cross-origin-resource-policy", b"same-origin")]
+    origin = first(scope["headers"], b"origin").lower()
+    shared: Headers = [(b"cross-origin-resource-policy", b"cross-origin"), (b"vary", b"origin")]
+    if origin in origins:
+        shared.append((b"access-control-allow-origin", origin.encode("latin-1")))
+    return shared
+
+
+async def _answer(send: Send, status: int, headers: Headers, body: bytes = b"", *, head: bool = False) -> None:
+    kind = [] if any(name == b"content-type" for name, _ in headers) else [(b"content-type", b"text/plain")]
+    length = [] if status == 304 else [(b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, *kind, *length]})
+    await send({"type": "http.response.body", "body": b"" if head else body})

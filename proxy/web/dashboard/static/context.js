@@ -1,0 +1,129 @@
+// The first tab of a session: the strip, its groups as lines, and the messages of the one that is open.
+import { ask, at } from "./api.js";
+import { button, h, swap } from "./dom.js";
+import { counted, short, whole, words } from "./format.js";
+import { message } from "./message.js";
+import { act, sure } from "./say.js";
+import { hints, legend, strip, why } from "./strip.js";
+
+const STATUS = { in: "in", changed: "shortened", out: "left out", dropped: "dropped", removed: "removed" };
+const LINES = 60;
+
+export function showContext(session) {
+  const drawn = h("div", {}, h("p", { class: "soft" }, "Drawing…"));
+  const list = h("div", {});
+  swap(session.root, drawn, list);
+  let open = session.rest[0] || "";
+  let picture = null;
+  let all = false;
+
+  const choose = (id) => {
+    open = open === id ? "" : id;
+    draw();
+    if (open) fetchGroup().then(() => document.getElementById("group")?.scrollIntoView({ block: "nearest" }));
+  };
+  const group = h("section", { class: "group", id: "group", "aria-label": "Messages of the group" });
+  const view = { session, get thread() { return picture ? picture.thread : ""; }, done: session.refresh && (() => session.refresh()) };
+  view.done = () => session.refresh();
+
+  const draw = () => {
+    const focused = document.activeElement && document.activeElement.dataset ? document.activeElement.dataset.focus : "";
+    swap(drawn, h("div", { class: "drawn" }, legend(), strip(picture, open, choose), note(picture)));
+    swap(list, lines(picture, open, choose, view, group, all, () => { all = true; draw(); }));
+    if (focused) session.root.querySelector(`[data-focus="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
+  };
+  const fetchGroup = async () => {
+    const wanted = open;
+    if (!wanted) return;
+    if (group.dataset.id !== wanted) swap(group, h("p", { class: "soft" }, "Fetching…"));
+    try {
+      const messages = await ask("GET", at(session.place, `/groups/${encodeURIComponent(wanted)}`, { thread: picture.thread }), undefined, session.signal);
+      if (wanted !== open) return;
+      group.dataset.id = wanted;
+      const inserts = picture.inserts.filter((one) => one.after && messages.some((m) => m.id === one.after));
+      swap(group, messages.map((one) => message(one, view, inserts.filter((insert) => insert.after === one.id))));
+    } catch (problem) {
+      if (problem.status === 404) swap(group, h("p", { class: "soft" }, "The group is not in this thread any more."));
+      else session.fail(problem);
+    }
+  };
+  session.changed = async () => {
+    picture = await ask("GET", at(session.place, "/picture", { thread: session.thread }), undefined, session.signal);
+    draw();
+    await fetchGroup();
+  };
+}
+
+function note(picture) {
+  const told = [];
+  if (picture.refused) told.push(h("p", { class: "notice bad" }, `The prompt goes out as it came: ${words(picture.refused)}.`));
+  if (picture.earlier) told.push(h("p", { class: "soft" }, `${counted(picture.earlier, "earlier group")} not drawn.`));
+  return told;
+}
+
+function lines(picture, open, choose, view, group, all, showAll) {
+  const largest = Math.max(...picture.bars.map((bar) => bar.group.tokens), 1);
+  const newest = [...picture.bars].reverse();
+  const shown = all || newest.length <= LINES ? newest : newest.filter((bar, n) => n < LINES || bar.group.id === open);
+  const inserts = picture.inserts.filter((one) => one.source);
+  const made = h("div", { class: "groups" },
+    h("h2", {}, "Groups", h("small", {}, " newest first")),
+    inserts.length ? insertsLine(inserts) : null,
+    shown.map((bar) => line(bar, largest, bar.group.id === open, choose, view, group)),
+    shown.length < newest.length && h("div", { class: "row centre" }, button(`Show all ${whole(newest.length)}`, showAll, { kind: "quiet", focus: "all" })));
+  hints(made);
+  return made;
+}
+
+function insertsLine(inserts) {
+  return h("details", { class: "line inserts" },
+    h("summary", {}, h("span", { class: "dot k-insert" }), "Inserted by the proxy",
+      h("span", { class: "facts" }, h("span", {}, inserts.map((one) => words(one.source)).join(", ")), h("span", {}, `${short(inserts.reduce((sum, one) => sum + one.tokens, 0))} tokens`))),
+    inserts.map((one) => h("div", { class: "insert" }, h("p", { class: "label" }, `${words(one.source)} · ${short(one.tokens)} tokens`), h("pre", { class: "text" }, one.text.trim()))));
+}
+
+function line(bar, largest, isOpen, choose, view, group) {
+  const one = bar.group;
+  const size = one.sent === one.tokens ? short(one.tokens) : [h("s", {}, short(one.tokens)), " ", h("b", {}, short(one.sent))];
+  const reasons = [...new Set(bar.pieces.filter((p) => p.status && p.status !== "in").map(why))];
+  return h("article", { class: `line s-${one.status}${isOpen ? " open" : ""}` },
+    h("div", { class: "line-head" },
+      h("button", { type: "button", class: "line-title", "data-focus": `line-${one.id}`, "aria-expanded": String(isOpen), on: { click: () => choose(one.id) } },
+        h("bdi", {}, one.title || "(no user prompt)")),
+      one.pinned && h("span", { class: "flag" }, "pinned"),
+      one.status !== "in" && h("span", { class: `flag s-${one.status}` }, STATUS[one.status]),
+      h("span", { class: "tokens" }, size),
+      view.session.may && actions(one, view)),
+    h("div", { class: "line-bar", vars: { "--width": `${Math.max(1, (100 * one.tokens) / largest).toFixed(2)}%` } },
+      h("div", { class: "bar" }, bar.pieces.map((p) => {
+        const out = ["out", "dropped", "removed"].includes(p.status);
+        const kept = p.status === "changed" ? `${Math.round((100 * p.sent) / Math.max(p.tokens, 1))}%` : "100%";
+        return h("i", { class: `piece k-${p.kind} ${out ? "out" : p.status === "changed" ? "part" : ""}`, vars: { "--size": String(Math.max(p.tokens, 1)), "--kept": kept }, "data-told": `${p.kind} · ${short(p.tokens)} tokens\n${why(p)}` });
+      }))),
+    isOpen && reasons.length > 0 && h("ul", { class: "reasons" }, reasons.slice(0, 5).map((text) => h("li", {}, text))),
+    isOpen && group);
+}
+
+/** Drop, restore, pin, remove: of a group or of a message. what: "groups" or "messages". */
+export function actions(one, view, what = "groups") {
+  const { session } = view;
+  const noun = what === "groups" ? "group" : "message";
+  const run = (action, said) => async () => {
+    await act(() => ask("POST", at(session.place, `/${what}/${encodeURIComponent(one.id)}/${action}`, { thread: view.thread })), said);
+    view.done();
+  };
+  const remove = async () => {
+    const yes = await sure(`Remove this ${noun} for good?`, "It leaves every prompt, and what it said is taken out of the store. Nobody gets it back.", "Remove for good");
+    if (yes) await run("remove", (made) => `${counted(made.messages.length, "message")} removed for good.`)();
+  };
+  const name = (verb) => ({ kind: "quiet small", label: `${verb} this ${noun}`, focus: `${verb}-${what}-${one.id}` });
+  const gone = one.status === "removed";
+  const out = one.status === "dropped" || gone;
+  return h("span", { class: "acts" },
+    !out && button("Drop", run("drop", (made) => `${counted(made.messages.length, "message")} left the prompt (${short(made.tokens)} tokens).`), name("Drop")),
+    one.status !== "in" && !gone && button("Restore", run("restore", (made) => `${counted(made.messages.length, "message")} back, whole.`), name("Restore")),
+    !out && (one.pinned
+      ? button("Unpin", run("unpin", "Policies may edit it again."), name("Unpin"))
+      : button("Pin", run("pin", "No policy edits it from now on."), name("Pin"))),
+    !gone && button("Remove", remove, { ...name("Remove"), kind: "quiet small risky" }));
+}

@@ -1,0 +1,68 @@
+// Figures for people: short, and the same everywhere.
+
+const WHOLE = new Intl.NumberFormat("en");
+
+/** 812, 4.1k, 61k, 1.2M */
+export function short(number) {
+  if (number === null || number === undefined) return "–";
+  if (Math.abs(number) < 1000) return String(Math.round(number));
+  const [size, unit] = Math.abs(number) < 999_500 ? [1e3, "k"] : [1e6, "M"];
+  const scaled = number / size;
+  return `${Math.abs(scaled) < 9.95 ? scaled.toFixed(1) : Math.round(scaled)}${unit}`;
+}
+
+/** 61,204 */
+export function whole(number) {
+  return number === null || number === undefined ? "–" : WHOLE.format(Math.round(number));
+}
+
+/** $0.0042, $1.27, $1,204 */
+export function dollars(amount) {
+  if (amount === null || amount === undefined) return "–";
+  const size = Math.abs(amount);
+  if (size === 0) return "$0";
+  const digits = size >= 1000 ? 0 : size >= 1 ? 2 : size >= 0.1 ? 3 : size >= 0.00005 ? 4 : 6;
+  return `${amount < 0 ? "−" : ""}$${size.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits })}`;
+}
+
+/** 38 % of a share between 0 and 1 */
+export function percent(share, digits = 0) {
+  if (share === null || share === undefined || !Number.isFinite(share)) return "–";
+  return `${(share * 100).toFixed(digits).replace("-", "−")} %`;
+}
+
+/** How much less `now` is than `before`, or null. */
+export function saved(now, before) {
+  return now === null || now === undefined || !before ? null : 1 - now / before;
+}
+
+/** now, 40 s, 5 min, 3 h, 12 Nov */
+export function ago(seconds, now = Date.now() / 1000) {
+  if (!seconds) return "–";
+  const past = now - seconds;
+  if (past < 5) return "now";
+  if (past < 60) return `${Math.round(past)} s ago`;
+  if (past < 3600) return `${Math.round(past / 60)} min ago`;
+  if (past < 86400) return `${Math.round(past / 3600)} h ago`;
+  return new Date(seconds * 1000).toLocaleDateString("en-GB", { day: "numeric", month: "short" });
+}
+
+/** 12 Nov 2026, 14:03:22 */
+export function moment(seconds) {
+  return seconds ? new Date(seconds * 1000).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "medium" }) : "–";
+}
+
+/** 14:03 */
+export function clock(seconds) {
+  return new Date(seconds * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
+}
+
+/** "1 group", "3 groups" */
+export function counted(number, noun) {
+  return `${whole(number)} ${noun}${number === 1 ? "" : "s"}`;
+}
+
+/** drop_old_results -> drop old results */
+export function words(name) {
+  return String(name).replaceAll("_", " ");
+}

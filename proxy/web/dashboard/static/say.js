@@ -1,0 +1,55 @@
+// What is said to the person: toasts, questions, and what went wrong.
+import { button, h } from "./dom.js";
+
+/** A short text at the lower edge. kind: "good" or "bad". */
+export function toast(text, kind = "good") {
+  const made = h("div", { class: `toast ${kind}` }, text);
+  document.getElementById("toasts").append(made);
+  setTimeout(() => made.remove(), kind === "bad" ? 9000 : 5000);
+}
+
+/** Ask before something that cannot be taken back. Resolves to whether it is wanted. */
+export function sure(title, text, yes) {
+  return new Promise((resolve) => {
+    const done = (answer) => {
+      dialog.close();
+      dialog.remove();
+      resolve(answer);
+    };
+    const dialog = h("dialog", { class: "dialog", "aria-labelledby": "dialog-title", on: { cancel: () => done(false) } },
+      h("h2", { id: "dialog-title" }, title),
+      h("p", {}, text),
+      h("div", { class: "row end" },
+        button("Cancel", () => done(false), { kind: "quiet" }),
+        button(yes, () => done(true), { kind: "danger" })));
+    document.body.append(dialog);
+    dialog.showModal();
+  });
+}
+
+/** Run an action of the person's: its result as a toast, and what goes wrong as well. */
+export async function act(action, said) {
+  try {
+    const result = await action();
+    const text = typeof said === "function" ? said(result) : said;
+    if (text) toast(text);
+    return result;
+  } catch (problem) {
+    if (problem.name === "AbortError") return undefined;
+    toast([problem.message, problem.hint].filter(Boolean).join(" "), "bad");
+    return undefined;
+  }
+}
+
+/** A panel that says what is wrong, or that there is nothing. */
+export function panel(title, text, ...more) {
+  return h("section", { class: "panel" }, h("h2", {}, title), text && h("p", {}, text), more);
+}
+
+/** What went wrong, in the place of a view. */
+export function trouble(problem) {
+  if (problem.status === 404) {
+    return panel("Not here", "It is not in the store, or it is another tenant's.", h("p", {}, h("a", { href: "#/" }, "All sessions")));
+  }
+  return panel("That did not work", problem.message, problem.hint && h("p", { class: "soft" }, problem.hint));
+}

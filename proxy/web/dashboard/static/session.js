@@ -1,0 +1,120 @@
+// One session: its figures, what can be done to it as a whole, and its tabs.
+import { ask, at } from "./api.js";
+import { button, choice, h, swap } from "./dom.js";
+import { ago, counted, dollars, percent, saved, short, whole, words } from "./format.js";
+import { every } from "./live.js";
+import { act } from "./say.js";
+import { showContext } from "./context.js";
+import { showCosts } from "./costs.js";
+import { showPrompts } from "./prompts.js";
+import { showSettings } from "./settings.js";
+import { showTold } from "./told.js";
+
+const TABS = [
+  ["", "Context", showContext], ["prompts", "Prompts", showPrompts], ["told", "State & notes", showTold],
+  ["costs", "Money", showCosts], ["settings", "Settings", showSettings],
+];
+
+export function showSession(view, place, rest) {
+  const tab = TABS.find(([name]) => name === (rest[0] || "")) || TABS[0];
+  const base = `#/s/${encodeURIComponent(place.tenant)}/${encodeURIComponent(place.address)}`;
+  const head = h("div", {});
+  const cards = h("div", { class: "cards", "aria-busy": "true" });
+  const body = h("div", { class: "tab" });
+  const session = { ...view, place, base, root: body, rest: rest.slice(1), thread: "", changed: null, refresh: null };
+  const parts = [head, cards];
+  if (session.may) parts.push(toolbar(session));
+  const tabs = h("nav", { class: "tabs", "aria-label": "Parts of the session" }, TABS.map(([name, text]) =>
+    h("a", { href: name ? `${base}/${name}` : base, "aria-current": name === tab[0] ? "page" : undefined }, text)));
+  swap(view.root, parts, tabs, body);
+  session.fail = view.fail;
+
+  let stamp = null;
+  const load = async () => {
+    const query = session.thread ? { thread: session.thread, limit: 1 } : { limit: 1 };
+    const newest = await ask("GET", at(place, "/exchanges", query), undefined, view.signal);
+    const now = JSON.stringify([newest.items, session.thread]);
+    if (now === stamp) return;
+    const [record, stats] = await Promise.all([
+      ask("GET", at(place), undefined, view.signal),
+      newest.items.length ? ask("GET", at(place, "/stats", { thread: session.thread }), undefined, view.signal) : null,
+    ]);
+    stamp = now;
+    swap(head, heading(session, record, stats));
+    document.title = `${record.session} · context-proxy`;
+    cards.removeAttribute("aria-busy");
+    swap(cards, stats ? figures(stats) : h("p", { class: "soft" }, "Nothing was said in this session yet."));
+    if (session.changed && stats) await session.changed(stats, record);
+  };
+  const again = every(3, view.signal, () => load().catch(view.fail));
+  session.refresh = () => { stamp = null; again(); };
+  tab[2](session);
+}
+
+function heading(session, record, stats) {
+  const threads = record.threads.filter((one) => one.kind !== "side");
+  const pick = threads.length > 1 && choice(
+    [["", "Thread last spoken in"], ...threads.map((one) => [one.thread, `${one.kind} ${one.thread.slice(0, 6)} · ${ago(one.created_at)}`])],
+    session.thread, { "aria-label": "Thread", "data-focus": "thread" });
+  if (pick) pick.addEventListener("change", () => { session.thread = pick.value; session.refresh(); });
+  const facts = [stats && stats.policy, stats && stats.model, session.tenants && record.tenant, record.explicit ? null : "name told from its messages"];
+  return h("div", { class: "title" },
+    h("p", { class: "crumb" }, h("a", { href: "#/" }, "Sessions")),
+    h("h1", {}, h("bdi", {}, record.session)),
+    h("p", { class: "facts" }, facts.filter(Boolean).map((one) => h("bdi", {}, one)), pick));
+}
+
+function card(label, value, ...more) {
+  return h("div", { class: "card" }, h("div", { class: "label" }, label), h("div", { class: "figure" }, value), h("div", { class: "facts" }, more));
+}
+
+function figures(stats) {
+  const share = saved(stats.cost, stats.cost_without);
+  const top = stats.limit || Math.max(stats.tokens, 1);
+  const part = (tokens) => `${Math.min(100, (100 * tokens) / top).toFixed(2)}%`;
+  const reported = stats.prompt_tokens ? stats.cached_reported / stats.prompt_tokens : null;
+  const predicted = stats.prompt_tokens ? stats.cached_predicted / stats.prompt_tokens : null;
+  const levels = Object.entries(stats.levels || {});
+  return [
+    h("div", { class: "card broad" },
+      h("div", { class: "label" }, "Next prompt"),
+      h("div", { class: "figure" }, short(stats.sent), h("small", {}, stats.sent === stats.tokens ? " tokens" : ` of ${short(stats.tokens)} tokens`)),
+      h("div", { class: `track ${stats.utilisation > 1 ? "over" : stats.needs_pruning ? "full" : ""}`, vars: { "--sent": part(stats.sent), "--before": part(stats.tokens) } },
+        h("i", { class: "before" }), h("i", { class: "sent" })),
+      h("div", { class: "facts" },
+        stats.limit ? h("span", {}, `${percent(stats.utilisation, 1)} of ${short(stats.limit)}`) : h("span", {}, "the model's window is not known"),
+        stats.needs_pruning && h("span", { class: "flag warn" }, "over the policy's share"))),
+    card("Messages", whole(stats.items), h("span", {}, counted(stats.groups, "group")),
+      h("span", {}, `${whole(stats.left_out)} out`), h("span", {}, `${whole(stats.shortened)} shortened`)),
+    card("Cost so far", dollars(stats.cost), h("span", {}, stats.cost === null ? "the model has no price" : `${dollars(stats.cost_without)} without`)),
+    card("Saved", share === null ? "–" : percent(share), share !== null && h("span", {}, dollars(stats.cost_without - stats.cost)),
+      h("span", {}, `${stats.ratio.toFixed(2)}× fewer tokens`)),
+    card("From the cache", percent(reported), h("span", {}, `${percent(predicted)} predicted`)),
+    levels.length ? card("Levels", levels.map(([, tokens]) => short(tokens)).join(" / "), h("span", {}, levels.map(([name]) => words(name)).join(" / ")), h("span", {}, counted(stats.retrieved, "item") + " back")) : null,
+  ];
+}
+
+/** What is done to the whole session: it holds from the next request on. */
+function toolbar(session) {
+  const { place } = session;
+  const post = (rest, body) => ask("POST", at(place, rest), body);
+  const thread = () => (session.thread ? { thread: session.thread } : {});
+  const run = (rest, body, said) => async () => {
+    await act(() => post(rest, typeof body === "function" ? body() : body), said);
+    session.refresh();
+  };
+  const window = h("input", { type: "number", min: 0, max: 1000000, value: "0", "aria-label": "Groups that stay in the prompt, 0 for all" });
+  const keep = (event) => {
+    event.preventDefault();
+    run("/window", { groups: Number(window.value) }, () => (Number(window.value) ? `The last ${counted(Number(window.value), "group")} stay.` : "All groups stay."))();
+  };
+  ask("GET", at(place, "/settings"), undefined, session.signal).then((set) => {
+    if (set.window > 0 && document.activeElement !== window) window.value = String(set.window);
+  }).catch(() => {});
+  return h("div", { class: "toolbar", role: "group", "aria-label": "Actions on the session" },
+    button("Undo last group", run("/undo", thread, (made) => `${counted(made.messages.length, "message")} of the last group left the prompt.`)),
+    button("Prune", run("/prune", undefined, "The next request is pruned."), { label: "Prune with the next request" }),
+    button("Compress", run("/compress", undefined, "The next request makes every edit that its policy has to propose."), { label: "Compress with the next request" }),
+    button("Rebuild state", run("/rebuild", thread, (made) => `State: ${words(made.how)}, ${words(made.outcome)}.`)),
+    h("form", { class: "inline", on: { submit: keep } }, h("span", { class: "soft" }, "Window"), window, h("button", { class: "button", type: "submit" }, "Set")));
+}

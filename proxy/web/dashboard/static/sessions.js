@@ -1,0 +1,121 @@
+// The list of sessions: how full each is, what it has cost, and what went wrong in it.
+import { ask, query } from "./api.js";
+import { button, choice, field, h, swap } from "./dom.js";
+import { ago, dollars, percent, saved, short, whole } from "./format.js";
+import { every } from "./live.js";
+import { panel } from "./say.js";
+
+const SPANS = [["0", "Any time"], ["3600", "Last hour"], ["86400", "Last day"], ["604800", "Last week"]];
+
+export function showSessions(view) {
+  const wanted = { q: "", policy: "", span: "0", explicit: "" };
+  let pages = 1;
+  const list = h("div", {});
+  const more = h("div", { class: "row centre" });
+  const search = h("input", { type: "search", placeholder: "A part of the name", autocomplete: "off" });
+  const policy = choice([["", "Every policy"]], "");
+  const span = choice(SPANS, "0");
+  const named = choice([["", "Named or not"], ["true", "Named by the client"], ["false", "Told from messages"]], "");
+  let typing = 0;
+  const change = () => {
+    Object.assign(wanted, { q: search.value.trim(), policy: policy.value, span: span.value, explicit: named.value });
+    pages = 1;
+    refresh();
+  };
+  search.addEventListener("input", () => { clearTimeout(typing); typing = setTimeout(change, 200); });
+  for (const one of [policy, span, named]) one.addEventListener("change", change);
+  swap(view.root,
+    h("div", { class: "title" }, h("h1", {}, "Sessions")),
+    h("form", { class: "filters", role: "search", on: { submit: (event) => event.preventDefault() } },
+      field("Search", search), field("Policy", policy), field("Used", span), field("Name", named)),
+    list, more);
+  ask("GET", "/policies", undefined, view.signal).then(({ items }) => {
+    for (const one of items) policy.append(h("option", { value: one.name }, one.name));
+  }).catch(view.fail);
+
+  let asked = 0;
+  const load = async () => {
+    const mine = (asked += 1);
+    const since = wanted.span === "0" ? "" : Math.floor(Date.now() / 1000 - Number(wanted.span));
+    const found = [];
+    let cursor = null;
+    for (let page = 0; page < pages; page += 1) {
+      const path = `/live${query({ q: wanted.q, policy: wanted.policy, explicit: wanted.explicit, since, cursor })}`;
+      const got = await ask("GET", path, undefined, view.signal);
+      found.push(...got.items);
+      cursor = got.next;
+      if (!cursor) break;
+    }
+    if (mine !== asked) return;
+    const filtered = wanted.q || wanted.policy || wanted.explicit || wanted.span !== "0";
+    swap(list, found.length ? table(found, view.tenants) : filtered ? nothing() : welcome());
+    swap(more, cursor && button("Show more", () => { pages += 1; refresh(); }, { kind: "quiet", focus: "more" }));
+  };
+  const refresh = () => load().catch(view.fail);
+  every(3, view.signal, refresh);
+}
+
+function nothing() {
+  return panel("No session fits", "Widen the search, or wait: the list looks again every few seconds.");
+}
+
+/** What to do where nothing has been said yet. */
+function welcome() {
+  const base = `${location.origin}/v1`;
+  return panel("Nothing yet", "Point an agent at this proxy, and its conversations appear here by themselves.",
+    h("pre", { class: "code" }, `export OPENAI_BASE_URL=${base}`),
+    h("p", {}, "Any client of the OpenAI API will do: it keeps its own key and its own model names. To try it by hand:"),
+    h("pre", { class: "code" }, `curl ${base}/chat/completions -H 'content-type: application/json' \\\n  -H "authorization: Bearer $OPENAI_API_KEY" -H 'x-context-session: hello' \\\n  -d '{"model": "gpt-5", "messages": [{"role": "user", "content": "Hello"}]}'`));
+}
+
+function table(rows, tenants) {
+  return h("table", { class: "sessions" },
+    h("caption", { class: "hidden-text" }, "Sessions, used last first"),
+    h("thead", {}, h("tr", {}, ["Session", "Next prompt of the model's window", "Cost so far", "Saved", "Last used", "Flags"].map((text, n) =>
+      h("th", { scope: "col", class: n === 2 || n === 3 ? "number" : undefined }, text)))),
+    h("tbody", {}, rows.map((row) => line(row, tenants))));
+}
+
+function line(row, tenants) {
+  const figures = row.figures;
+  const address = `#/s/${encodeURIComponent(row.tenant)}/${encodeURIComponent(row.address)}`;
+  const share = figures && saved(figures.cost, figures.cost_without);
+  const facts = [row.policy, figures && figures.model, tenants && row.tenant];
+  return h("tr", {},
+    h("th", { scope: "row" },
+      h("a", { class: "name", href: address, "data-focus": address }, h("bdi", {}, row.session)),
+      h("span", { class: "facts" }, facts.filter(Boolean).map((one) => h("bdi", {}, one)))),
+    h("td", { class: "wide" }, figures ? gauge(figures) : h("span", { class: "soft" }, "nothing was said yet")),
+    h("td", { class: "number", "data-label": "Cost" }, figures ? dollars(figures.cost) : "–"),
+    h("td", { class: "number", "data-label": "Saved" }, figures && share !== null
+      ? [h("span", { class: share > 0.005 ? "good" : "soft" }, percent(share)), h("span", { class: "facts" }, dollars(figures.cost_without - figures.cost))]
+      : "–"),
+    h("td", { class: "nowrap", "data-label": "Used" }, ago(row.last_at),
+      h("span", { class: "facts" }, `${whole(row.exchanges)} req · ${whole(row.messages)} msg`)),
+    h("td", {}, flags(figures)));
+}
+
+/** How full the model's window is: solid is what went out, hollow what the client had sent. */
+export function gauge(figures) {
+  const { tokens_before: before, tokens_after: sent, limit } = figures;
+  const top = limit || Math.max(before, sent, 1);
+  const part = (tokens) => `${Math.min(100, (100 * tokens) / top).toFixed(2)}%`;
+  const state = figures.utilisation > 1 ? "over" : figures.needs_pruning ? "full" : "";
+  return h("div", { class: "gauge" },
+    h("div", { class: `track ${state}`, vars: { "--sent": part(sent), "--before": part(before) }, role: "img", "aria-label": limit ? `${percent(sent / limit)} of the window used` : `${short(sent)} tokens` },
+      h("i", { class: "before" }), h("i", { class: "sent" })),
+    h("div", { class: "facts" },
+      h("span", {}, before !== sent ? [h("s", {}, short(before)), " ", h("b", {}, short(sent))] : h("b", {}, short(sent)), limit ? ` of ${short(limit)}` : " tokens"),
+      limit && h("span", {}, percent(sent / limit, sent / limit < 0.1 ? 1 : 0))));
+}
+
+function flags(figures) {
+  if (!figures) return null;
+  const made = [];
+  if (figures.needs_pruning) made.push(h("span", { class: "flag warn", title: "Over the share of the window that the policy fills" }, "full"));
+  if (figures.loops) made.push(h("span", { class: "flag warn", title: "The model was told that it goes round in circles" }, `loops ${figures.loops}`));
+  if (figures.fallbacks) made.push(h("span", { class: "flag bad", title: "Requests that went out as they came" }, `fallbacks ${figures.fallbacks}`));
+  if (["failed", "partial", "rejected"].includes(figures.status)) made.push(h("span", { class: "flag bad" }, figures.status));
+  if (figures.status === "open") made.push(h("span", { class: "flag live" }, "running"));
+  return h("span", { class: "flags" }, made);
+}

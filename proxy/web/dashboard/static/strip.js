@@ -1,0 +1,103 @@
+// The next prompt as one strip: each group a bar of its messages, coloured by what they are, hollow where they are out.
+import { h } from "./dom.js";
+import { counted, short, words } from "./format.js";
+
+const KINDS = [["tools", "tool definitions"], ["system", "system"], ["user", "user"], ["thinking", "thinking and answers"], ["tool", "tool results"], ["insert", "inserted by the proxy"]];
+const NAMES = Object.fromEntries(KINDS);
+const OUT = new Set(["out", "dropped", "removed"]);
+
+export function legend() {
+  return h("ul", { class: "legend", "aria-label": "Colours" },
+    KINDS.map(([kind, text]) => h("li", {}, h("i", { class: `swatch k-${kind}` }), text)),
+    h("li", {}, h("i", { class: "swatch k-tool part" }), "shortened"),
+    h("li", {}, h("i", { class: "swatch k-tool out" }), "left out"));
+}
+
+/** Why a piece is not in the prompt as it came, in a line. */
+export function why(piece) {
+  const verb = { out: "left out", changed: "shortened", dropped: "dropped", removed: "removed for good" }[piece.status];
+  if (!verb) return piece.pinned ? "pinned: no policy edits it" : "in the prompt as it came";
+  return [verb, piece.reason && `: ${piece.reason}`, piece.stage && ` (${words(piece.stage)})`].filter(Boolean).join("");
+}
+
+function piece(one) {
+  const kept = one.status === "changed" ? `${Math.round((100 * one.sent) / Math.max(one.tokens, 1))}%` : "100%";
+  const look = OUT.has(one.status) ? "out" : one.status === "changed" ? "part" : "";
+  const told = `${NAMES[one.kind] || one.kind} · ${one.status === "changed" ? `${short(one.tokens)} → ${short(one.sent)}` : short(one.tokens)} tokens\n${one.source ? words(one.source) : why(one)}`;
+  return h("i", { class: `piece k-${one.kind} ${look}`, vars: { "--size": String(Math.max(one.tokens, 1)), "--kept": kept }, "data-told": told });
+}
+
+function summary(bar) {
+  const { group, pieces } = bar;
+  const reasons = new Map();
+  for (const one of pieces) {
+    if (one.status !== "in" && one.status !== undefined) reasons.set(why(one), (reasons.get(why(one)) || 0) + 1);
+  }
+  const size = group.sent === group.tokens ? `${short(group.tokens)} tokens` : `${short(group.tokens)} → ${short(group.sent)} tokens`;
+  return [group.title || "(no user prompt)", `${counted(group.messages, "message")}, ${size}${group.pinned ? ", pinned" : ""}`,
+    ...[...reasons].slice(0, 6).map(([text, count]) => `${count} × ${text}`)].join("\n");
+}
+
+/** The whole strip. open: the id of the opened group; choose: called with an id. */
+export function strip(picture, open, choose) {
+  const bars = [];
+  const size = (pieces) => pieces.reduce((sum, one) => sum + Math.max(one.tokens, 1), 0);
+  if (picture.head.length) {
+    bars.push(h("div", { class: "bar fixed", role: "img", "aria-label": `Tools and system prompt, ${short(size(picture.head))} tokens`, vars: { "--size": String(size(picture.head)) } }, picture.head.map(piece)));
+  }
+  const buttons = picture.bars.map((bar) => {
+    const told = summary(bar);
+    const made = h("button", {
+      type: "button", class: `bar s-${bar.group.status}`, "data-focus": `bar-${bar.group.id}`, "data-told": told, "aria-label": told.replaceAll("\n", ". "),
+      "aria-expanded": String(bar.group.id === open), tabindex: "-1", vars: { "--size": String(size(bar.pieces)) },
+      on: { click: () => choose(bar.group.id) },
+    }, bar.pieces.map(piece));
+    return made;
+  });
+  bars.push(...buttons);
+  if (picture.inserts.length) {
+    const inserts = picture.inserts.map((one) => ({ kind: "insert", tokens: one.tokens, sent: one.tokens, status: "in", source: one.source }));
+    bars.push(h("div", { class: "bar fixed", role: "img", "aria-label": `Inserted by the proxy, ${short(size(inserts))} tokens`, vars: { "--size": String(size(inserts)) } }, inserts.map(piece)));
+  }
+  const first = buttons.find((one) => one.getAttribute("aria-expanded") === "true") || buttons.at(-1);
+  if (first) first.tabIndex = 0;
+  const made = h("div", { class: "strip", role: "group", "aria-label": "The groups of the conversation; arrow keys move" }, bars);
+  made.addEventListener("keydown", (event) => move(event, buttons));
+  hints(made);
+  return made;
+}
+
+/** Left and right go from group to group. */
+function move(event, buttons) {
+  const here = buttons.indexOf(document.activeElement);
+  const to = { ArrowLeft: here - 1, ArrowRight: here + 1, Home: 0, End: buttons.length - 1 }[event.key];
+  if (here < 0 || to === undefined || !buttons[to]) return;
+  event.preventDefault();
+  for (const one of buttons) one.tabIndex = -1;
+  buttons[to].tabIndex = 0;
+  buttons[to].focus();
+}
+
+/** What is told of what the pointer is over, or the keyboard on. */
+export function hints(root) {
+  const tip = h("div", { class: "tip", role: "tooltip", hidden: true });
+  root.append(tip);
+  const show = (from) => {
+    const target = from && from.closest ? from.closest("[data-told]") : null;
+    if (!target || !root.contains(target)) {
+      tip.hidden = true;
+      return;
+    }
+    tip.textContent = target.dataset.told;
+    tip.hidden = false;
+    const [frame, box] = [root.getBoundingClientRect(), target.getBoundingClientRect()];
+    const left = box.left + box.width / 2 - frame.left - tip.offsetWidth / 2;
+    tip.style.setProperty("left", `${Math.max(0, Math.min(left, frame.width - tip.offsetWidth))}px`);
+    tip.style.setProperty("top", `${box.bottom - frame.top + 8}px`);
+  };
+  root.addEventListener("pointerover", (event) => show(event.target));
+  root.addEventListener("pointerleave", () => show(null));
+  root.addEventListener("focusin", (event) => show(event.target.matches(":focus-visible") ? event.target : null));
+  root.addEventListener("focusout", () => show(null));
+  root.addEventListener("keydown", (event) => event.key === "Escape" && show(null));
+}
