@@ -1,0 +1,185 @@
+"""Whether all that a policy takes out of prompts can be read again, by the tools that the model has for it.
+
+What is missing is found by comparing what the agent sent with what the upstream got, not by what the proxy remembers.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from proxy.chat import key
+from proxy.chat.dialects.completions import read_message
+from proxy.tools import past
+from proxy.tools.desk import Desk
+from tests.recorded.play import Conversation, Model, model_on_a_socket, turns
+from tests.recorded.policies import window
+from tests.recorded.strict import text_of
+from tests.running import Running, running
+from tests.tools.rig import ask
+
+Json = dict[str, Any]
+
+_MORE = re.compile(r"for more select substr\(content, \d+, (\d+)\)")
+_NEXT = re.compile(r'next: recall\(id="\w+", page=(\d+)\)')
+WINDOW = 8_000
+"""Tokens that the model is known to have: few, so that policies which act on a full window act."""
+
+
+@dataclass
+class Recovered:
+    """lost: messages that were missing, whole or in part, from a request. recalled, queried: of them, those read again
+    by `recall`, and by a query of their own. edits: decisions that the proxy has stored. wrong: what did not come back
+    as the client sent it."""
+
+    lost: int = 0
+    recalled: int = 0
+    queried: int = 0
+    edits: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+
+@asynccontextmanager
+async def proxied(folder: Path, policy: str, **tree: Any) -> AsyncIterator[tuple[Running, Model]]:
+    async with (
+        model_on_a_socket() as (model, upstream),
+        running(upstream.port, policy=policy, models_file=window(folder, WINDOW), **tree) as proxy,
+    ):
+        yield proxy, model
+
+
+async def check(proxy: Running, model: Model, conversation: Conversation, *, steps: int, queries: int) -> Recovered:
+    """Play it and read again what was lost: all by `recall` and in the rows that a query works on, and so many at most,
+    from all over, by `query_db`, which starts a process each time. steps: requests that are made of it at most."""
+    name = f"again-{conversation['id']}"[:100]
+    lost = await _lost(proxy, model, conversation, name, steps)
+    found = Recovered(lost=len(lost))
+    ((tenant, session),) = await proxy.rows("SELECT tenant, session FROM sessions WHERE session = ?", name)
+    # Those that the proxy has stored as left out or shortened are among them, whatever became of the bytes.
+    rows = await proxy.rows(
+        "SELECT key, count(*) FROM edits WHERE session = ? AND action <> 'append' GROUP BY key", name
+    )
+    raws = [json.dumps(message).encode() for message in conversation["messages"]]
+    keys = key.chain(tenant, [read_message(raw) for raw in raws])
+    places = {k: n for n, k in enumerate(keys) if conversation["messages"][n]["role"] not in ("system", "developer")}
+    found.edits = sum(count for _, count in rows)
+    for k, _ in rows:
+        if k in places:
+            lost.add(places[k])
+        else:
+            found.wrong.append(f"{name}: an edit of a message that nobody sent")
+    desk = desk_of(proxy, tenant, session)
+    table = await contents(desk)
+    every = max(1, -(-len(lost) // queries))
+    for count, n in enumerate(sorted(lost)):
+        message, public = conversation["messages"][n], key.public_id(keys[n])
+        if same(message, table.get(public, "")) and same(message, await recalled(desk, public)):
+            found.recalled += 1
+        else:
+            found.wrong.append(f"{name}: recall of {n}, {public}")
+        if count % every == 0:
+            if same(message, await queried(desk, public)):
+                found.queried += 1
+            else:
+                found.wrong.append(f"{name}: query_db of {n}, {public}")
+    found.lost = len(lost)
+    return found
+
+
+async def _lost(proxy: Running, model: Model, conversation: Conversation, name: str, steps: int) -> set[int]:
+    """The places of messages that the upstream did not get whole."""
+    lost: set[int] = set()
+    played = list(turns(conversation))
+    every = max(1, -(-len(played) // steps))
+    for history, recorded in [*played[:-1][::every], played[-1]]:
+        model.answer = recorded
+        model.bodies.clear()
+        body: Json = {"model": "replay", "messages": history}
+        if conversation.get("tools"):
+            body["tools"] = conversation["tools"]
+        heard = await proxy.post(body, f"x-session-id: {name}".encode(), seconds=60)
+        assert heard.status == 200, heard.body
+        lost |= missing(history, json.loads(model.bodies[-1])["messages"])
+    return lost
+
+
+def missing(history: Sequence[Json], sent: Sequence[Json]) -> set[int]:
+    """The places in the history of messages that the prompt does not have, in their order, with all they say."""
+    lost: set[int] = set()
+    at = 0
+    for n, message in enumerate(history):
+        if message["role"] in ("system", "developer"):
+            continue
+        place = next((m for m in range(at, len(sent)) if _has(sent[m], message)), None)
+        if place is None:
+            lost.add(n)
+        else:
+            at = place + 1
+    return lost
+
+
+def _has(sent: Json, message: Json) -> bool:
+    return (
+        sent["role"] == message["role"]
+        and sent.get("tool_call_id") == message.get("tool_call_id")
+        and (sent.get("tool_calls") or []) == (message.get("tool_calls") or [])
+        and text_of(sent.get("content")).startswith(text_of(message.get("content")))
+    )
+
+
+def same(message: Json, text: str) -> bool:
+    """Whether a text is the message: what the client wrote as it is, and behind it all its calls."""
+    own = text_of(message.get("content"))
+    if not message.get("tool_calls") and not message.get("reasoning_content"):
+        return text == own
+    calls = [call["function"] for call in message.get("tool_calls") or ()]
+    return text.startswith(own) and all(
+        call["name"] in text[len(own) :] and call["arguments"] in text[len(own) :] for call in calls
+    )
+
+
+def desk_of(proxy: Running, tenant: str, session: str) -> Desk:
+    """What the model's calls are run at in this session."""
+    parts = proxy.app.parts
+    return Desk(tenant, session, "main", True, "", parts.store, parts.settings, parts.metrics, sandbox=parts.sandbox)
+
+
+async def contents(desk: Desk) -> dict[str, str]:
+    """The content of each message by its id, as the table has it that `query_db` works on."""
+    records, is_all = await past.newest(desk)
+    assert is_all
+    rows = past.rows(records, await desk.store.rounds(desk.tenant, desk.session), frozenset())
+    cells = [dict(zip(past.COLUMNS, json.loads(row), strict=True)) for row in rows]
+    return {row["id"]: row["content"] for row in cells}
+
+
+async def recalled(desk: Desk, public: str) -> str:
+    """All pages of a message, the next one as each page says."""
+    text, page = "", 1
+    while True:
+        head, _, part = (await ask(desk, "recall", id=public, page=page)).partition("\n")
+        text += part
+        more = _NEXT.search(head)
+        if more is None:
+            return text
+        page = int(more[1])
+
+
+async def queried(desk: Desk, public: str) -> str:
+    """A message's content by SQL, in pieces where the result says so."""
+    step = 0
+    text, sql = "", f"SELECT content FROM messages WHERE id = '{public}'"
+    while True:
+        head, _, part = (await ask(desk, "query_db", sql=sql)).partition("\n")
+        text += part
+        more = _MORE.search(head)
+        if more is not None:
+            step = int(more[1])
+        elif not sql.startswith("SELECT substr") or len(part) < step:
+            return text
+        sql = f"SELECT substr(content, {len(text) + 1}, {step}) FROM messages WHERE id = '{public}'"
