@@ -1,0 +1,191 @@
+"""kill -9 under load: clients that hold conversations through a proxy that dies at random, and what they have got.
+
+A client counts a turn as acknowledged when it has the last frame of its answer (`data: [DONE]`, or the whole body of
+one that is not streamed). Every such turn has to be in the store: the message as the client sent it, byte for byte, the
+answer, and one exchange that is complete.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any
+
+import asyncpg
+
+from tests.faults.nursery import Nursery
+from tests.faulty import HEAD, STREAM, Connection, Request, ask, faulty, post
+from tests.running import CHAT, heard, joined
+
+CLIENTS = 6
+TURNS = 6
+"""Of a conversation; then the client begins another."""
+SOUND = 10
+"""After every so many lives the whole file is checked."""
+
+Fetch = Callable[[str], Awaitable[list[tuple[Any, ...]]]]
+"""Rows of a store, by SQL of ours."""
+
+
+@dataclass
+class Acknowledged:
+    """What a client has had confirmed: its message as bytes, the answer's text, and in how many tries."""
+
+    sent: bytes
+    answer: str
+    tries: int
+
+
+@dataclass
+class Load:
+    """Clients, and what they have seen over all lives of the proxy."""
+
+    chance: random.Random
+    acknowledged: dict[str, Acknowledged] = field(default_factory=dict)
+    deferred: int = 0
+    broken: int = 0
+    number: int = 0
+
+    async def client(self, port: int) -> None:
+        """One conversation after the other, until it is cancelled; a turn that breaks off is asked once more."""
+        while True:
+            messages: list[dict[str, Any]] = []
+            tag = self.number = self.number + 1
+            for turn in range(TURNS):
+                mark = f"m{tag}.{turn}"
+                messages.append({"role": "user", "content": f"{mark} " + "text " * self.chance.randrange(300)})
+                answer = None
+                tries = 0
+                while answer is None:
+                    tries += 1
+                    answer = await self._ask(port, messages, mark, tries)
+                messages.append({"role": "assistant", "content": answer})
+
+    async def _ask(self, port: int, messages: list[dict[str, Any]], mark: str, tries: int) -> str | None:
+        stream = self.chance.random() < 0.5
+        raw = json.dumps({"model": "m", "messages": messages, "stream": stream}).encode()
+        try:
+            got = heard(await ask(port, post(CHAT, raw, b"content-type: application/json"), 20))
+        except (OSError, IndexError, ValueError, TimeoutError):
+            self.broken += 1
+            await asyncio.sleep(0.01)  # the proxy is dying: this client is about to be cancelled
+            return None
+        ended = b"data: [DONE]\n\n" in got.body if stream else got.whole
+        if got.status != 200 or not ended:
+            self.broken += 1
+            await asyncio.sleep(0.01)
+            return None
+        message = joined(json.loads(e) for e in got.events if e != b"[DONE]") if stream else got.message
+        answer = str(message["content"])
+        assert answer == f"answer to {mark}", "another's answer"
+        if got.header("x-context-persist") or b"persist deferred" in got.body:
+            self.deferred += 1
+        else:
+            self.acknowledged[mark] = Acknowledged(json.dumps(messages[-1]).encode(), answer, tries)
+        return answer
+
+
+async def model(request: Request, there: Connection) -> None:
+    """Answers with the mark of the last user message."""
+    asked = json.loads(request.body)
+    said = next(m["content"] for m in reversed(asked["messages"]) if m["role"] == "user")
+    text = f"answer to {said.split()[0]}"
+    if not asked.get("stream"):
+        choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+        body = json.dumps({"id": "c", "object": "chat.completion", "choices": [choice]}).encode()
+        await there.send(HEAD + b"content-length: %d\r\n\r\n" % len(body) + body)
+        return
+    await there.send(STREAM)
+    for delta, finish in (
+        ({"role": "assistant"}, None),
+        ({"content": text[:9]}, None),
+        ({"content": text[9:]}, "stop"),
+    ):
+        chunk = {"id": "c", "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
+        await there.chunk(b"data: " + json.dumps(chunk).encode() + b"\n\n")
+    await there.chunk(b"data: [DONE]\n\n")
+    await there.send(b"0\r\n\r\n")
+
+
+async def kill_rounds(
+    nursery: Nursery, db: str, rounds: int, seed: int, check: Fetch, sound: Callable[[], None] | None = None
+) -> Load:
+    """So many lives of a proxy on `db`, each under load and ended by -9; what each acknowledged is looked for after it,
+    and everything once more at the end. sound: raises where the store is damaged."""
+    load = Load(random.Random(seed))
+    checked: set[str] = set()
+    async with faulty(model) as upstream:
+        url = f"http://127.0.0.1:{upstream.port}/v1"
+        for number in range(rounds):
+            began = time.time()
+            pid, port = await nursery.started(upstream=url, db=db, tokens={"count": "estimate"}, log_level="warning")
+            clients = [asyncio.create_task(load.client(port)) for _ in range(CLIENTS)]
+            await asyncio.sleep(load.chance.uniform(0.05, 0.9))
+            await asyncio.to_thread(nursery.kill, pid)
+            await asyncio.sleep(0.05)  # what was in the sockets arrives
+            for client in clients:
+                client.cancel()
+            for result in await asyncio.gather(*clients, return_exceptions=True):
+                assert isinstance(result, asyncio.CancelledError), result
+            fresh = {mark: load.acknowledged[mark] for mark in load.acknowledged.keys() - checked}
+            if number % SOUND == 0 and sound is not None:
+                await asyncio.to_thread(sound)
+            await look(fresh, check, began)
+            checked |= fresh.keys()
+    if sound is not None:
+        await asyncio.to_thread(sound)
+    await look(load.acknowledged, check)
+    return load
+
+
+async def look(acknowledged: dict[str, Acknowledged], fetch: Fetch, since: float = 0.0) -> None:
+    """All of these turns are stored, as they were, once. since: seconds of the wall clock before any of them."""
+    bodies = Counter(
+        bytes(body) for (body,) in await fetch(f"SELECT body FROM messages WHERE created_at >= {since:.3f} - 1")
+    )
+    answers = Counter(
+        json.loads(bytes(body))["content"]
+        for (body,) in await fetch(
+            "SELECT m.body FROM exchanges e JOIN messages m ON m.tenant = e.tenant AND m.session = e.session"
+            f" AND m.key = e.answer WHERE e.status = 'complete' AND e.started_at >= {since:.3f} - 1"
+        )
+    )
+    lost = [mark for mark, one in acknowledged.items() if one.answer not in answers or one.sent not in bodies]
+    assert not lost, f"{len(lost)} acknowledged turns lost of {len(acknowledged)}: {lost[:5]}"
+    for mark, one in acknowledged.items():
+        assert bodies[one.sent] == 1, f"{mark} is stored {bodies[one.sent]} times"
+        assert answers[one.answer] <= one.tries, f"the answer to {mark} is stored more often than it was asked for"
+
+
+def of_sqlite(path: str) -> Fetch:
+    """Reads the file as it was left."""
+
+    async def fetch(text: str) -> list[tuple[Any, ...]]:
+        with closing(sqlite3.connect(path)) as connection:
+            found: list[tuple[Any, ...]] = connection.execute(text).fetchall()
+        return found
+
+    return fetch
+
+
+def sound(path: str) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+def of_postgres(url: str) -> Fetch:
+    async def fetch(text: str) -> list[tuple[Any, ...]]:
+        connection = await asyncpg.connect(url)
+        try:
+            return [tuple(row) for row in await connection.fetch(text)]
+        finally:
+            await connection.close(timeout=5)
+
+    return fetch

@@ -1,0 +1,103 @@
+"""A process that has everything loaded and forks a real `context-proxy serve` as often as it is told: killing a proxy
+a thousand times would otherwise be a thousand times the loading of it. Run as a script; `Nursery` talks to it.
+
+Each line on stdin is the settings of one more proxy as JSON; what comes back is `ready PID PORT` once it answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from typing import Any
+
+import uvicorn
+
+from proxy.cli.logs import set_up
+from proxy.cli.serve import Announced
+from proxy.errors import ConfigError
+from proxy.settings import Settings
+
+
+class Ready(Announced):
+    """Says where it listens in one line that a program reads."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await uvicorn.Server.startup(self, sockets)
+        if self.started:
+            print("ready", os.getpid(), self._address[1], flush=True)
+
+
+def serve(tree: dict[str, Any]) -> None:
+    """What the command does, but for what it prints."""
+    settings = Settings.model_validate(tree)
+    set_up(settings.log_level)
+    with socket.create_server(("127.0.0.1", 0), backlog=2048) as listener:
+        signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(0))
+        Ready(settings, listener).run(sockets=[listener])
+
+
+def main() -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # they are killed, and nobody asks how they ended
+    for line in sys.stdin:
+        if os.fork() == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            try:
+                serve(json.loads(line))
+            except ConfigError as problem:
+                print("refused", problem, flush=True)
+            finally:
+                os._exit(0)
+
+
+class Nursery:
+    """The parent's side. Blocking; the proxies that it made and nobody killed end with `close`."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.faults.nursery"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._alive: set[int] = set()
+
+    def start(self, **tree: Any) -> tuple[int, int]:
+        """(pid, port) of one more proxy."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(tree) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline().split()
+        assert line[:1] == ["ready"], line
+        self._alive.add(int(line[1]))
+        return int(line[1]), int(line[2])
+
+    async def started(self, **tree: Any) -> tuple[int, int]:
+        """The same, without blocking the loop."""
+        return await asyncio.to_thread(self.start, **tree)
+
+    def kill(self, pid: int) -> None:
+        """-9, and not before it is gone: its lock on the file goes with it."""
+        self._alive.discard(pid)
+        handle = os.pidfd_open(pid)
+        try:
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+            assert select.select([handle], [], [], 10)[0], "a killed process did not end"
+        finally:
+            os.close(handle)
+
+    def close(self) -> None:
+        for pid in list(self._alive):
+            self.kill(pid)
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(10)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+if __name__ == "__main__":
+    main()

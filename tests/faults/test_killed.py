@@ -1,0 +1,65 @@
+"""D1, P1: kill -9 under load, on both stores. Ten lives in every run, a thousand with `-m long`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.killing import Acknowledged, Load, kill_rounds, look, of_postgres, of_sqlite, sound
+from tests.faults.nursery import Nursery
+from tests.postgres import drop_database, new_database
+
+LONG = int(os.environ.get("KILLS", "1000"))
+"""Lives in the long form."""
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    made = Nursery()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+async def database(postgres: str) -> AsyncIterator[str]:
+    url = await new_database(postgres)
+    yield url
+    await drop_database(url)
+
+
+def told(load: Load, rounds: int) -> None:
+    print(f"{rounds} kills, {len(load.acknowledged)} turns acknowledged, 0 lost, {load.deferred} deferred")
+    assert len(load.acknowledged) > 2 * rounds, "too little was under way to say anything"
+
+
+async def test_d1_what_clients_have_got_is_in_sqlite_after_kill_9(nursery: Nursery, tmp_path: Path) -> None:
+    path = str(tmp_path / "store.sqlite3")
+    told(await kill_rounds(nursery, path, 10, 1, of_sqlite(path), lambda: sound(path)), 10)
+
+
+async def test_d1_what_clients_have_got_is_in_postgresql_after_kill_9(nursery: Nursery, database: str) -> None:
+    told(await kill_rounds(nursery, database, 10, 2, of_postgres(database)), 10)
+
+
+@pytest.mark.long
+async def test_d1_a_thousand_kills_on_sqlite(nursery: Nursery, tmp_path: Path) -> None:
+    path = str(tmp_path / "store.sqlite3")
+    told(await kill_rounds(nursery, path, LONG, 3, of_sqlite(path), lambda: sound(path)), LONG)
+
+
+@pytest.mark.long
+async def test_d1_a_thousand_kills_on_postgresql(nursery: Nursery, database: str) -> None:
+    told(await kill_rounds(nursery, database, LONG, 4, of_postgres(database)), LONG)
+
+
+async def test_a_turn_that_is_not_there_is_noticed(nursery: Nursery, tmp_path: Path) -> None:
+    path = str(tmp_path / "store.sqlite3")
+    load = await kill_rounds(nursery, path, 1, 5, of_sqlite(path))
+    with pytest.raises(AssertionError, match="1 acknowledged turns lost of 1"):
+        await look({"m0.0": Acknowledged(b"{}", "answer to m0.0", 1)}, of_sqlite(path))
+    mark, one = load.acknowledged.popitem()
+    with pytest.raises(AssertionError, match="1 acknowledged turns lost of 1"):
+        await look({mark: Acknowledged(one.sent + b" ", one.answer, 1)}, of_sqlite(path))
