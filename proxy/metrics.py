@@ -105,6 +105,7 @@ class Metrics:
         )
         # Memory, file descriptors and processor time of this process, read when asked for.
         ProcessCollector(namespace=NAMESPACE, registry=self.registry)
+        self._of_events()
 
     def _of_helpers(self) -> None:
         self.helper_total = self._counter(
@@ -173,6 +174,13 @@ class Metrics:
             return text
         if len(seen) >= VALUES:
             return OTHER
+    def _of_events(self) -> None:
+        self.events_total = self._counter("events_total", ("kind",), "Events told, whoever listened.")
+        self.events_lost_total = self._counter(
+            "events_lost_total", (), "Events that a listener lost because it was too slow."
+        )
+        self.event_listeners = self._gauge("event_listeners", "Who listens to events, webhooks included.")
+
         seen.add(text)
         return text
 

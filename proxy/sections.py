@@ -277,6 +277,17 @@ class Key(Section):
 
     name: Annotated[str, AfterValidator(checked_label)]
     """What the key is called in logs; never the key itself."""
+class Events(Section):
+    """`[events]`: what `GET /api/events` and webhooks are told. Events are kept in memory alone."""
+
+    kept: Annotated[int, Field(ge=1, le=100_000)] = 1000
+    """How many stay here for listeners that come back (`Last-Event-ID`)."""
+    queue: Annotated[int, Field(ge=1, le=100_000)] = 256
+    """How many wait for one listener; one that is slower loses the oldest, and is told so."""
+    listeners: Annotated[int, Field(ge=1, le=10_000)] = 64
+    """How many may listen at once, webhooks included."""
+
+
     sha256: Annotated[str, Field(repr=False), AfterValidator(checked_digest)]
     """SHA-256 of the key, in hexadecimal. The key itself is stored nowhere."""
     tenant: Annotated[str, AfterValidator(checked_tenant)]

@@ -24,6 +24,7 @@ from proxy.sections import (
     Commands,
     Dashboard,
     Embeddings,
+    Events,
     Groups,
     Helper,
     Identity,
@@ -45,14 +46,17 @@ from proxy.sections import (
 from proxy.tomlfile import Keys, Tree, dotted, line_of, read_toml
 
 __all__ = [
-    "DEMO", "PREFIX", "SECRET", "Commands", "Dashboard", "Embeddings", "Groups", "Helper", "Identity", "Key", "Limits",
-    "Memos", "Pool", "Section", "Settings", "State", "Storage", "Timeouts", "Tokens", "Tools", "Upstream",
+    "DEMO", "PREFIX", "SECRET", "Commands", "Dashboard", "Embeddings", "Events", "Groups", "Helper", "Identity", "Key",
+    "Limits", "Memos", "Pool", "Section", "Settings", "State", "Storage", "Timeouts", "Tokens", "Tools", "Upstream",
     "load", "masked", "shipped",
 ]  # fmt: skip
 """Also the parts of the tree, which stand in sections.py: who works with the settings need not know."""
 
 PREFIX = "CONTEXT_PROXY_"
 """An environment variable is this and the key's path, in capitals, its parts joined by two underscores."""
+
+NO_SETTINGS = frozenset({PREFIX + "CONFIG", PREFIX + "URL", PREFIX + "KEY"})
+"""Variables that begin so too: where the config file is, and where and as whom the commands find a running proxy."""
 
 SECRET = frozenset({"salt", "proxy", "db", "sha256"})
 """Settings whose values are never shown in an error: two may be URLs with a password, one the key itself by mistake."""
@@ -122,6 +126,7 @@ class Settings(Section):
     commands: Commands = Commands()
     tools: Tools = Tools()
     memos: Memos = Memos()
+    events: Events = Events()
     dashboard: Dashboard = Dashboard()
     keys: tuple[Key, ...] = ()
     """Who may ask. None: whoever reaches this machine's own address, and nobody else."""
@@ -175,7 +180,7 @@ def load(config: Path | None = None, overrides: Mapping[str, object] | None = No
     tree, text = read_toml(config) if config else ({}, "")
     origin: dict[Keys, str] = {}
     for name, written in sorted(os.environ.items()):
-        if name.startswith(PREFIX) and name != PREFIX + "CONFIG":
+        if name.startswith(PREFIX) and name not in NO_SETTINGS:
             path: Keys = tuple(name[len(PREFIX) :].lower().split("__"))
             origin[path] = name
             _put(tree, path, _from_text(path, written), name)
@@ -200,6 +205,11 @@ def load(config: Path | None = None, overrides: Mapping[str, object] | None = No
     for path, value, allowed in _outside(settings):
         raise refuse(path, value, allowed)
     return settings
+
+
+def program(*names: str, otherwise: str) -> str:
+    """The program that a person has chosen in the environment (`PAGER`, `EDITOR`): of these variables the first set."""
+    return next((os.environ[name] for name in names if os.environ.get(name, "").strip()), otherwise)
 
 
 def _put(tree: Tree, path: Keys, value: object, source: str) -> None:

@@ -24,6 +24,7 @@ from proxy.cli.logs import set_up
 from proxy.errors import ConfigError
 from proxy.settings import DEMO, Settings, masked
 from proxy.web.app import create_app
+from proxy.web.connection import connections
 
 
 def serve(
@@ -55,11 +56,12 @@ class Announced(uvicorn.Server):
     """uvicorn, which says where it listens once it does."""
 
     def __init__(self, settings: Settings, listener: socket.socket) -> None:
+        self._app = create_app(settings)
         super().__init__(
             uvicorn.Config(
-                create_app(settings),
+                self._app,
                 loop="uvloop",
-                http="httptools",
+                http=connections(settings, self._app.parts.metrics),  # httptools, with deadlines
                 ws="none",  # WebSockets are not proxied
                 lifespan="on",
                 log_config=None,  # our own, on stderr

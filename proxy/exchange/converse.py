@@ -23,7 +23,7 @@ from proxy.errors import (
     UpstreamError,
     UpstreamTimeout,
 )
-from proxy.exchange import ahead, finish, reflecting, weaving
+from proxy.exchange import ahead, announcing, finish, reflecting, weaving
 from proxy.exchange.parts import Headers, Incoming, Outgoing, Parts
 from proxy.exchange.planning import prepare
 from proxy.exchange.record import Turn
@@ -97,6 +97,7 @@ def _is_off(incoming: Incoming) -> bool:
 async def forward(parts: Parts, incoming: Incoming, out: Outgoing, reason: str) -> None:
     """The client's bytes to upstream, and upstream's bytes back, with the reason said."""
     parts.metrics.bypasses_total.labels(reason=reason).inc()
+    announcing.passed(parts, incoming, reason)
     try:
         model = msgspec.json.decode(incoming.body, type=_Model).model
     except (ValueError, RecursionError):
@@ -129,6 +130,7 @@ async def _answer(parts: Parts, turn: Turn, target: Target, incoming: Incoming, 
         _gone(parts, turn, None, ())
         raise
     waited = parts.now() - sent_at
+    announcing.sent(parts, turn)
     parts.metrics.first_token_seconds.labels(upstream=parts.metrics.label("upstream", target.name)).observe(waited)
     rounds = Rounds(parts, turn, target, incoming) if turn.offer.names else None
     try:

@@ -15,7 +15,7 @@ import msgspec
 from proxy.chat import key
 from proxy.chat.dialects.completions import read_message
 from proxy.errors import NotManaged, StoreUnavailable
-from proxy.exchange import money, record
+from proxy.exchange import announcing, money, record
 from proxy.exchange.parts import Headers, Parts
 from proxy.exchange.record import Turn
 from proxy.exchange.threads import Node
@@ -55,9 +55,10 @@ def learnt(
     if answer_key is not None and complete:
         rows += record.hidden(turn, answer_key, now)
     thread.failed = answer_key is None or not complete
+    state = None
+    first = turn.spent[0] if turn.spent else usage  # what was predicted is the first round's prompt
     if answer_key is not None and complete:
         state = _state(parts, turn, answer_key, blocks, rows, now)
-        first = turn.spent[0] if turn.spent else usage  # what was predicted is the first round's prompt
         cached = first.cached if first is not None else None
         thread.state = thread.state.after_answer(predicted=turn.plan.predicted, cached=cached, state=state)
     rows.append(
@@ -81,6 +82,7 @@ def learnt(
     if thread.head == turn.head:
         rows.append(HeadRow(turn.tenant, thread.session, thread.name, turn.head, answer_key, now, thread.state.stopped))
     _count(parts, turn, answer)
+    announcing.ended(parts, turn, first if complete else None, state)
     return rows
 
 

@@ -13,6 +13,7 @@ from proxy.context.policy import Policy
 from proxy.context.prices import Model
 from proxy.exchange.asking import Asking
 from proxy.exchange.bounds import Patience, Purse
+from proxy.exchange.news import News
 from proxy.exchange.reading import MessageCache
 from proxy.exchange.threads import Threads
 from proxy.metrics import Metrics
@@ -82,6 +83,8 @@ class Parts:
     weigh: Callable[[Model], Weigh]
     purse: Purse
     """What helpers may cost."""
+    news: News
+    """Where what happens is told."""
     asking: Asking | None = None
     """Questions to the helper model; None where there is none."""
     patience: Patience = field(default_factory=Patience)

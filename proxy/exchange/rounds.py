@@ -17,6 +17,7 @@ import msgspec
 from proxy.chat import key, slices
 from proxy.chat.dialects.completions import read_message
 from proxy.errors import ClientGone, NotManaged, UpstreamBroken, UpstreamError, UpstreamTimeout
+from proxy.exchange import announcing
 from proxy.exchange import offer as offers
 from proxy.exchange.parts import Headers, Incoming, Outgoing, Parts
 from proxy.exchange.record import Turn
@@ -198,6 +199,7 @@ class Rounds:
             now=parts.now,
             sandbox=parts.sandbox,
             prompt=turn.woven.request.messages,
+            saved=lambda memo, merged: announcing.memo(parts, turn, memo, merged=merged),
             offered=self.names,
         )
 

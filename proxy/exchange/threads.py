@@ -108,6 +108,8 @@ class Thread:
     """What its prompt is told of scratchpad and memos."""
     offer: Offer | None = None
     """The tools of ours that it offers its model; None while that is undecided."""
+    opening: tuple[bytes, int, float] | None = None
+    """What its last request began with: a digest of the system messages, a hash of the tools, and when it came."""
 
     @property
     def id(self) -> Name:

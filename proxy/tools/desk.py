@@ -13,6 +13,10 @@ from proxy.store.base import Store
 from proxy.tools.sandbox import Sandbox
 
 
+def _nobody(_memo: str, _merged: bool) -> None:
+    """Nobody wants to know."""
+
+
 @dataclass(frozen=True, slots=True)
 class Desk:
     """Made anew for each request that may call tools. Tenant and session come from the exchange, never from a model."""
@@ -32,5 +36,7 @@ class Desk:
     """Shared by all requests, since it bounds how many children there are at once."""
     prompt: Sequence[Message] = ()
     """What the model sees in this request, for telling what it need not save."""
+    saved: Callable[[str, bool], None] = _nobody
+    """Told of each memo that is saved: its id, and whether it took the place of another."""
     offered: frozenset[str] | None = None
     """The tools that this request offers; None: all. No other is ever run."""

@@ -43,6 +43,7 @@ async def answer(takes: Takes, desk: Desk) -> str:
     memo = new if old is None else memos.merged(old, new)
     await desk.store.put([notebook.write(desk.tenant, memo)])
     desk.metrics.memos_total.labels("saved" if old is None else "merged").inc()
+    desk.saved(memo.id, old is not None)
     done = "saved" if old is None else "saved in place of one that said nearly the same"
     return f"[{done}: memo {memo.id}, tags {', '.join(memo.tags) or 'none'}]"
 

@@ -21,6 +21,7 @@ from proxy.context.voices import BUILT_IN as VOICES
 from proxy.errors import ConfigError, ProxyError, StoreRefused
 from proxy.exchange.asking import make_asking
 from proxy.exchange.bounds import Purse
+from proxy.exchange.news import News
 from proxy.exchange.parts import Parts
 from proxy.exchange.reading import MessageCache
 from proxy.exchange.threads import Threads
@@ -113,6 +114,7 @@ def make_parts(settings: Settings, store: Store) -> Parts:
         weigh=weigh,
         purse=purse,
         asking=make_asking(settings, client, purse, threads, metrics, models),
+        news=News(settings.events, metrics),
     )
 
 
@@ -142,6 +144,11 @@ class ContextProxy:
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         while True:
+    def drain(self) -> None:
+        """What has no end of its own ends now: a server calls this before it waits for open answers. Once or often."""
+        self.draining = True
+        self.parts.news.close()
+
             message = await receive()
             if message["type"] == "lifespan.startup":
                 try:
@@ -152,7 +159,7 @@ class ContextProxy:
                     return
                 await send({"type": "lifespan.startup.complete"})
             else:
-                self.draining = True
+                self.drain()
                 try:
                     for task in self.parts.running:
                         task.cancel()

@@ -59,6 +59,7 @@ async def test_s1_every_route_opens_to_its_keys_and_to_no_other(keyed: Any) -> N
     proxy, _ = keyed
     for (method, path), planes in ROUTES.items():
         filled = path.replace("{tenant}", "acme").replace("{", "").replace("}", "")
+        filled += "?follow=false" if path == "/api/events" else ""  # or it would go on for ever
         opened = {
             plane
             for plane in PLANES

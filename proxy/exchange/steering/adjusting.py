@@ -10,6 +10,7 @@ import msgspec
 from proxy.context.evidence.iteration import Urgency
 from proxy.context.policy import ScheduleName
 from proxy.errors import Conflict, Unprocessable
+from proxy.exchange import announcing
 from proxy.exchange.parts import Parts
 from proxy.exchange.steering import keeping, place
 from proxy.exchange.steering.inforce import read_settings
@@ -37,7 +38,7 @@ async def configure(parts: Parts, tenant: str, session: str, changes: Mapping[st
         if value is not None and not fits(value):
             raise Unprocessable(f"{name} = {value!r} is not usable", hint=f"Allowed: {words}")
         made[name] = value if value is not None else _unset(name, known)
-    return await _put(parts, tenant, session, msgspec.structs.replace(known, **made))
+    return await _put(parts, tenant, session, known, msgspec.structs.replace(known, **made))
 
 
 def _unset(name: str, known: SessionSettings) -> object:
@@ -82,7 +83,7 @@ async def compress(parts: Parts, tenant: str, session: str) -> SessionSettings:
 async def ask_state(parts: Parts, tenant: str, session: str) -> SessionSettings:
     """The next request asks its model for a STATE block, whatever its policy does."""
     known = await settings(parts, tenant, session)
-    return await _put(parts, tenant, session, msgspec.structs.replace(known, ask=True))
+    return await _put(parts, tenant, session, known, msgspec.structs.replace(known, ask=True))
 
 
 async def _force(parts: Parts, tenant: str, session: str, made: Mapping[str, str]) -> SessionSettings:
@@ -94,10 +95,15 @@ async def _force(parts: Parts, tenant: str, session: str, made: Mapping[str, str
         raise Conflict(
             f"the policy {policy.name} changes nothing", hint="Set another policy for the session, or drop groups."
         )
-    return await _put(parts, tenant, session, msgspec.structs.replace(known, **made))
+    return await _put(parts, tenant, session, known, msgspec.structs.replace(known, **made))
 
 
-async def _put(parts: Parts, tenant: str, session: str, made: SessionSettings) -> SessionSettings:
+async def _put(
+    parts: Parts, tenant: str, session: str, known: SessionSettings, made: SessionSettings
+) -> SessionSettings:
     await parts.store.put([keeping.settings_row(tenant, session, made)])
     await keeping.reload(parts, tenant, session)
+    before, after = msgspec.structs.asdict(known), msgspec.structs.asdict(made)
+    changes = {name: value for name, value in after.items() if value != before[name]}
+    announcing.decided(parts, tenant, session, "settings", settings=changes)
     return made

@@ -16,7 +16,7 @@ from proxy.chat.key import public_id
 from proxy.context.operator import NAME
 from proxy.context.prices import Model
 from proxy.errors import Conflict, NotFound, Unprocessable
-from proxy.exchange import planning
+from proxy.exchange import announcing, planning
 from proxy.exchange.parts import Parts
 from proxy.exchange.steering import blanking, keeping, rebuilding
 from proxy.exchange.steering.foreseeing import Foreseen, foresee
@@ -214,7 +214,7 @@ async def _store(parts: Parts, here: Here, chosen: Sequence[int], rows: list[Edi
     await parts.store.put(rows)
     await keeping.reload(parts, here.record.tenant, here.record.session)
     there = set(chosen)
-    return Changed(
+    changed = Changed(
         session=here.record.session,
         thread=here.thread.name,
         action=action,
@@ -222,3 +222,8 @@ async def _store(parts: Parts, here: Here, chosen: Sequence[int], rows: list[Edi
         groups=[group.id for group in here.groups if there & set(range(group.start, group.end))],
         tokens=sum({row.key: row.before for row in rows}.values()),
     )
+    announcing.decided(
+        parts, here.record.tenant, changed.session, action, thread=changed.thread,
+        messages=changed.messages, groups=changed.groups, count=len(chosen), tokens=changed.tokens,
+    )  # fmt: skip
+    return changed

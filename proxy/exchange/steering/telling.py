@@ -8,7 +8,7 @@ import msgspec
 
 from proxy.chat.key import SIZE
 from proxy.errors import Conflict, NotFound, Unprocessable
-from proxy.exchange import reflecting
+from proxy.exchange import announcing, reflecting
 from proxy.exchange.identify import new_id
 from proxy.exchange.parts import Parts
 from proxy.exchange.recollect import forget
@@ -60,6 +60,7 @@ async def put_state(parts: Parts, here: Here, text: str) -> None:
     await parts.store.put(
         [StateRow(here.record.tenant, here.record.session, here.thread.name, name, text, parts.now())]
     )
+    announcing.stated(parts, here.record.tenant, here.record.session, here.thread.name, text)
     live = parts.threads.session(here.record.tenant, here.record.session)
     found = live.threads.get(here.thread.name) if live is not None else None
     if found is not None:
@@ -99,6 +100,7 @@ async def set_scratchpad(parts: Parts, tenant: str, session: str, text: str) -> 
         stands = await parts.store.scratchpads(tenant, session, 1, number + 1)
         if stands and stands[0] == mine:
             forget(parts.threads, tenant, session)
+            announcing.decided(parts, tenant, session, "scratchpad", characters=len(made))
             return _pad(mine)
     raise Conflict("the scratchpad is being changed by others", hint="Read it and try again.")
 
@@ -112,6 +114,7 @@ async def add(parts: Parts, tenant: str, session: str, text: str) -> ShownNote:
     row = NoteRow(tenant, session, WIDE, new_id()[:8], "note", text, parts.now())
     await parts.store.put([row])
     await keeping.reload(parts, tenant, session)
+    announcing.decided(parts, tenant, session, "note", note=row.note)
     return ShownNote(row.note, row.kind, row.text, row.created_at)
 
 
@@ -133,6 +136,7 @@ async def withdraw(parts: Parts, tenant: str, session: str, note: str) -> None:
     blank = msgspec.structs.replace(known, text="")
     await parts.store.put([blank, keeping.settings_row(tenant, session, left)])
     await keeping.reload(parts, tenant, session)
+    announcing.decided(parts, tenant, session, "withdraw", note=note)
 
 
 async def feedback(parts: Parts, tenant: str, session: str, text: str, *, thread: str | None = None) -> ShownNote:

@@ -14,6 +14,7 @@ from proxy.exchange.steering.figures import Remembered
 from proxy.web.api import (
     catalog,
     context,
+    events,
     exchanges,
     figures,
     groups,
@@ -35,7 +36,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = tuple(
     subject.router
     for subject in (
         *(sessions, settings, replay, transfer, told, messages, records, exchanges, groups),
-        *(memos, context, catalog, figures),
+        *(memos, context, catalog, figures, events),
     )
 )
 

@@ -246,6 +246,10 @@ CALLS: dict[tuple[str, str], Call] = {
         bad=("/api/import", {"messages": [{"content": 3}]}),
         names=False,
     ),
+    ("GET", "/api/events"): Call(
+        "/api/events?follow=false", bad=("/api/events?kind=no:such", None), reads=True, names=False
+    ),
+    ("GET", "/api/events/kinds"): Call("/api/events/kinds", reads=True, names=False),
     ("GET", "/api/me"): Call("/api/me", reads=True, names=False),
     ("GET", "/api/live"): Call("/api/live", bad=("/api/live?limit=51", None), reads=True, names=False),
     ("GET", "/api/money"): Call("/api/money", bad=("/api/money?step=year", None), reads=True, names=False),

@@ -1,0 +1,135 @@
+"""Which events there are to tell of what happened, and what they say (FEATURES.md D6).
+
+Numbers, ids and names of ours, and the text of a summary: never else what was said in a conversation. A mistake in here
+is counted and logged, and no request notices it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from proxy.chat import key
+from proxy.chat.key import public_id
+from proxy.context.events import events
+from proxy.exchange import identify, news
+from proxy.exchange.parts import Incoming, Parts
+from proxy.exchange.record import Turn
+from proxy.stream.chunk import Usage
+
+log = logging.getLogger(__name__)
+
+NAMED: Final = 200
+"""Messages that an event names; `removed` and the like count them all."""
+SAID: Final = 4000
+"""Characters of a summary that an event repeats."""
+TOLD: Final = "warn_of_loops"
+RECOVERY: Final = "recovery"
+"""Inserts that speak of a loop: those of the one source, and what `reflect` has said when the model itself sees that it
+is stuck."""
+
+
+@contextmanager
+def _safe(parts: Parts) -> Iterator[None]:
+    try:
+        yield
+    except Exception:  # nobody may be kept from an answer by what is told of it
+        parts.metrics.swallowed_total.labels(where="events").inc()
+        log.exception("an event could not be told")
+
+
+def sent(parts: Parts, turn: Turn) -> None:
+    """What a plan did to its prompt, once upstream has been asked with it."""
+    with _safe(parts):
+        _client(parts, turn)
+        if turn.observed or turn.fallback is not None or turn.policy.mode != "rewrite":
+            return
+        if turn.plan.new:
+            _edited(parts, turn)
+        for _, insert in turn.plan.placed:
+            if insert.said is not None and (insert.source == TOLD or insert.said[0] == RECOVERY):
+                _tell(parts, turn, news.LOOP, {"loop": insert.said[0], "count": insert.said[1]})
+
+
+def _client(parts: Parts, turn: Turn) -> None:
+    """The client has changed what the provider's cache holds of its conversation."""
+    thread = turn.place.thread
+    digest, tools = key.system_digest(turn.request.messages), hash(turn.request.tools)
+    before, thread.opening = thread.opening, (digest, tools, turn.began)
+    what = "history" if turn.place.kind == "fork" else ""
+    if before is not None and turn.began - before[2] <= turn.model.ttl_s:
+        what = "system" if before[0] != digest else "tools" if before[1] != tools else what
+    if what:
+        _tell(parts, turn, news.CACHE, {"by": "client", "changed": what, "predicted": turn.plan.predicted})
+
+
+def _edited(parts: Parts, turn: Turn) -> None:
+    for event in events(turn.plan):
+        _tell(parts, turn, event.name, _bounded(event.payload))
+    short = [edit for edit in turn.plan.new if edit.action in ("text", "text_only")]
+    if short:
+        data = {
+            "action": "shorten", "by": "policy", "messages": [public_id(edit.key) for edit in short[:NAMED]],
+            "count": len(short), "tokens": sum(edit.before - edit.after for edit in short),
+        }  # fmt: skip
+        _tell(parts, turn, news.EDITED, data)
+
+
+def ended(parts: Parts, turn: Turn, usage: Usage | None, state: tuple[bytes, str] | None) -> None:
+    """What an answer brought. usage: of its first round, None where it is not whole. state: the one that it had."""
+    with _safe(parts):
+        if turn.fallback is not None:
+            _tell(parts, turn, news.FALLBACK, {"reason": turn.fallback})
+        if state is not None:
+            _tell(parts, turn, news.STATE, {"by": "model", "characters": len(state[1])})
+        predicted, cached = turn.plan.predicted, usage.cached if usage is not None else None
+        if cached is not None and turn.fallback is None and cached < predicted // 2:
+            data = {"by": "upstream", "predicted": predicted, "reported": cached}
+            _tell(parts, turn, news.CACHE, {**data, "in_a_row": turn.place.thread.state.drift})
+
+
+def passed(parts: Parts, incoming: Incoming, reason: str) -> None:
+    """A request that belongs to no session as far as we know went on as it came."""
+    with _safe(parts):
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in incoming.headers}
+        tenant = incoming.tenant or identify.tenant_of(headers, parts.settings.identity.salt.get_secret_value())
+        session = identify.session_name(incoming.session, headers, None, parts.settings.identity)
+        parts.news.tell(news.FALLBACK, tenant, {"reason": reason}, session=session or "")
+
+
+def decided(parts: Parts, tenant: str, session: str, action: str, *, thread: str = "", **data: object) -> None:
+    """What the operator decided."""
+    with _safe(parts):
+        made = {"action": action, "by": "operator", **data}
+        parts.news.tell(news.EDITED, tenant, _bounded(made), session=session, thread=thread)
+
+
+def stated(parts: Parts, tenant: str, session: str, thread: str, text: str) -> None:
+    """A state that no answer had: the operator's, or one that was written anew for the operator."""
+    with _safe(parts):
+        data = {"by": "operator", "characters": len(text)}
+        parts.news.tell(news.STATE, tenant, data, session=session, thread=thread)
+
+
+def memo(parts: Parts, turn: Turn, name: str, *, merged: bool) -> None:
+    """A memo that the model saved. merged: in the place of one that said nearly the same."""
+    with _safe(parts):
+        _tell(parts, turn, news.MEMO, {"by": "model", "memo": name, "merged": merged})
+
+
+def _tell(parts: Parts, turn: Turn, kind: str, data: Mapping[str, Any]) -> None:
+    thread = turn.place.thread
+    parts.news.tell(kind, turn.tenant, data, session=thread.session, thread=thread.name, exchange=turn.id)
+
+
+def _bounded(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """The payload with the first names of long lists, and the beginning of long texts."""
+    return {name: _cut(value) for name, value in payload.items()}
+
+
+def _cut(value: Any) -> Any:
+    if isinstance(value, str):
+        return value if len(value) <= SAID else value[:SAID] + "…"
+    return list(value[:NAMED]) if isinstance(value, Sequence) else value

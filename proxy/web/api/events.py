@@ -1,0 +1,169 @@
+"""`GET /api/events`: what happens, as it happens, as server-sent events; and what is said of each kind.
+
+The answer writes to the socket itself, without a layer between: it ends at once when the client leaves, when the proxy
+is told to stop, and when the client takes nothing for as long as an upstream may be silent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Final
+
+import msgspec
+from fastapi import APIRouter, Header, Query, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from proxy.errors import BadRequest, ClientGone
+from proxy.exchange import news
+from proxy.exchange.news import Listener, News, Wants
+from proxy.exchange.parts import Parts
+from proxy.web.api.desk import AtDesk, named
+from proxy.web.api.problems import EVERY
+from proxy.web.doors import READ
+from proxy.web.listen import Receive, Scope, Send, patient, while_connected
+
+router = APIRouter(prefix="/api/events", tags=["events"], responses=EVERY)
+
+BEAT_S: Final = 15.0
+"""A stream that is silent for so long gets a comment, so that nobody between takes it for dead."""
+RETRY_MS: Final = 1000
+"""How long browsers wait before they come back."""
+
+
+class EventShown(BaseModel):
+    """One event: the JSON behind `data:`. id: rises, over restarts too; it is the `id:` of the stream. session, thread,
+    exchange: empty where there is none. data: what there is to tell, by kind. Two kinds are about the stream itself and
+    have the id 0, and no `id:`: `lost` (`data.lost`: for how many the listener was too slow) and `gap` (it asked for
+    what is no longer here)."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "id": 1767225600123456, "kind": "context:pruned", "tenant": "acme", "session": "fix-the-build",
+                    "thread": "k5xw2a", "exchange": "q7mz4c", "at": 1767225600.12,
+                    "data": {"original": 91000, "final": 64000, "removed": 12, "tokenReduction": 27000,
+                             "removed_ids": ["mfrggzdfmy"]},
+                }
+            ]
+        }
+    )  # fmt: skip
+
+    id: int
+    kind: str
+    tenant: str
+    session: str
+    thread: str
+    exchange: str
+    at: float
+    data: Annotated[dict[str, Any], Field(description="By kind.")]
+
+
+class KindShown(BaseModel):
+    """A kind of event. tells: when it comes, and what it says."""
+
+    kind: str
+    tells: str
+
+
+STREAM: Final[dict[int | str, dict[str, Any]]] = {
+    200: {
+        "description": "Events, until the client leaves or the proxy stops.",
+        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        "model": None,
+    }
+}
+
+
+@router.get("/kinds", openapi_extra=READ)
+async def kinds() -> list[KindShown]:
+    """The kinds of events that there are."""
+    return [KindShown(kind=kind, tells=text) for kind, text in news.KINDS.items()]
+
+
+@router.get("", openapi_extra=READ, response_class=Response, responses=STREAM)
+async def listen(
+    desk: AtDesk,
+    session: Annotated[
+        str | None, Query(max_length=1024, description="Of this session alone: its name or address.")
+    ] = None,
+    kind: Annotated[
+        list[str] | None, Query(max_length=32, description="Of these kinds alone; patterns too: `context:*`.")
+    ] = None,
+    after: Annotated[
+        int | None,
+        Query(ge=0, le=2**62, description="Those behind this id first, as far as kept. 0: all."),
+    ] = None,
+    follow: Annotated[bool, Query(description="False: only those that are here already, and then the end.")] = True,
+    last_event_id: Annotated[str | None, Header(max_length=32, description="The same, as browsers send it.")] = None,
+) -> Response:
+    """What happens, as server-sent events: `id`, `event` (the kind) and `data` (JSON: `EventShown`). Each replica tells
+    its own."""
+    wrong = news.unknown(kind or ())
+    if wrong:
+        raise BadRequest(f"there is no kind of event {wrong[0]!r}", hint="GET /api/events/kinds lists them.")
+    if last_event_id is not None and last_event_id.isascii() and last_event_id.isdigit():
+        after = int(last_event_id)
+    if not follow and after is None:
+        after = 0
+    wants = Wants(desk.tenant, None if session is None else named(session), kind or ())
+    return Stream(desk.parts, wants, after, follow=follow)
+
+
+class Stream(Response):
+    """The answer. It listens from the moment in which it is sent, and no longer."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, parts: Parts, wants: Wants, after: int | None, *, follow: bool) -> None:
+        super().__init__()
+        self._news: News = parts.news
+        self._wants = wants
+        self._after = after
+        self._follow = follow
+        self._idle_s = parts.settings.timeouts.idle_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  # as ASGI has it
+        """Write until the client has left or the bus is closed. Raises TooMany before anything is sent."""
+        listener = self._news.listen(self._wants, self._after)
+        if not self._follow:
+            listener.close()
+        try:
+            await while_connected(receive, self._write(listener, patient(send, self._idle_s)))
+        except ClientGone:
+            return  # how all of these end: nothing was cut short that anybody waits for
+        finally:
+            self._news.leave(listener)
+
+    async def _write(self, listener: Listener, send: Send) -> None:
+        head = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
+        await send({"type": "http.response.start", "status": 200, "headers": head})
+        await send({"type": "http.response.body", "body": b"retry: %d\n\n" % RETRY_MS, "more_body": True})
+        async for data in frames(listener):
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def frames(listener: Listener, beat_s: float = BEAT_S) -> AsyncIterator[bytes]:
+    """What a listener hears, in the form of a stream; a comment after each silence."""
+    if listener.gap:
+        yield _special(news.GAP, {})
+    while True:
+        try:
+            async with asyncio.timeout(beat_s):
+                lost, items = await listener.take()
+        except TimeoutError:
+            yield b": still here\n\n"
+            continue
+        if lost:
+            yield _special(news.LOST, {"lost": lost})
+        if items:
+            yield b"".join(b"id: %d\nevent: %b\ndata: %b\n\n" % (i.id, i.kind.encode(), i.encoded()) for i in items)
+        elif listener.closed:
+            return
+
+
+def _special(kind: str, data: dict[str, int]) -> bytes:
+    told = news.Item(0, kind, "", "", "", "", 0.0, data)
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), msgspec.json.encode(told))

@@ -1,0 +1,246 @@
+"""`GET /api/events` on a real socket: what traffic brings about, resuming, filters, whose events they are, and ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from proxy.exchange import news
+from proxy.web.api.events import frames
+from tests.faulty import Connection, ask, connect, faulty, until
+from tests.running import Agent, Running, running
+from tests.scripted import Scripted
+from tests.web.test_keys import entry
+
+EVENTS = "/api/events"
+
+
+class Stream:
+    """A client that hears events. told: (id, kind, JSON) of each so far."""
+
+    def __init__(self, there: Connection) -> None:
+        self.there = there
+        self.head = b""
+        self.raw = b""
+        self.ended = False
+        self.told: list[tuple[int | None, str, dict[str, Any]]] = []
+        self.task = asyncio.create_task(self._hear())
+
+    async def _hear(self) -> None:
+        reader = self.there.reader
+        self.head = await reader.readuntil(b"\r\n\r\n")
+        while (size := int(await reader.readline() or b"0", 16)) > 0:
+            self.raw += await reader.readexactly(size)
+            await reader.readexactly(2)
+            *whole, self.raw = self.raw.split(b"\n\n")
+            for block in whole:
+                self._read(block.decode())
+        self.ended = True
+
+    def _read(self, block: str) -> None:
+        fields = dict(line.split(": ", 1) for line in block.split("\n") if not line.startswith(":"))
+        if "data" in fields:
+            number = int(fields["id"]) if "id" in fields else None
+            self.told.append((number, fields["event"], json.loads(fields["data"])))
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        """The payloads of one kind."""
+        return [told["data"] for _, name, told in self.told if name == kind]
+
+    async def wait(self, kind: str, count: int = 1) -> list[dict[str, Any]]:
+        """The payloads of one kind, once there are so many."""
+        await until(lambda: len(self.of(kind)) >= count, 4.0)
+        return self.of(kind)
+
+
+@asynccontextmanager
+async def hearing(proxy: Running, query: str = "", *lines: str) -> AsyncIterator[Stream]:
+    """A stream that is heard until the end of the block."""
+    there = await connect(proxy.port)
+    head = "".join(line + "\r\n" for line in lines)
+    await there.send(f"GET {EVENTS}{query} HTTP/1.1\r\nhost: localhost\r\n{head}\r\n".encode())
+    stream = Stream(there)
+    try:
+        await until(lambda: bool(stream.head))  # it listens before anything is sent
+        yield stream
+    finally:
+        stream.task.cancel()
+        there.writer.transport.abort()
+
+
+def tell(proxy: Running, kind: str = news.FALLBACK, tenant: str = "t", session: str = "s", **data: Any) -> None:
+    proxy.app.parts.news.tell(kind, tenant, data, session=session)
+
+
+async def test_an_event_is_one_block_with_an_id_that_rises_a_kind_and_json() -> None:
+    async with running("demo") as proxy, hearing(proxy) as stream:
+        for n in range(3):
+            tell(proxy, n=n)
+        await stream.wait(news.FALLBACK, 3)
+        ids = [number for number, _, _ in stream.told]
+        assert ids == sorted(set(ids), key=int)  # type: ignore[arg-type]
+        assert b"text/event-stream" in stream.head
+        _, _, told = stream.told[0]
+        assert set(told) == {"id", "kind", "tenant", "session", "thread", "exchange", "at", "data"}
+        assert (told["id"], told["kind"], told["data"]) == (ids[0], news.FALLBACK, {"n": 0})
+
+
+@pytest.mark.parametrize("way", ["header", "query"])
+async def test_who_comes_back_goes_on_behind_the_last_event_it_had(way: str) -> None:
+    async with running("demo") as proxy:
+        async with hearing(proxy) as stream:
+            tell(proxy, n=0)
+            await stream.wait(news.FALLBACK)
+            last = stream.told[0][0]
+        for n in (1, 2):
+            tell(proxy, n=n)
+        more = (f"?after={last}", ()) if way == "query" else ("", (f"Last-Event-ID: {last}",))
+        async with hearing(proxy, more[0], *more[1]) as stream:
+            tell(proxy, n=3)
+            assert await stream.wait(news.FALLBACK, 3) == [{"n": 1}, {"n": 2}, {"n": 3}]
+            assert stream.of(news.GAP) == []
+
+
+async def test_who_asks_for_what_is_no_longer_here_is_told_of_a_gap_first() -> None:
+    async with running("demo", events={"kept": 2}) as proxy:
+        async with hearing(proxy) as stream:
+            tell(proxy, n=0)
+            await stream.wait(news.FALLBACK)
+            last = stream.told[0][0]
+        for n in (1, 2, 3):
+            tell(proxy, n=n)
+        async with hearing(proxy, f"?after={last}") as stream:
+            assert await stream.wait(news.FALLBACK, 2) == [{"n": 2}, {"n": 3}]
+            assert stream.told[0][:2] == (None, news.GAP)
+            assert len(stream.of(news.GAP)) == 1
+
+
+async def test_after_a_restart_ids_go_on_rising_and_what_was_before_is_a_gap() -> None:
+    async with running("demo") as proxy, hearing(proxy) as stream:
+        tell(proxy)
+        await stream.wait(news.FALLBACK)
+        last = stream.told[0][0]
+    async with running("demo") as proxy, hearing(proxy, f"?after={last}") as stream:
+        tell(proxy)
+        await stream.wait(news.FALLBACK)
+        number = stream.told[-1][0]
+        assert last is not None
+        assert number is not None
+        assert number > last
+        assert stream.told[0][1] == news.GAP
+
+
+async def test_who_does_not_follow_gets_what_is_here_and_an_end() -> None:
+    async with running("demo") as proxy:
+        tell(proxy, n=0)
+        async with hearing(proxy, "?follow=false") as stream:
+            await until(lambda: stream.ended)
+            assert stream.of(news.FALLBACK) == [{"n": 0}]
+
+
+async def test_only_what_is_asked_for_is_heard() -> None:
+    async with running("demo") as proxy:
+        async with hearing(proxy, "?session=a&kind=memo:saved&kind=context:*") as stream:
+            for session in ("a", "b"):
+                for kind in news.KINDS:
+                    tell(proxy, kind, session=session)
+            await stream.wait(news.MEMO)
+            assert {kind for _, kind, _ in stream.told} == {news.MEMO, *(k for k in news.KINDS if k[:8] == "context:")}
+            assert {told["session"] for _, _, told in stream.told} == {"a"}
+        async with hearing(proxy, "?kind=no:such") as stream:
+            assert b" 400 " in stream.head
+
+
+async def test_a_key_hears_of_its_tenant_alone() -> None:
+    keys = [entry(f"cp-{t}-{p}", t, p) for t in ("acme", "other") for p in ("read", "admin", "data")]
+    keys.append(entry("cp-all", "*", "read"))
+    async with running("demo", keys=keys) as proxy:
+        async with (
+            hearing(proxy, "", "x-context-key: cp-acme-read") as acme,
+            hearing(proxy, "", "x-context-key: cp-all") as everybody,
+            hearing(proxy, "?tenant=other", "x-context-key: cp-all") as chosen,
+        ):
+            for tenant in ("other", "acme"):
+                await Agent(proxy, (f"x-context-key: cp-{tenant}-data".encode(), b"x-context-off: 1")).say("Hello")
+            await everybody.wait(news.FALLBACK, 2)
+            await acme.wait(news.FALLBACK)
+            assert [told["tenant"] for _, _, told in acme.told] == ["acme"]
+            assert [told["tenant"] for _, _, told in everybody.told] == ["other", "acme"]
+            assert [told["tenant"] for _, _, told in chosen.told] == ["other"]
+        for key, status in (("cp-acme-data", b" 403 "), ("none", b" 401 ")):
+            async with hearing(proxy, "", f"x-context-key: {key}") as stream:
+                assert status in stream.head
+        async with hearing(proxy, "?tenant=other", "x-context-key: cp-acme-admin") as stream:
+            assert b" 403 " in stream.head
+
+
+async def test_a_listener_that_is_too_slow_loses_the_oldest_and_is_told_how_many() -> None:
+    async with running("demo", events={"queue": 3}) as proxy, hearing(proxy) as stream:
+        for n in range(10):  # without a pause: nothing is written meanwhile
+            tell(proxy, n=n)
+        assert await stream.wait(news.FALLBACK, 3) == [{"n": 7}, {"n": 8}, {"n": 9}]
+        assert stream.told[0][:2] == (None, news.LOST)
+        assert stream.of(news.LOST) == [{"lost": 7}]
+        assert proxy.count("events_lost_total") == 7
+
+
+async def test_no_more_listen_than_may() -> None:
+    async with running("demo", events={"listeners": 1}) as proxy, hearing(proxy) as first:
+        async with hearing(proxy) as second:
+            assert b" 429 " in second.head
+        tell(proxy)
+        await first.wait(news.FALLBACK)
+
+
+async def test_a_client_that_leaves_is_forgotten_within_500_ms() -> None:
+    async with running("demo") as proxy:
+        async with hearing(proxy):
+            assert proxy.count("event_listeners") == 1
+        assert await until(lambda: proxy.count("event_listeners") == 0) < 0.5
+
+
+async def test_when_the_proxy_is_told_to_stop_streams_end_as_they_should_within_500_ms() -> None:
+    async with running("demo") as proxy, hearing(proxy) as stream:
+        tell(proxy)
+        proxy.app.drain()
+        assert await until(lambda: stream.ended) < 0.5
+        assert stream.of(news.FALLBACK) == [{}]
+
+
+async def test_silence_is_broken_by_comments() -> None:
+    async with running("demo") as proxy:
+        bus = proxy.app.parts.news
+        listener = bus.listen(news.Wants())
+        found = [frame async for frame in taken(frames(listener, 0.01), 2)]
+        assert found == [b": still here\n\n"] * 2
+
+
+async def taken(source: AsyncIterator[bytes], count: int) -> AsyncIterator[bytes]:
+    for _ in range(count):
+        yield await anext(source)
+
+
+async def test_the_kinds_are_listed() -> None:
+    async with running("demo") as proxy:
+        asked = b"GET /api/events/kinds HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+        answer = await ask(proxy.port, asked)
+        assert {one["kind"] for one in json.loads(answer.partition(b"\r\n\r\n")[2])} == set(news.KINDS)
+
+
+async def test_a_name_that_no_encoder_takes_is_told_with_a_question_mark() -> None:
+    async with running("demo") as proxy, hearing(proxy) as stream:
+        tell(proxy, session="a\ud800b")
+        await stream.wait(news.FALLBACK)
+        assert stream.told[0][2]["session"] == "a?b"
+
+
+async def test_a_request_that_goes_out_as_it_came_is_told_of_with_the_reason() -> None:
+    async with faulty(Scripted()) as upstream, running(upstream.port) as proxy, hearing(proxy) as stream:
+        await Agent(proxy, (b"x-context-session: mine", b"x-context-off: 1")).say("Hello")
+        assert await stream.wait(news.FALLBACK) == [{"reason": "off"}]
+        assert stream.told[0][2]["session"] == "mine"
