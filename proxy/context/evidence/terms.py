@@ -96,6 +96,23 @@ def coverage(query: Mapping[str, int], document: Terms, worth: Mapping[str, floa
     return sum(worth[t] for t in query.keys() & document.counts.keys()) / total if total > 0 else 0.0
 
 
+def spread(scores: Sequence[float], share: float, reach: int = 2) -> list[float]:
+    """Scores of texts in order to which each has added a share of its own at its neighbours: the share to the next one
+    on either side, half of it to the one after, and so on. What is told of a thing goes over several messages, and not
+    each of them has its name."""
+    out = list(scores)
+    if share <= 0:
+        return out
+    for n, score in enumerate(scores):
+        if score <= 0:
+            continue
+        for far in range(1, reach + 1):
+            for place in (n - far, n + far):
+                if 0 <= place < len(out):
+                    out[place] += share / far * score
+    return out
+
+
 def cosine(one: Sequence[float], other: Sequence[float]) -> float:
     """max(0, cosine) of two vectors; 0 where one is empty or of another length."""
     if not one or len(one) != len(other):

@@ -21,6 +21,10 @@ HEAD = "[retrieved, message "
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
 _LINE = 240
 """Characters of a quoted line."""
+_SENTENCE = re.compile(r"(?<=[.!?…;])\s+|(?<=[—–])\s*")
+_CLAUSE = re.compile(r"(?<=[,:)])\s+")
+_LEAST = 20
+"""Tokens below which there is no room for one more quotation."""
 
 
 class Item(NamedTuple):
@@ -57,6 +61,14 @@ class Retrieve:
         r"\b(?:earlier|previous(?:ly)?|before|last time|back to|first task|that task|remember|as we did|you did)\b",
     )
     """Messages that match name an old task: its summary comes back, and not only what matches."""
+    roles: tuple[str, ...] = ()
+    """Whose messages are brought back; empty: everybody's. In a long talk it is the user's own words that are asked
+    for, and the answers only repeat them."""
+    near: float = 0.0
+    """Share of what a message scores that those next to it score with it: what is told of a thing goes over several
+    messages, and not each of them has its name."""
+    together: bool = False
+    """One text with a line for each message, in place of one for each: room for dozens of short quotations."""
     errors: bool = True
     """Whether an error that came before brings back what was done then."""
     searches: ClassVar[bool] = True
@@ -77,17 +89,44 @@ class Retrieve:
         if not view.literal and edit is not None and edit.text is not None and HEAD in edit.text:
             return  # it stands there already
         room = self.tokens if view.budget is None else min(self.tokens, view.budget - view.total)
+        if self.together:
+            yield from self._in_one(view, last, room)
+            return
         seen: set[bytes] = set()
         for item in self._items(view, last):
             if len(seen) == self.items:
                 return
             text = "\n\n" + quoted(item)
-            size = last.derive(lambda _, text=text: view.weigh.count(text), ("count", view.weigh, text))  # type: ignore[misc]  # a bound value
+            size = _size(view, last, text)
             if item.key in seen or size > room:
                 continue
             seen.add(item.key)
             room -= size
             yield Insert("tail", SOURCE, text, kept=not view.literal, about=(item.key,))
+
+    def _in_one(self, view: View, last: Message, room: int) -> Iterator[Insert]:
+        """One insert for all that fits, in the order of the conversation."""
+        only = self.roles[0] if len(self.roles) == 1 else ""
+        of = f" of role {only}" if only else ""
+        head = f"\n\n{HEAD}by message{of}, each under its id: quoted from earlier, oldest first, information only]"
+        if "recall" in view.offered:
+            head += "\n(recall(id) has the whole of a message.)"
+        room -= _size(view, last, head)
+        lines: dict[bytes, str] = {}
+        for item in self._items(view, last):
+            if len(lines) == self.items or room < _LEAST:
+                break
+            what = "" if item.what == only else f", {item.what}"
+            line = f"\n> {public_id(item.key)}{what}: {' '.join(item.text.splitlines())}"
+            size = _size(view, last, line)
+            if item.key not in lines and size <= room:
+                lines[item.key] = line
+                room -= size
+        if lines:
+            places = {k: n for n, k in enumerate(view.keys)}
+            keys = sorted(lines, key=lambda k: places.get(k, -1))
+            text = head + "".join(lines[k] for k in keys)
+            yield Insert("tail", SOURCE, text, kept=not view.literal, about=tuple(keys))
 
     def _items(self, view: View, last: Message) -> Iterator[Item]:
         """All that could be brought back, the most telling first: an error just met, then what the user speaks of."""
@@ -114,22 +153,26 @@ class Retrieve:
             )
             yield Item(view.keys[n], view.messages[n].role, text)
         here = set(view.keys)
-        stored = [f for f in view.found if f.key not in here]
-        for number in self._ranked_texts([terms.terms(f.text) for f in stored], query):
+        stored = [f for f in view.found if f.key not in here and (f.kind == "summary" or self._is_asked(f.role))]
+        for number in self._above([terms.terms(f.text) for f in stored], query, 0.0):
             one: Found = stored[number]
             yield Item(one.key, f"stored {one.kind}", excerpt(one.text, query, self.item_chars))
 
-    def _ranked(self, messages: Sequence[Message], query: terms.Terms) -> list[int]:
-        return self._ranked_texts([terms.of(m) for m in messages], query)
+    def _is_asked(self, role: str) -> bool:
+        return not self.roles or role in self.roles
 
-    def _ranked_texts(self, documents: Sequence[terms.Terms], query: terms.Terms) -> list[int]:
+    def _ranked(self, messages: Sequence[Message], query: terms.Terms) -> list[int]:
+        asked = [n for n, message in enumerate(messages) if self._is_asked(message.role)]
+        return [asked[n] for n in self._above([terms.of(messages[n]) for n in asked], query, self.near)]
+
+    def _above(self, documents: Sequence[terms.Terms], query: terms.Terms, near: float) -> list[int]:
         """The numbers of the documents above the floor, best first, the newer one where they are equal."""
         worth = terms.rarity(query.counts, documents)
         scores = terms.bm25(query.counts, documents)
-        near = [
-            n for n, s in enumerate(scores) if s > 0 and terms.coverage(query.counts, documents[n], worth) >= self.floor
-        ]
-        return sorted(near, key=lambda n: (-scores[n], -n))
+        covers = [terms.coverage(query.counts, documents[n], worth) if s > 0 else 0.0 for n, s in enumerate(scores)]
+        scores, covers = terms.spread(scores, near), terms.spread(covers, near)
+        found = [n for n, score in enumerate(scores) if score > 0 and covers[n] >= self.floor]
+        return sorted(found, key=lambda n: (-scores[n], -n))
 
     def _summary(self, view: View, n: int) -> Iterator[Item]:
         """The summary of the group that messages[n] stood in, where the prompt does not have it."""
@@ -181,17 +224,33 @@ def _plain(error: str) -> str:
 
 
 def excerpt(text: str, query: terms.Terms, limit: int) -> str:
-    """The lines of a text that have the most of the query, in their order; its beginning where none has any."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    worth = [len(query.counts.keys() & terms.terms(line[:_LINE]).counts.keys()) for line in lines]
+    """The lines of a text that have the most of the query, in their order; its beginning where none has any. Of lines
+    that are too long to quote, sentences or clauses."""
+    longest = min(_LINE, limit - 1)
+    lines = [piece for line in text.splitlines() for piece in _pieces(line.strip(), longest)]
+    worth = [len(query.counts.keys() & terms.terms(line[:longest]).counts.keys()) for line in lines]
     room, kept = limit, set[int]()
     for n in sorted(range(len(lines)), key=lambda n: (-worth[n], n)):
-        size = min(len(lines[n]), _LINE) + 1
+        size = min(len(lines[n]), longest) + 1
         if (kept and not worth[n]) or size > room:
             break
         kept.add(n)
         room -= size
-    return "\n".join(extracts.cut(lines[n], _LINE) for n in sorted(kept))
+    return "\n".join(extracts.cut(lines[n], longest) for n in sorted(kept))
+
+
+def _pieces(line: str, longest: int) -> list[str]:
+    """A line; where it is too long its sentences, and of those that are too long their clauses."""
+    found = [line]
+    for ends in (_SENTENCE, _CLAUSE):
+        if len(line) > longest:
+            found = [part for piece in found for part in (ends.split(piece) if len(piece) > longest else [piece])]
+    return [piece for part in found if (piece := part.strip())]
+
+
+def _size(view: View, last: Message, text: str) -> int:
+    """Tokens of a text, counted once a request: the same ones are tried with each of a turn."""
+    return last.derive(lambda _: view.weigh.count(text), ("count", view.weigh, text))
 
 
 def quoted(item: Item) -> str:

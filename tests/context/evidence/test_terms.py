@@ -99,3 +99,17 @@ def test_names_are_the_first_ones_of_a_message() -> None:
     many = " ".join(f"src/{n}.py" for n in range(30))
     assert terms.names(message(result("1", many))) == tuple(hash(f"src/{n}.py") for n in range(terms.NAMES))
     assert terms.names(message(user("no names at all"))) == ()
+
+
+def test_a_share_of_a_score_goes_to_those_next_to_it() -> None:
+    assert terms.spread([0, 0, 0, 8, 0, 0], 0.5) == [0, 2, 4, 8, 4, 2]
+    assert terms.spread([8, 4], 0.25, reach=1) == [9, 6]
+    assert terms.spread([0, 8, 0], 0.0) == [0, 8, 0]
+    assert terms.spread([], 0.5) == []
+
+
+@given(st.lists(st.floats(0, 100), max_size=20), st.floats(0, 1), st.integers(1, 4))
+def test_no_score_falls_by_what_is_shared(scores: list[float], share: float, reach: int) -> None:
+    found = terms.spread(scores, share, reach)
+    assert len(found) == len(scores)
+    assert all(after >= before for before, after in zip(scores, found, strict=True))

@@ -150,6 +150,68 @@ def test_an_excerpt_has_the_lines_that_match_in_their_order() -> None:
     assert excerpt("", terms("beta"), 10) == ""
 
 
+def test_of_lines_that_are_too_long_an_excerpt_has_sentences_and_of_those_the_clauses() -> None:
+    text = "It rained all day. The parser, which nobody had touched, reads the header twice! Then we went home."
+    assert excerpt(text, terms("who reads the header"), 50) == "reads the header twice!"
+    assert excerpt(text, terms("rained"), 50) == "It rained all day."
+    assert excerpt(text, terms("rained header"), 60) == "It rained all day.\nreads the header twice!"
+    assert excerpt("x" * 100, terms("y"), 20) == "x" * 16 + "..."
+    short = "one line. with two sentences"
+    assert excerpt(short, terms("two"), 100) == short
+
+
+TALK = [
+    user("my violin came from an auction"),
+    assistant("A violin from an auction, how nice."),
+    user("it was made in Porto"),
+    assistant("Porto is nice."),
+    user("lunch was soup"),
+    assistant("Soup is nice."),
+]
+MANY = Retrieve(together=True, roles=("user",), near=0.3, floor=0.05, items=50, item_chars=100)
+
+
+def together(voice: Retrieve, text: str = "where was my violin made", **more: Any) -> list[Insert]:
+    return list(voice(hidden([*TALK, user(text)], range(6), **more)))
+
+
+def test_many_messages_are_quoted_in_one_text_oldest_first_with_what_stands_next_to_them() -> None:
+    keys = hidden(TALK, ()).keys
+    (found,) = together(MANY)
+    assert found.about == (keys[0], keys[2], keys[4])
+    head, *lines = found.text.strip().splitlines()
+    assert head.startswith(HEAD)
+    texts = ("my violin came from an auction", "it was made in Porto", "lunch was soup")
+    assert lines == [f"> {public_id(keys[2 * n])}: {text}" for n, text in enumerate(texts)]
+    (found,) = together(replace(MANY, near=0.0))
+    assert found.about == (keys[0], keys[2])
+    (found,) = together(replace(MANY, near=0.0, roles=()))
+    assert f"> {public_id(keys[1])}, assistant: A violin from an auction, how nice." in found.text
+    (found,) = together(MANY, offered=frozenset({"recall"}))
+    assert found.text.strip().splitlines()[1].startswith("(recall(id)")
+
+
+def test_what_is_quoted_together_keeps_to_its_tokens_items_and_floor() -> None:
+    view = hidden(TALK, ())
+    for tokens in range(0, 200, 7):
+        for insert in together(replace(MANY, tokens=tokens)):
+            assert view.weigh.count(insert.text) <= tokens + 4  # pieces are counted one by one
+    assert together(replace(MANY, tokens=30)) == []
+    (found,) = together(replace(MANY, items=1))
+    assert found.about == (view.keys[2],), "the newer of two that are as near"
+    assert together(replace(MANY, floor=5.0)) == []
+    assert together(MANY, "go on") == []
+    assert together(MANY, "bridges, tunnels, ferries") == []
+    asked = "where was my violin made"
+    assert list(MANY(hidden([*TALK, user(asked)], ()))) == [], "nothing has left the prompt"
+    stored = [
+        Found(b"s" * 16, "message", "user", "the violin is by Anselm"),
+        Found(b"t" * 16, "message", "tool", "a violin"),
+    ]
+    (found,) = together(replace(MANY, near=0.0), found=stored)
+    assert found.about == (b"s" * 16, view.keys[0], view.keys[2])
+
+
 @pytest.mark.parametrize("field", ["nothing", "old_task"])
 def test_patterns_that_cannot_be_used_are_refused_by_their_name(field: str) -> None:
     with pytest.raises(ConfigError, match=rf"retrieve\.{field}"):

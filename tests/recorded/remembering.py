@@ -1,0 +1,117 @@
+"""Questions about what was said months ago: whether the messages that hold the answer are found again.
+
+Each question is asked behind its whole conversation, of which the prompt keeps the last messages alone. What was found
+is read off the prompt that the upstream got.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from proxy.chat import key
+from proxy.chat.dialects.completions import read_message
+from proxy.memory.words import telling
+from proxy.tools import child
+from proxy.tools.query_db import shown
+from proxy.tools.sandbox import Answer
+from tests.recorded.play import Conversation, Model
+from tests.running import Running
+
+LAST = 50
+"""Messages at the end that stay in the prompt; what they hold is not asked for."""
+ROWS = 45
+"""Rows that a query asks for: as many as fit into a result with a sentence of each."""
+
+
+@dataclass
+class Shares:
+    """Of the questions: with any of their messages found, with all of them, and the mean share of them."""
+
+    questions: int = 0
+    any: float = 0.0
+    all: float = 0.0
+    recall: float = 0.0
+
+    def add(self, wanted: frozenset[int], found: frozenset[int]) -> None:
+        """One more question."""
+        got = len(wanted & found)
+        before, self.questions = self.questions, self.questions + 1
+        for name, value in (("any", got > 0), ("all", got == len(wanted)), ("recall", got / len(wanted))):
+            setattr(self, name, (getattr(self, name) * before + value) / self.questions)
+
+    def __str__(self) -> str:
+        return f"{self.questions} questions: any {self.any:.3f}, all {self.all:.3f}, recall {self.recall:.3f}"
+
+
+def questions(conversation: Conversation) -> Iterator[tuple[str, frozenset[int]]]:
+    """(the question, the places of the messages that hold its answer), where they are out of the prompt."""
+    end = len(conversation["messages"]) - LAST
+    for one in conversation["questions"]:
+        wanted = frozenset(n for n in one["evidence_messages"] if n < end)
+        if wanted:
+            yield one["question"], wanted
+
+
+def names(conversation: Conversation, tenant: str) -> dict[str, int]:
+    """The place of each message by its public id."""
+    read = [read_message(json.dumps(m).encode()) for m in conversation["messages"]]
+    return {key.public_id(k): n for n, k in enumerate(key.chain(tenant, read))}
+
+
+async def asked(proxy: Running, model: Model, conversation: Conversation, question: str) -> list[Mapping[str, Any]]:
+    """The messages that the upstream got for a question."""
+    model.answer = {"role": "assistant", "content": "Well."}
+    model.bodies.clear()
+    messages = [*conversation["messages"], {"role": "user", "content": question}]
+    # Without a session's name, so that the other questions are not found in the store.
+    heard = await proxy.post({"model": "replay", "messages": messages}, key=conversation["id"], seconds=60)
+    assert heard.status == 200, heard.body
+    found: list[Mapping[str, Any]] = json.loads(model.bodies[-1])["messages"]
+    return found
+
+
+def quoted(messages: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The ids that stand before the quotations in a prompt."""
+    return [name for m in messages for name in re.findall(r"^> ([a-z2-7]{10})[,:] ", m["content"], re.MULTILINE)]
+
+
+def queries(question: str, rounds: int) -> Iterator[str]:
+    """What a model asks `query_db`: the question's words, and each time for the next rows."""
+    words = " OR ".join(dict.fromkeys(telling(question)))
+    for n in range(rounds):
+        yield (
+            f"SELECT id, substr(snippet(messages_fts, -1, '', '', '...', 24), 1, 140) FROM messages_fts"
+            f" WHERE messages_fts MATCH '{words}' AND role = 'user' ORDER BY rank LIMIT {ROWS} OFFSET {ROWS * n}"
+        )
+
+
+class Searched:
+    """The database of `query_db`, made once for many statements: a process for each would take minutes."""
+
+    def __init__(self, rows: Sequence[bytes], most: int) -> None:
+        """most: characters of a result."""
+        self._database = child.fill(iter([*rows, b""]), search=True)
+        child.guard(self._database)
+        self._most = most
+
+    def ask(self, sql: str) -> str:
+        """What the model gets."""
+        return shown(msgspec.convert(child.answer(self._database, sql), Answer), self._most)
+
+    def ids(self, question: str, rounds: int) -> set[str]:
+        """All that it has read in so many rounds."""
+        found: set[str] = set()
+        for sql in queries(question, rounds):
+            head, *lines = self.ask(sql).split("\n")
+            assert "[+" not in head, head  # no row was cut to make room
+            found.update(json.loads(line)[0] for line in lines)
+            if len(lines) < ROWS:
+                assert "more with OFFSET" not in head, head
+                break
+        return found

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.memory.memos import fits
+from proxy.sections import Tools
+from proxy.tools import notebook, past
+from proxy.vocabulary import counter
+from tests.faulty import faulty
+from tests.recorded.play import Conversation, model_on_a_socket, read
+from tests.recorded.remembering import LAST, Searched, Shares, asked, names, queries, questions, quoted
+from tests.recorded.test_shared import OPEN
+from tests.running import Agent, running
+from tests.scripted import Scripted
+from tests.tools.rig import ask, desk_on, in_memory, put
+
+PATIENT = {"plan_ms": 60_000}
+"""Nothing here is about time."""
+
+
+def years_of_talk(shared: Path) -> list[Conversation]:
+    return read(shared / OPEN / "rhelm.jsonl")
+
+
+async def searched(conversation: Conversation) -> tuple[Searched, dict[str, int]]:
+    """(the database that a model's queries work on, the place of each message by its id), everything stored."""
+    async with in_memory() as store:
+        await put(store, conversation["messages"])
+        desk = desk_on(store)
+        records, is_all = await past.newest(desk)
+        assert is_all
+        found = Searched(past.rows(records, [], frozenset()), desk.settings.tools.result_chars)
+        # The database that is made once says what the tool itself says.
+        for question, _ in [*questions(conversation)][:2]:
+            for sql in queries(question, 2):
+                assert await ask(desk, "query_db", sql=sql) == found.ask(sql)
+    return found, names(conversation, "t1")
+
+
+@pytest.mark.full_replay
+@pytest.mark.long
+async def test_a_model_finds_by_plain_queries_what_was_said_months_ago(
+    shared: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rounds = Tools().rounds
+    shares = {n: Shares() for n in (1, 4, rounds)}
+    for conversation in years_of_talk(shared):
+        database, places = await searched(conversation)
+        for question, wanted in questions(conversation):
+            for n, share in shares.items():
+                share.add(wanted, frozenset(places[name] for name in database.ids(question, n)))
+    with capsys.disabled():
+        print("".join(f"\nby query_db in {n} rounds, {share}" for n, share in shares.items()))
+    assert shares[rounds].questions > 150
+    assert shares[rounds].any >= 0.9
+
+
+@pytest.mark.full_replay
+@pytest.mark.long
+async def test_the_chat_policy_brings_it_back_by_itself(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Within the 2,000 tokens that the policy gives to it."""
+    share, most, count = Shares(), 0, counter("o200k_base")
+    tree: Any = {"policy": "chat", "limits": PATIENT, "tokens": {"count": "exact"}}
+    async with model_on_a_socket() as (model, upstream), running(upstream.port, **tree) as proxy:
+        for conversation in years_of_talk(shared):
+            known: dict[str, int] = {}
+            for question, wanted in questions(conversation):
+                messages = await asked(proxy, model, conversation, question)
+                assert len(messages) == LAST + 1
+                if not known:
+                    ((tenant,),) = await proxy.rows("SELECT tenant FROM sessions ORDER BY created_at DESC LIMIT 1")
+                    known = names(conversation, tenant)
+                share.add(wanted, frozenset(known[name] for name in quoted(messages)))
+                most = max(most, count(messages[-1]["content"].removeprefix(question)))
+    with capsys.disabled():
+        print(f"\nby the chat policy in at most {most} tokens, {share}")
+    assert most <= 2000
+    assert share.any >= 0.75
+    assert share.recall >= 0.62
+
+
+FACTS = {
+    "The violin was repaired by a man called Anselm in Porto.": "Who repaired my violin?",
+    "My sister's twins are allergic to hazelnuts.": "Which nuts are the twins of my sister allergic to?",
+    "I parked the caravan behind the lighthouse at Skagen.": "Where did I leave the caravan?",
+}
+
+
+def talk() -> list[dict[str, str]]:
+    """A long talk in which each fact is told once, early."""
+    messages = []
+    told = {10 * n + 3: fact for n, fact in enumerate(FACTS)}
+    for n in range(60):
+        remark = told.get(n, f"Today was day {n}: rain until noon, soup, then a walk along the canal.")
+        messages += [{"role": "user", "content": remark}, {"role": "assistant", "content": f"I see. Day {n}."}]
+    return messages
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_chat_policy_tells_what_left_the_prompt_once_it_is_asked_for(stream: bool) -> None:
+    model = Scripted("Well.")
+    async with faulty(model) as upstream, running(upstream.port, policy="chat") as proxy:
+        for fact, question in FACTS.items():
+            agent = Agent(proxy, stream=stream, messages=talk())
+            await agent.say(question)
+            *before, last = model.texts()
+            assert len(before) == LAST
+            assert fact not in " ".join(before)
+            assert last.startswith(question + "\n\n[retrieved, ")
+            assert fact in last
+            assert len(quoted([{"content": last}])) <= 5, "and what stands next to it"
+        agent = Agent(proxy, stream=stream, messages=talk())
+        await agent.say("Go on")
+        assert model.texts()[-1] == "Go on"
+        await agent.say("Where did I leave the caravan?")
+        await agent.say("Thank you")
+        assert model.texts()[-3] == "Where did I leave the caravan?", "what was brought back does not stay"
+
+
+async def test_memos_are_found_again_by_what_they_are_about() -> None:
+    """Many of them, in a later session, among those that are told and by the tool."""
+    found = [f"{fact[:-1]}, as was told on a walk in week {n}." for n, fact in enumerate(FACTS)]
+    noise = [
+        f"The service number{n} listens on port {n + 4000} because number{n - 1} took the other." for n in range(99)
+    ]
+    async with in_memory() as store:
+        desk = desk_on(store)
+        for text in (*noise, *found):
+            assert "[saved: memo" in await ask(desk, "save_memo", content=text, tags=["notes"])
+        later = desk_on(store, session="s2")
+        kept = await notebook.load(later)
+        assert len(kept) == len(noise) + len(found)
+        for text, question in zip(found, FACTS.values(), strict=True):
+            assert fits(kept, question)[0].content == text
+            assert text in await ask(later, "retrieve_memos", query=question)
+        assert fits(kept, "What did service number42 listen on?")[0].content == noise[42]
+        assert fits(kept, "Thank you, go on") == []
