@@ -94,6 +94,14 @@ class Metrics:
             "upstream_truncated_total", (), "Streams that ended without an end."
         )
         self.client_gone_total = self._counter("client_gone_total", (), "Clients that left before their answer ended.")
+        self.refused_requests_total = self._counter(
+            "refused_requests_total", (), "Requests told to come back because `limits.requests` were under way."
+        )
+        self.refused_connections_total = self._counter(
+            "refused_connections_total",
+            ("why",),
+            "Connections ended: `silent`, `crowded`, or what was told (400, 408, 431).",
+        )
         self._of_helpers()
         self._of_compression()
         self._of_tools()

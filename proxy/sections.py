@@ -113,6 +113,10 @@ class Limits(Section):
     """Threads whose state is kept in memory."""
     capture_mb: Count = 8
     """How much of an answer is remembered, in MiB; all of it is passed on."""
+    requests: Count = 1000
+    """Requests to upstreams at once; over it: 503 with Retry-After, at once."""
+    connections: Count = 4096
+    """Connections of clients at once; over it: 503 for what they ask, over twice as many they are closed."""
 
 
 class Timeouts(Section):
@@ -126,6 +130,10 @@ class Timeouts(Section):
     """For a whole answer."""
     drain_s: Annotated[float, Field(ge=0, le=86_400)] = 30.0
     """For open answers to end when the proxy is told to stop."""
+    header_s: Seconds = 10.0
+    """For a client to bring the head of a request."""
+    body_s: Seconds = 30.0
+    """For a client to bring some more of a body: less than 500 bytes a second over so long: 408."""
 
 
 class Pool(Section):

@@ -19,6 +19,7 @@ from proxy.metrics import Metrics
 from proxy.settings import Settings
 from proxy.store.sql import for_sqlite
 from proxy.web.app import ContextProxy, create_app
+from proxy.web.connection import connections
 from tests.faulty import ask, post
 
 CHAT = "/v1/chat/completions"
@@ -163,7 +164,8 @@ def settings_for(upstream: int | str, **tree: Any) -> Settings:
 def server_of(app: ContextProxy) -> uvicorn.Server:
     """A server as `context-proxy serve` makes one, on a port that is free."""
     config = uvicorn.Config(
-        app, host="127.0.0.1", port=0, log_level="critical", lifespan="on", http="httptools", ws="none",
+        app, host="127.0.0.1", port=0, log_level="critical", lifespan="on", ws="none",
+        http=connections(app.settings, app.parts.metrics),
         server_header=False, date_header=False, proxy_headers=False, access_log=False, timeout_graceful_shutdown=1,
     )  # fmt: skip
     return uvicorn.Server(config)

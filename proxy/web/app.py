@@ -41,6 +41,7 @@ from proxy.web.guard import guarded
 from proxy.web.listen import App, Message, Receive, Scope, Send
 from proxy.web.passthrough import passthrough
 from proxy.web.probes import probes
+from proxy.web.room import Room
 
 log = logging.getLogger(__name__)
 
@@ -126,6 +127,7 @@ class ContextProxy:
         self.store = make_store(settings)
         self.parts = make_parts(settings, self.store)
         self.draining = False
+        self.room = Room(settings.limits.requests, self.parts.metrics)
         self._own: App = probes(self.store, self.parts.metrics, draining=lambda: self.draining)
         self.api = create_api(self.parts)
         self._pages = dashboard(settings)
@@ -192,11 +194,11 @@ class ContextProxy:
             session, raw = unquote(name), "/" + rest
             path = unquote(raw)
         if path in CHAT and scope["method"] == "POST":
-            with self._counted("chat", send) as counted:
+            with self._counted("chat", send) as counted, self.room.place():
                 await chat(scope, receive, counted, self.parts, raw, session)
             return
         self._unmanaged(scope["method"], path)
-        with self._counted("passthrough", send) as counted:
+        with self._counted("passthrough", send) as counted, self.room.place():
             await passthrough(scope, receive, counted, self.parts.client, self.parts.metrics, path=raw)
 
     @contextmanager

@@ -1,0 +1,247 @@
+"""One client's connection: uvicorn's own protocol, with an end to every wait and a bound to everything that it holds.
+
+ASGI begins where a request's head is complete, so what never completes can only be seen here (measured: uvicorn holds
+for ever a socket that says nothing, half a head, one byte a second of head or body). Beside the deadlines:
+
+- Fields behind a chunked body (trailers) are dropped. They would end up among the headers, behind every check of them.
+- What comes behind a request that is being answered (pipelining) waits in a short queue; what cannot be read there ends
+  the connection after the answer, and never writes into it. A client that leaves is noticed all the same.
+- An offer to change the protocol (`Upgrade: h2c`, as Java sends it) is declined by going on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Final
+
+import httptools
+from uvicorn._types import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, Scope
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from proxy.errors import ProxyError, Unavailable
+from proxy.metrics import Metrics
+from proxy.settings import Settings
+from proxy.web.failures import render, send_error
+
+log = logging.getLogger(__name__)
+
+RATE: Final = 500
+"""Bytes a second that a body has to bring on average over `timeouts.body_s`."""
+QUEUED: Final = 16
+"""Requests that may wait on a connection behind the one that is being answered."""
+SLACK: Final = 256 * 1024
+"""Bytes that one receive may bring; a head is looked at between two of them."""
+LOOKS: Final = 4
+"""How often within the shorter deadline each connection is looked at: a quarter of it is how late it is noticed."""
+
+HEAD: Final = 0
+"""A head is awaited, or the rest of one."""
+BODY: Final = 1
+DONE: Final = 2
+"""The request is here; until the answer has ended nothing is owed."""
+
+
+async def crowded(_scope: Scope, _receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+    """The whole application for connections beyond `limits.connections`."""
+    error = Unavailable("too many connections are open", hint="Try again in a moment.")
+    await send_error(send, error, [(b"connection", b"close")])  # type: ignore[arg-type]  # uvicorn's names for the same
+
+
+class Connection(HttpToolsProtocol):
+    """Made by the server for each connection; `connections` makes a class of it that knows the settings."""
+
+    header_s = 10.0
+    body_s = 30.0
+    header_bytes = 64 * 1024
+    most = 4096
+    metrics: Metrics
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._phase = HEAD
+        self._since = self.loop.time()
+        self._bytes = 0
+        self._deaf = False
+        self._closing: float | None = None
+        self._running: RequestResponseCycle | None = None
+        self._look_again: asyncio.TimerHandle | None = None
+        self._every = min(self.header_s, self.body_s) / LOOKS
+
+    # What the event loop calls
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn's own
+        super().connection_made(transport)
+        if len(self.connections) > 2 * self.most:
+            self.metrics.refused_connections_total.labels(why="crowded").inc()
+            transport.abort()
+            return
+        self._look_again = self.loop.call_later(self._every, self._look)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._look_again is not None:
+            self._look_again.cancel()
+        running = self._running
+        if running is not None and not running.response_complete:
+            running.disconnected = True  # uvicorn tells the newest one alone, which may be waiting behind this one
+            running.message_event.set()
+        self.pipeline.clear()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._deaf:
+            return
+        self._unset_keepalive_if_required()
+        self._bytes += len(data)
+        if self._phase == DONE:
+            self._expect_head()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as offer:
+            self._decline(data[offer.args[0] :])
+        except httptools.HttpParserError:
+            log.warning("a request could not be read as HTTP")
+            self.send_400_response("Invalid HTTP request received.")
+        if self._phase == HEAD and self._bytes > self.header_bytes + SLACK:
+            self._end(431, "the request's head is too long")
+
+    # What the parser calls
+
+    def on_message_begin(self) -> None:
+        if len(self.pipeline) >= QUEUED:
+            raise ValueError("too many requests wait on one connection")
+        super().on_message_begin()
+        if self._phase == DONE:
+            self._expect_head()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._phase == HEAD:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return  # the parser stops here, before any body, and `data_received` hears of it
+        super().on_headers_complete()
+        self._phase = BODY
+        self._since = self.loop.time()
+        self._bytes = 0
+        if self.pipeline:
+            self.flow.resume_reading()  # or nobody would notice that the client has left
+
+    def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
+        super().on_message_complete()
+        self._phase = DONE
+        if self.cycle.response_complete:  # answered before it had come: nobody else watches what follows
+            self._expect_head()
+
+    # What is different
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._running = cycle
+        if len(self.connections) > self.most:
+            self.metrics.refused_connections_total.labels(why="crowded").inc()
+            app = crowded
+        super()._start_asgi_task(cycle, app)
+
+    def send_400_response(self, msg: str) -> None:
+        running = self._running
+        if running is None or running.response_complete or (running is self.cycle and running.more_body):
+            self._end(400, msg)
+            return
+        # An answer is under way, and what cannot be read came behind its request: nothing is heard any more.
+        self._deaf = True
+        if self.pipeline and self.pipeline[0][0].more_body:
+            self.pipeline.popleft()
+        last = self.pipeline[0][0] if self.pipeline else running
+        last.keep_alive = False
+
+    def _end(self, status: int, why: str) -> None:
+        """Close, with a word where none of an answer has been said yet."""
+        self._deaf = True
+        running = self._running
+        self.metrics.refused_connections_total.labels(why=str(status)).inc()
+        if running is None or running.response_complete or not running.response_started:
+            if running is not None:
+                running.disconnected = True  # what it says from now on is nobody's
+                running.message_event.set()
+            error = ProxyError(why)
+            error.code, error.type = "invalid_request", "invalid_request_error"
+            body = render(error)
+            head = b"HTTP/1.1 %d \r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+            self.transport.write(head % (status, len(body)) + body)
+        self.transport.close()
+
+    def _decline(self, rest: bytes) -> None:
+        """The parser has stopped behind a head that offers another protocol, and would take the body for that. So a new
+        one reads the same head without the offer, and all that follows."""
+        method = self.parser.get_method()
+        connection = [
+            token.strip() for name, value in self.headers if name == b"connection" for token in value.split(b",")
+        ]
+        kept = [(name, value) for name, value in self.headers if name not in (b"connection", b"upgrade")]
+        kept += [(b"connection", token) for token in connection if token.lower() != b"upgrade"]
+        offered = len(kept) < len(self.headers) or any(token.lower() == b"upgrade" for token in connection)
+        if method == b"CONNECT" or not offered:
+            self._end(400, "tunnels are not made here")
+            return
+        line = b"%b %b HTTP/%b\r\n" % (method, self.url, self.parser.get_http_version().encode())
+        self.parser = httptools.HttpRequestParser(self)
+        self.data_received(line + b"".join(b"%b: %b\r\n" % field for field in kept) + b"\r\n" + rest)
+
+    def _expect_head(self) -> None:
+        self._phase = HEAD
+        self._since = self.loop.time()
+        self._bytes = 0
+
+    def _look(self) -> None:
+        """Whether the client has let us wait too long; looks again in a while."""
+        now = self.loop.time()
+        self._look_again = self.loop.call_later(self._every, self._look)
+        if self.transport.is_closing():
+            self._closing = self._closing or now
+            if now - self._closing >= self.body_s:
+                self.transport.abort()  # it does not read what was left to say
+            return
+        running = self._running
+        answering = running is not None and not running.response_complete
+        if self._phase == DONE or self.flow.read_paused:
+            self._since, self._bytes = now, 0  # it waits for us
+        elif self._phase == HEAD:
+            if now - self._since >= self.header_s and not answering and self.timeout_keep_alive_task is None:
+                self._late("the request's head did not come in time", told=self._bytes > 0)
+        elif running is self.cycle and running.waiting_for_100_continue:
+            self._since = now
+        elif now - self._since >= self.body_s:
+            if self._bytes < self.body_s * RATE:
+                self._late("the request's body came too slowly", told=True)
+            self._since, self._bytes = now, 0
+
+    def _late(self, why: str, *, told: bool) -> None:
+        if told:
+            self._end(408, why)
+        else:
+            self.metrics.refused_connections_total.labels(why="silent").inc()
+            self._deaf = True
+            self.transport.close()
+
+
+def connections(settings: Settings, metrics: Metrics) -> type[Connection]:
+    """The class of an application's connections, for uvicorn's `http`."""
+    known = {
+        "header_s": settings.timeouts.header_s,
+        "body_s": settings.timeouts.body_s,
+        "header_bytes": settings.limits.header_kb * 1024,
+        "most": settings.limits.connections,
+        "metrics": metrics,
+    }
+    return type("Connection", (Connection,), known)

@@ -1,0 +1,324 @@
+"""What ends a connection, what does not, and what a connection may make the proxy do; all on real sockets.
+
+The table of requests that front ends and back ends read differently is in tests/faults/test_smuggling.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import struct
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+import psutil
+import pytest
+
+from tests import faulty as sockets
+from tests.faulty import HEAD, STREAM, Connection, Request, ask, faulty, until
+from tests.running import Running, heard, running
+
+QUICK: dict[str, Any] = {"timeouts": {"header_s": 0.4, "body_s": 0.4}}
+SLACK_S = 2.0
+"""What a deadline may be late by here: a quarter of it, and a machine that has other things to do."""
+
+
+async def echo(request: Request, there: Connection) -> None:
+    await there.send(HEAD + b"content-length: %d\r\n\r\n" % len(request.body) + request.body)
+
+
+def say(path: str, *lines: bytes, body: bytes = b"") -> bytes:
+    """A request on a connection that stays open."""
+    head = b"POST %b HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n" % (path.encode(), len(body))
+    return head + b"".join(line + b"\r\n" for line in lines) + b"\r\n" + body
+
+
+_OPEN: list[Connection] = []
+
+
+@pytest.fixture(autouse=True)
+async def nothing_stays_open() -> AsyncIterator[None]:
+    yield
+    while _OPEN:
+        writer = _OPEN.pop().writer
+        writer.transport.abort()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+async def connect(port: int) -> Connection:
+    _OPEN.append(await sockets.connect(port))
+    return _OPEN[-1]
+
+
+async def closed(client: Connection, seconds: float) -> bytes:
+    """What is still heard until the other side closes."""
+    async with asyncio.timeout(seconds):
+        return await client.reader.read()
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (b"", b""),
+        (b"\r\n", b"HTTP/1.1 408"),
+        (b"POST /v1/x HT", b"HTTP/1.1 408"),
+        (b"POST /v1/x HTTP/1.1\r\nhost: a\r\n", b"HTTP/1.1 408"),
+        (b"POST /v1/x HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\n", b"HTTP/1.1 408"),
+        (b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\n{", b"HTTP/1.1 408"),
+        (b"POST /v1/x HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n5\r\nab", b"HTTP/1.1 408"),
+    ],
+    ids=["silent", "empty line", "half a line", "half a head", "no body", "half a body", "half a chunk"],
+)
+async def test_c6_what_never_completes_is_ended(said: bytes, told: bytes) -> None:
+    async with faulty(echo) as upstream, running(upstream.port, **QUICK) as proxy:
+        client = await connect(proxy.port)
+        if said:
+            await client.send(said)
+        got = await closed(client, 0.4 + SLACK_S)
+        assert got.startswith(told)
+        assert told or not got
+        if told:
+            assert json.loads(got.partition(b"\r\n\r\n")[2])["error"]["type"] == "invalid_request_error"
+        assert upstream.requests == []
+        await until(lambda: proxy.app.room.taken == 0)
+        assert proxy.count("refused_connections_total", why="408" if told else "silent") == 1
+
+
+@pytest.mark.parametrize("part", ["head", "body"])
+async def test_c6_a_byte_now_and_then_is_not_progress(part: str) -> None:
+    async with faulty(echo) as upstream, running(upstream.port, **QUICK) as proxy:
+        client = await connect(proxy.port)
+        await client.send(b"POST /v1/x HTTP/1.1\r\nhost: a\r\ncontent-length: 9999\r\n" + (b"\r\n" * (part == "body")))
+        ended = asyncio.create_task(closed(client, 0.4 + SLACK_S))
+        while not ended.done():
+            client.writer.write(b"x")
+            await asyncio.sleep(0.05)
+        assert (await ended).startswith(b"HTTP/1.1 408")
+        assert await upstream.none_open()
+
+
+async def test_c6_a_body_that_comes_steadily_may_take_longer_than_the_deadline() -> None:
+    async with faulty(echo) as upstream, running(upstream.port, **QUICK) as proxy:
+        client = await connect(proxy.port)
+        await client.send(b"POST /v1/x HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 20000\r\n\r\n")
+        for _ in range(20):
+            await client.send(b"y" * 1000)
+            await asyncio.sleep(0.06)
+        assert heard(await closed(client, 5)).body == b"y" * 20000
+
+
+async def test_c6_an_answer_may_take_as_long_as_it_likes() -> None:
+    async def slow(request: Request, there: Connection) -> None:
+        await asyncio.sleep(1.2)
+        await echo(request, there)
+
+    async with faulty(slow) as upstream, running(upstream.port, **QUICK) as proxy:
+        got = heard(await ask(proxy.port, say("/v1/x", b"connection: close", body=b"{}")))
+        assert (got.status, got.body) == (200, b"{}")
+
+
+async def test_c6_a_thousand_sockets_that_say_nothing_do_not_stop_others() -> None:
+    async with faulty(echo) as upstream, running(upstream.port, timeouts={"header_s": 1.5}) as proxy:
+        silent = [await connect(proxy.port) for _ in range(1000)]
+        for _ in range(20):
+            assert heard(await ask(proxy.port, say("/v1/x", b"connection: close", body=b"{}"))).body == b"{}"
+        for client in silent:
+            assert await closed(client, 10) == b""
+
+
+async def test_h4_a_head_without_an_end_is_ended_before_it_is_held() -> None:
+    async with faulty(echo) as upstream, running(upstream.port) as proxy:
+        client = await connect(proxy.port)
+        sent = 0
+        await client.send(b"POST /v1/x HTTP/1.1\r\nhost: a\r\n")
+        with suppress(ConnectionError):
+            while sent < 64 << 20:
+                await client.send(b"x-many: %b\r\n" % (b"y" * 60_000))
+                sent += 60_000
+        assert sent < 32 << 20, "no more than sockets hold"
+        assert proxy.count("refused_connections_total", why="431") == 1
+
+
+async def test_trailers_never_become_headers() -> None:
+    async with faulty(echo) as upstream, running(upstream.port) as proxy:
+        client = await connect(proxy.port)
+        head = b"POST /v1/x HTTP/1.1\r\nhost: a\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n"
+        trailers = b"host: b\r\nx-late: 1\r\nauthorization: Bearer other\r\n" + b"x-z: 1\r\n" * 100
+        await client.send(head + b"2\r\n{}\r\n0\r\n" + trailers + b"\r\n")
+        assert heard(await closed(client, 5)).status == 200
+        [got] = upstream.requests
+        names = {name.lower() for name, _ in got.headers}
+        assert got.body == b"{}"
+        assert not names & {b"x-late", b"authorization", b"x-z"}
+        assert got.all(b"host") == [b"127.0.0.1:%d" % upstream.port]
+
+
+async def test_c9_pipelined_requests_are_answered_in_their_order_and_each_its_own() -> None:
+    async with faulty(echo) as upstream, running(upstream.port) as proxy:
+        client = await connect(proxy.port)
+        await client.send(b"".join(say("/v1/x", body=b"mark %02d" % n) for n in range(10)))
+        for n in range(10):
+            assert (await reply(client)).body == b"mark %02d" % n
+
+
+async def reply(client: Connection) -> Any:
+    """One answer with a Content-Length."""
+    async with asyncio.timeout(5):
+        head = await client.reader.readuntil(b"\r\n\r\n")
+        lines = dict(line.lower().split(b": ", 1) for line in head[:-4].split(b"\r\n")[1:])
+        return heard(head + await client.reader.readexactly(int(lines[b"content-length"])))
+
+
+async def test_c9_a_flood_of_pipelined_requests_is_bounded_and_the_first_ones_are_answered() -> None:
+    gate = asyncio.Event()
+
+    async def wait(request: Request, there: Connection) -> None:
+        await gate.wait()
+        await echo(request, there)
+
+    async with faulty(wait) as upstream, running(upstream.port) as proxy:
+        client = await connect(proxy.port)
+        await client.send(b"".join(say("/v1/x", body=b"mark %04d" % n) for n in range(2000)))
+        await until(lambda: bool(upstream.requests))
+        gate.set()
+        got = await closed(client, 10)
+        assert got.count(b"HTTP/1.1 200") == got.count(b"mark ") == len(upstream.requests) == 17
+        assert got.endswith(b"mark 0016")
+
+
+@pytest.mark.parametrize("behind", [b"\x00\x01\x02 garbage\r\n\r\n", b"POST / HTTP/1.1\r\ncontent-length: x\r\n\r\n"])
+async def test_c9_garbage_behind_a_request_never_gets_into_its_answer(behind: bytes) -> None:
+    event = b'data: {"n":1}\n\n'
+
+    async def stream(_: Request, there: Connection) -> None:
+        await there.send(STREAM)
+        for _number in range(5):
+            await there.chunk(event)
+            await asyncio.sleep(0.03)
+        await there.send(b"0\r\n\r\n")
+
+    async with faulty(stream) as upstream, running(upstream.port) as proxy:
+        client = await connect(proxy.port)
+        await client.send(say("/v1/x", body=b"{}"))
+        await client.reader.readuntil(event)
+        await client.send(behind)
+        got = await closed(client, 5)
+        assert got == (b"\r\n%x\r\n" % len(event) + event) * 4 + b"\r\n0\r\n\r\n"
+
+
+async def test_c9_a_client_that_leaves_with_more_requests_waiting_is_noticed() -> None:
+    async def wait(_: Request, there: Connection) -> None:
+        await there.left()
+
+    async with faulty(wait) as upstream, running(upstream.port) as proxy:
+        client = await connect(proxy.port)
+        await client.send(say("/v1/x", body=b"1") + say("/v1/x", body=b"2") + say("/v1/x", body=b"3"))
+        await until(lambda: upstream.open == 1)
+        sock: socket.socket = client.writer.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.writer.transport.abort()
+        assert await upstream.none_open(0.5 * 4)
+        assert len(upstream.requests) == 1
+
+
+async def test_c9_expect_100_continue_is_answered_once_and_only_when_the_body_is_wanted() -> None:
+    async with faulty(echo) as upstream, running(upstream.port) as proxy:
+        client = await connect(proxy.port)
+        head = b"POST /v1/x HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n"
+        await client.send(head)
+        async with asyncio.timeout(5):
+            assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        await client.send(b"{}")
+        assert (await reply(client)).body == b"{}"
+        assert upstream.requests[0].all(b"expect") == []
+        await client.send(head.replace(b"length: 2", b"length: 99999999999").replace(b"/v1/x", b"/v1/chat/completions"))
+        assert (await reply(client)).status == 413, "refused without asking for the body"
+
+
+async def test_c9_an_answer_that_comes_before_the_body_leaves_the_connection_usable() -> None:
+    async with faulty(echo) as upstream, running(upstream.port, limits={"requests": 1}) as proxy:
+        async with held(proxy):
+            client = await connect(proxy.port)
+            await client.send(say("/v1/x", body=b"x" * 50_000)[:-10_000])
+            got = await reply(client)
+            assert got.status == 503
+            await client.send(b"x" * 10_000)
+        await client.send(say("/v1/x", body=b"mine"))
+        assert (await reply(client)).body == b"mine"
+
+
+class held:  # noqa: N801  used as a function
+    """The only place that there is is taken."""
+
+    def __init__(self, proxy: Running) -> None:
+        self._place = proxy.app.room.place()
+
+    async def __aenter__(self) -> None:
+        self._place.__enter__()
+
+    async def __aexit__(self, *_: object) -> None:
+        self._place.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize("token", [b"h2c", b"websocket"])
+async def test_an_offer_to_change_the_protocol_is_declined_and_the_connection_goes_on(token: bytes) -> None:
+    async with faulty(echo) as upstream, running(upstream.port) as proxy:
+        client = await connect(proxy.port)
+        offer = (b"connection: Upgrade, HTTP2-Settings", b"upgrade: " + token, b"http2-settings: AAMAAABkAAQ")
+        for n in range(3):
+            await client.send(say("/v1/x", *offer, body=b"mark %d" % n))
+            assert (await reply(client)).body == b"mark %d" % n
+        assert all(not request.all(b"upgrade") for request in upstream.requests)
+
+
+async def test_c10_beyond_the_limit_503_comes_with_when_to_try_again_and_the_others_go_on() -> None:
+    gate = asyncio.Event()
+
+    async def wait(request: Request, there: Connection) -> None:
+        await gate.wait()
+        await echo(request, there)
+
+    async with faulty(wait) as upstream, running(upstream.port, limits={"requests": 5, "connections": 20}) as proxy:
+        working = [asyncio.create_task(proxy.post(b"{}", path="/v1/x")) for _ in range(5)]
+        await until(lambda: len(upstream.requests) == 5)
+        for path in ("/v1/x", "/v1/chat/completions"):
+            refused = await proxy.post(b"{}", path=path)
+            assert (refused.status, refused.header("retry-after")) == (503, "1")
+            assert refused.header("x-should-retry") is None
+        assert b" 200 " in await ask(proxy.port, b"GET /healthz HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+        idle = [await connect(proxy.port) for _ in range(16)]
+        crowd = await proxy.post(b"{}", path="/healthz")
+        assert (crowd.status, crowd.header("retry-after"), crowd.header("connection")) == (503, "1", "close")
+        flood = [await connect(proxy.port) for _ in range(30)]
+        assert [await closed(client, 5) for client in flood[-5:]] == [b""] * 5
+        gate.set()
+        assert [answer.status for answer in await asyncio.gather(*working)] == [200] * 5
+        for client in [*idle, *flood]:
+            client.writer.transport.abort()
+        await until(lambda: proxy.app.room.taken == 0)
+        assert (await proxy.post(b"{}", path="/v1/x")).status == 200
+        assert proxy.count("refused_requests_total") == 2
+
+
+async def test_what_was_said_to_a_client_that_does_not_read_is_thrown_away_in_the_end() -> None:
+    big = b"x" * (8 << 20)
+
+    async def flood(_: Request, there: Connection) -> None:
+        await there.send(HEAD + b"content-length: %d\r\n\r\n" % len(big) + big)
+
+    async with faulty(flood) as upstream, running(upstream.port, timeouts={"body_s": 0.4, "idle_s": 0.4}) as proxy:
+        client = await connect(proxy.port)
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await client.send(say("/v1/x", b"connection: close", body=b"{}"))
+        await until(lambda: bool(upstream.requests))
+        await until(lambda: proxy.app.room.taken == 0, 5)
+        port = client.writer.get_extra_info("sockname")[1]
+
+        def kept() -> bool:
+            return any(port in found.raddr for found in psutil.Process().net_connections())
+
+        assert kept()
+        await until(lambda: not kept(), 5)
