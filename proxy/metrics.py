@@ -105,6 +105,7 @@ class Metrics:
         self._of_helpers()
         self._of_compression()
         self._of_tools()
+        self._of_events()
         self.live_threads = self._gauge("live_threads", "Threads whose state is in memory.")
         self.message_cache_bytes = self._gauge("message_cache_bytes", "Memory taken by messages already read.")
         self.store_queue = self._gauge("store_queue", "Transactions waiting to be written.")
@@ -113,7 +114,6 @@ class Metrics:
         )
         # Memory, file descriptors and processor time of this process, read when asked for.
         ProcessCollector(namespace=NAMESPACE, registry=self.registry)
-        self._of_events()
 
     def _of_helpers(self) -> None:
         self.helper_total = self._counter(
@@ -174,6 +174,18 @@ class Metrics:
             "memos_total", ("outcome",), "Memos that were saved, merged with one that was there, or turned away."
         )
 
+    def _of_events(self) -> None:
+        self.events_total = self._counter("events_total", ("kind",), "Events told, whoever listened.")
+        self.events_lost_total = self._counter(
+            "events_lost_total", (), "Events that a listener lost because it was too slow."
+        )
+        self.webhooks_total = self._counter(
+            "webhooks_total",
+            ("webhook", "outcome"),
+            "Events to webhooks: delivered, retried, refused (4xx, a redirect), or failed after the last try.",
+        )
+        self.event_listeners = self._gauge("event_listeners", "Who listens to events, webhooks included.")
+
     def label(self, kind: str, value: object) -> str:
         """The value itself while it is known or among the first 50 of its kind, `other` after that."""
         text = str(value)[:100]
@@ -182,13 +194,6 @@ class Metrics:
             return text
         if len(seen) >= VALUES:
             return OTHER
-    def _of_events(self) -> None:
-        self.events_total = self._counter("events_total", ("kind",), "Events told, whoever listened.")
-        self.events_lost_total = self._counter(
-            "events_lost_total", (), "Events that a listener lost because it was too slow."
-        )
-        self.event_listeners = self._gauge("event_listeners", "Who listens to events, webhooks included.")
-
         seen.add(text)
         return text
 

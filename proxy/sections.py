@@ -78,6 +78,16 @@ def checked_origin(value: str) -> str:
     return value.lower()
 
 
+def checked_hook(value: str) -> str:
+    """A URL to which events are sent. The value itself is not told: some services put a secret into the path."""
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.fragment:
+        raise ValueError("an http:// or https:// URL without credentials or fragment")
+    if not value.isascii() or any(c.isspace() for c in value):
+        raise ValueError("a URL of ASCII characters, others percent-encoded")
+    return value
+
+
 Pattern = Annotated[str, AfterValidator(checked_pattern)]
 Url = Annotated[str, AfterValidator(checked_url)]
 PolicyName = Annotated[str, AfterValidator(checked_name)]
@@ -277,14 +287,6 @@ class Memos(Section):
     """The header that names a project: its memos are kept apart from those of others. Empty: none does."""
 
 
-Plane = Literal["data", "admin", "read", "metrics"]
-
-
-class Key(Section):
-    """`[[keys]]`: who may ask for what. `context-proxy key` makes one and prints its entry."""
-
-    name: Annotated[str, AfterValidator(checked_label)]
-    """What the key is called in logs; never the key itself."""
 class Events(Section):
     """`[events]`: what `GET /api/events` and webhooks are told. Events are kept in memory alone."""
 
@@ -293,9 +295,17 @@ class Events(Section):
     queue: Annotated[int, Field(ge=1, le=100_000)] = 256
     """How many wait for one listener; one that is slower loses the oldest, and is told so."""
     listeners: Annotated[int, Field(ge=1, le=10_000)] = 64
-    """How many may listen at once, webhooks included."""
+    """How many may listen over the API at once; further ones get 429."""
 
 
+Plane = Literal["data", "admin", "read", "metrics"]
+
+
+class Key(Section):
+    """`[[keys]]`: who may ask for what. `context-proxy key` makes one and prints its entry."""
+
+    name: Annotated[str, AfterValidator(checked_label)]
+    """What the key is called in logs; never the key itself."""
     sha256: Annotated[str, Field(repr=False), AfterValidator(checked_digest)]
     """SHA-256 of the key, in hexadecimal. The key itself is stored nowhere."""
     tenant: Annotated[str, AfterValidator(checked_tenant)]

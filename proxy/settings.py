@@ -20,6 +20,7 @@ from pydantic_core import ErrorDetails
 
 from proxy.errors import ConfigError
 from proxy.sections import (
+    ALL_TENANTS,
     DEMO,
     Commands,
     Dashboard,
@@ -33,6 +34,7 @@ from proxy.sections import (
     Memos,
     PolicyName,
     Pool,
+    Seconds,
     Section,
     State,
     Storage,
@@ -40,7 +42,9 @@ from proxy.sections import (
     Tokens,
     Tools,
     Url,
+    checked_hook,
     checked_name,
+    checked_tenant,
     checked_url,
 )
 from proxy.tomlfile import Keys, Tree, dotted, line_of, read_toml
@@ -48,7 +52,7 @@ from proxy.tomlfile import Keys, Tree, dotted, line_of, read_toml
 __all__ = [
     "DEMO", "PREFIX", "SECRET", "Commands", "Dashboard", "Embeddings", "Events", "Groups", "Helper", "Identity", "Key",
     "Limits", "Memos", "Pool", "Section", "Settings", "State", "Storage", "Timeouts", "Tokens", "Tools", "Upstream",
-    "load", "masked", "shipped",
+    "Webhook", "load", "masked", "shipped",
 ]  # fmt: skip
 """Also the parts of the tree, which stand in sections.py: who works with the settings need not know."""
 
@@ -58,7 +62,7 @@ PREFIX = "CONTEXT_PROXY_"
 NO_SETTINGS = frozenset({PREFIX + "CONFIG", PREFIX + "URL", PREFIX + "KEY"})
 """Variables that begin so too: where the config file is, and where and as whom the commands find a running proxy."""
 
-SECRET = frozenset({"salt", "proxy", "db", "sha256"})
+SECRET = frozenset({"salt", "proxy", "db", "sha256", "url"})
 """Settings whose values are never shown in an error: two may be URLs with a password, one the key itself by mistake."""
 
 
@@ -90,6 +94,27 @@ class Upstream(Section):
         """The key from the environment, None where the client's own is to be used or the variable is empty."""
         value = os.environ.get(self.api_key_env, "") if self.api_key_env else ""
         return SecretStr(value) if value else None
+
+
+class Webhook(Section):
+    """`[[webhooks]]`: who is told of events, by a signed POST each."""
+
+    url: Annotated[str, Field(repr=False), AfterValidator(checked_hook)]
+    """Where they go. Nothing but its scheme, host and port is connected to; redirects are not followed."""
+    secret_env: Annotated[str, Field(min_length=1)]
+    """The environment variable that holds the secret of the signature."""
+    events: tuple[str, ...] = ("*",)
+    """Patterns (`context:*`) of the kinds of events that go there."""
+    tenant: Annotated[str, AfterValidator(checked_tenant)] = ALL_TENANTS
+    """Whose events; `*`: everybody's."""
+    tries: Annotated[int, Field(ge=1, le=20)] = 5
+    """How often one is tried, after 1, 2, 4 ... seconds, where nobody answers or the status is 408, 425, 429 or 5xx."""
+    timeout_s: Seconds = 10.0
+    """For one answer."""
+
+    def secret(self) -> str:
+        """The secret from the environment, "" where the variable is empty."""
+        return os.environ.get(self.secret_env, "")
 
 
 class Settings(Section):
@@ -130,6 +155,8 @@ class Settings(Section):
     dashboard: Dashboard = Dashboard()
     keys: tuple[Key, ...] = ()
     """Who may ask. None: whoever reaches this machine's own address, and nobody else."""
+    webhooks: tuple[Webhook, ...] = ()
+    """Who is told of events."""
     upstreams: Mapping[str, Upstream] = Field(default_factory=dict)
 
     @property
@@ -267,6 +294,9 @@ def _outside(settings: Settings) -> Iterator[tuple[Keys, object, str]]:
         if policy and policy not in policies:
             yield path, policy, "one of " + ", ".join(sorted(policies))
     yield from _helpers(settings)
+    for n, hook in enumerate(settings.webhooks):
+        if not hook.secret():
+            yield ("webhooks", n, "secret_env"), hook.secret_env, "the name of an environment variable that is set"
     for field in ("name", "sha256"):
         seen: set[str] = set()
         for n, one in enumerate(settings.keys):

@@ -75,6 +75,7 @@ def test_config_file_can_be_named_by_the_environment(tmp_path: Path, monkeypatch
         ('policy = "nonesuch"\n', "policy", 1, "thrifty"),
         ('policy = "../etc"\n', "policy", 1, "a name"),
         ('[upstreams.a]\nbase_url = "demo"\npolicy = "none"\n', "upstreams.a.policy", 3, "rolling"),
+        ('[[webhooks]]\nurl = "http://a.example"\nsecret_env = "UNSET_9"\n', "webhooks[0].secret_env", 3, "is set"),
         ('[upstreams.a]\nbase_url = "demo"\napi_key_env = "UNSET_9"\n', "upstreams.a.api_key_env", 3, "is set"),
         ('[upstreams.a]\nbase_url = "demo"\nca_bundle = "/none.pem"\n', "upstreams.a.ca_bundle", 3, "PEM"),
         ('policies_dir = "/none"\n', "policies_dir", 1, "folder"),

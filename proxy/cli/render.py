@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import textwrap
+from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
 from proxy.cli.fields import Told, fields, summary
-from proxy.settings import Key, Section, Settings, Upstream, masked
+from proxy.settings import Key, Section, Settings, Upstream, Webhook, masked
 
 HEAD = """\
 # Every setting with its default: this file changes nothing. Written by `context-proxy docs` from proxy/settings.py.
@@ -31,7 +32,16 @@ KEYS = """\
 KEY = {"name": "laptop", "sha256": "0" * 64, "tenant": "acme", "plane": "data"}
 """The entry that stands as an example: no key has this hash."""
 
-LISTS = frozenset({"upstreams", "keys"})
+HOOKS = """\
+
+# Who is told of events, by a signed POST each (README, Events). One entry a receiver.
+# [[webhooks]]
+"""
+
+HOOK = {"url": "https://example.com/hooks/context", "secret_env": "CONTEXT_WEBHOOK_SECRET"}
+"""What an entry has to have, in the example."""
+
+LISTS = frozenset({"upstreams", "keys", "webhooks"})
 """Settings that are tables of a person's own, and have no default to print."""
 
 WIDTH = 118
@@ -52,6 +62,10 @@ def defaults() -> str:
     for told in fields(Upstream):
         shown = "https://api.openai.com/v1" if told.required else told.default
         parts.append(textwrap.indent(_comment(told.text) + f"{told.name} = {literal(shown)}\n", "# "))
+    parts.append(HOOKS)
+    for told in fields(Webhook):
+        value = literal(HOOK.get(told.name, told.default))
+        parts.append(textwrap.indent(_comment(told.text) + f"{told.name} = {value}\n", "# "))
     parts.append(KEYS)
     for told in fields(Key):
         parts.append(textwrap.indent(_comment(told.text) + f"{told.name} = {literal(KEY[told.name])}\n", "# "))
@@ -70,6 +84,9 @@ def in_force(settings: Settings) -> str:
             tables += [_table(f"upstreams.{_key(target)}", upstream) for target, upstream in settings.targets.items()]
         elif name == "keys":
             tables += [_table("[keys]", key.model_copy(update={"sha256": "***"})) for key in settings.keys]
+        elif name == "webhooks":
+            hooks = (hook.model_copy(update={"url": _origin(hook.url)}) for hook in settings.webhooks)
+            tables += [_table("[webhooks]", hook) for hook in hooks]
         else:
             top.append(f"{name} = {literal(value)}")
     return "\n\n".join(["\n".join(top), *tables]) + "\n"
@@ -90,6 +107,12 @@ def literal(value: object) -> str:
             return f"[{inner}]"
         return "[\n" + "".join(f"    {literal(item)},\n" for item in value) + "]"
     return str(value)
+
+
+def _origin(url: str) -> str:
+    """A URL as it may be printed where its path may be a secret."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}/***"
 
 
 def _line(told: Told) -> str:

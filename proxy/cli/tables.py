@@ -10,7 +10,7 @@ from proxy.cli.fields import fields, summary
 from proxy.cli.render import LISTS, literal
 from proxy.context.stages import BUILT_IN
 from proxy.metrics import Metrics
-from proxy.settings import Key, Section, Settings, Upstream
+from proxy.settings import Key, Section, Settings, Upstream, Webhook
 from proxy.web import app as web
 from proxy.web.api.app import ROUTERS
 from proxy.web.doors import Doors
@@ -47,6 +47,9 @@ def _settings() -> Iterator[str]:
         yield _row(f"`upstreams.NAME.{told.name}`", default, told.text)
     for told in fields(Key):
         yield _row(f"`keys[].{told.name}`", "required", told.text)
+    for told in fields(Webhook):
+        default = "required" if told.required else f"`{_short(told.default)}`"
+        yield _row(f"`webhooks[].{told.name}`", default, told.text)
 
 
 def _stages() -> Iterator[str]:

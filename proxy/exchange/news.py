@@ -97,6 +97,8 @@ class Listener:
         self.gap = gap
         """Whether events that it asked for may be missing."""
         self.closed = False
+        self.lasting = False
+        """Whether it is closed by whoever made it alone."""
         self._items: deque[Item] = deque(backlog)
         self._most = most + len(backlog)
         self._lost = 0
@@ -104,6 +106,11 @@ class Listener:
         self._changed = asyncio.Event()
         if backlog:
             self._changed.set()
+
+    @property
+    def waiting(self) -> int:
+        """Events that it has not taken yet."""
+        return len(self._items)
 
     def put(self, item: Item) -> None:
         """What was told, if it is wanted."""
@@ -167,15 +174,16 @@ class News:
         for listener in self._listeners:
             listener.put(item)
 
-    def listen(self, wants: Wants, after: int | None = None) -> Listener:
-        """Begin to hear; with `after`, from behind the event of that id, 0: all that is here. Raises TooMany. `leave`
-        at the end."""
-        if len(self._listeners) >= self._limits.listeners:
+    def listen(self, wants: Wants, after: int | None = None, *, lasting: bool = False) -> Listener:
+        """Begin to hear; with `after`, from behind the event of that id, 0: all that is here. lasting: of the
+        process itself; neither counted nor closed with the others. Raises TooMany. `leave` at the end."""
+        if not lasting and sum(not one.lasting for one in self._listeners) >= self._limits.listeners:
             raise TooMany("as many listen to events as may", hint="See events.listeners.")
         backlog = [] if after is None else [item for item in self._ring if item.id > after and wants(item)]
         gap = after is not None and 0 < after < self._gone
         made = Listener(wants, self._limits.queue, backlog, gap=gap, slow=self._metrics.events_lost_total.inc)
-        if self._closed:
+        made.lasting = lasting
+        if self._closed and not lasting:
             made.close()
         self._listeners.add(made)
         self._metrics.event_listeners.set(len(self._listeners))
@@ -187,7 +195,8 @@ class News:
         self._metrics.event_listeners.set(len(self._listeners))
 
     def close(self) -> None:
-        """The process ends: every listener is given what it has waiting, and then an end."""
+        """The process ends: every listener, but for lasting ones, is given what it has waiting, and then an end."""
         self._closed = True
         for listener in self._listeners:
-            listener.close()
+            if not listener.lasting:
+                listener.close()

@@ -63,11 +63,12 @@ class _Line:
 class Client:
     """All upstreams. Made once, inside the running loop or before it."""
 
-    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+    def __init__(self, settings: Settings, metrics: Metrics, targets: Iterable[Target] | None = None) -> None:
+        """targets: others than the configured upstreams."""
         self._metrics = metrics
         self._timeouts = settings.timeouts
         self._connections = settings.pool.connections
-        self.targets = tuple(read_targets(settings))
+        self.targets = tuple(read_targets(settings) if targets is None else targets)
         self._lines = {target.name: _Line(target, settings) for target in self.targets}
 
     @property
@@ -93,8 +94,9 @@ class Client:
         body: bytes | AsyncIterator[bytes] | None,
         *,
         identity: bool = True,
+        ours: Iterable[tuple[bytes, bytes]] = (),
     ) -> Reply:
-        """Ask, and return once the head of the answer is there.
+        """Ask, and return once the head of the answer is there. ours: headers that we say ourselves, sent as they are.
 
         `path` as it came, percent-encoded. A body whose length is not known beforehand is sent in the length that
         the client's Content-Length names, else in chunks. Raises UpstreamUnreachable, UpstreamTimeout, UpstreamBroken,
@@ -111,6 +113,7 @@ class Client:
             chunked=length is None and body is not None,
             identity=identity,
         )
+        head.extend(ours)
         where = line.address.request_target(path, query)
         line.open += 1
         try:

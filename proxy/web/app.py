@@ -25,6 +25,7 @@ from proxy.exchange.news import News
 from proxy.exchange.parts import Parts
 from proxy.exchange.reading import MessageCache
 from proxy.exchange.threads import Threads
+from proxy.exchange.webhooks import Webhooks
 from proxy.metrics import Metrics
 from proxy.settings import Settings
 from proxy.store import connect
@@ -114,8 +115,8 @@ def make_parts(settings: Settings, store: Store) -> Parts:
         policies=make_policies(settings),
         weigh=weigh,
         purse=purse,
-        asking=make_asking(settings, client, purse, threads, metrics, models),
         news=News(settings.events, metrics),
+        asking=make_asking(settings, client, purse, threads, metrics, models),
     )
 
 
@@ -126,6 +127,7 @@ class ContextProxy:
         self.settings = settings
         self.store = make_store(settings)
         self.parts = make_parts(settings, self.store)
+        self.webhooks = Webhooks(settings, self.parts.news, self.parts.metrics)
         self.draining = False
         self.room = Room(settings.limits.requests, self.parts.metrics)
         self._own: App = probes(self.store, self.parts.metrics, draining=lambda: self.draining)
@@ -144,13 +146,13 @@ class ContextProxy:
             # WebSockets are not passed on: closing before accepting is answered with 403 by the server.
             await send({"type": "websocket.close", "code": 1008})
 
-    async def _lifespan(self, receive: Receive, send: Send) -> None:
-        while True:
     def drain(self) -> None:
         """What has no end of its own ends now: a server calls this before it waits for open answers. Once or often."""
         self.draining = True
         self.parts.news.close()
 
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
                 try:
@@ -159,6 +161,7 @@ class ContextProxy:
                     log.error("the store cannot be opened: %s", problem)
                     await send({"type": "lifespan.startup.failed", "message": str(problem)})
                     return
+                self.webhooks.start()
                 await send({"type": "lifespan.startup.complete"})
             else:
                 self.drain()
@@ -168,6 +171,7 @@ class ContextProxy:
                     if self.parts.asking is not None:
                         await self.parts.asking.close()
                     await self.parts.client.close()
+                    await self.webhooks.close()
                 finally:  # whatever goes wrong before it: what is queued has to be written
                     await self.store.close()
                 log.info("stopped; %d items could not be stored", self.store.dropped)

@@ -6,7 +6,7 @@ import pytest
 from pydantic import BaseModel
 
 from proxy.cli.fields import Told, fields, summary
-from proxy.settings import Key, Section, Settings, Upstream
+from proxy.settings import Key, Section, Settings, Upstream, Webhook
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def test_required_fields_of_a_model_are_told_as_such() -> None:
 
 
 def test_every_setting_has_a_docstring() -> None:
-    kinds: list[type[BaseModel]] = [Upstream, Key]
+    kinds: list[type[BaseModel]] = [Upstream, Key, Webhook]
     for told in fields(Settings):
         if isinstance(told.default, Section):
             kinds.append(type(told.default))

@@ -35,6 +35,12 @@ def test_the_example_of_a_key_is_toml_once_it_is_uncommented() -> None:
     assert Settings.model_validate(tomllib.loads(text)).keys[0].plane == "data"
 
 
+def test_the_example_of_a_webhook_is_toml_once_it_is_uncommented() -> None:
+    example = defaults().partition("# [[webhooks]]\n")[2].partition("\n\n")[0]
+    text = "[[webhooks]]\n" + "\n".join(line.removeprefix("# ") for line in example.splitlines())
+    assert Settings.model_validate(tomllib.loads(text)).webhooks[0].events == ("*",)
+
+
 def test_what_is_in_force_is_toml_that_gives_the_same_settings() -> None:
     settings = Settings.model_validate(
         {
@@ -54,12 +60,15 @@ def test_secrets_are_stars() -> None:
             "identity": {"salt": "canary"},
             "upstreams": {"a": {"base_url": "demo", "proxy": "http://me:canary@h"}},
             "keys": [{"name": "k", "sha256": "ab" * 32, "tenant": "t", "plane": "read"}],
+            "webhooks": [{"url": "https://h.example/canary?k=canary", "secret_env": "A"}],
         }
     )
+    assert "canary" not in repr(settings)
     text = in_force(settings)
     assert "canary" not in text
     assert "abab" not in text
-    assert text.count("***") == 4
+    assert text.count("***") == 5
+    assert "https://h.example/***" in text
     assert tomllib.loads(text)["keys"][0]["plane"] == "read"
 
 

@@ -1,0 +1,163 @@
+"""Events to whoever the settings name, by a signed POST each, in order, beside all requests and never before one.
+
+Only the configured origins are asked, redirects are not followed, and every bound holds here too: one delivery at a
+time for each webhook, a queue that loses the oldest and says so, a number of tries, and an end with the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from hashlib import sha256
+from typing import Final
+from urllib.parse import urlsplit
+
+from proxy.errors import ConfigError, ProxyError, UpstreamError
+from proxy.exchange import news
+from proxy.exchange.news import Item, Listener, News, Wants
+from proxy.metrics import Metrics
+from proxy.sections import ALL_TENANTS
+from proxy.settings import Settings, Webhook
+from proxy.upstream.client import Client, Target
+
+log = logging.getLogger(__name__)
+
+AGAIN_S: Final = 1.0
+"""Before the second try; twice as long before each further one, a minute at most."""
+LONGEST_S: Final = 60.0
+GRACE_S: Final = 2.0
+"""At the end of the process, for what is still waiting."""
+ANSWER: Final = 64 * 1024
+"""Bytes of an answer that are read, and thrown away, so that the connection can be used again."""
+LATER: Final = frozenset({408, 425, 429})
+"""Statuses, beside 5xx, of receivers that may take the same later."""
+
+
+class Webhooks:
+    """All of them. `start` inside the running loop; nothing runs where none is configured."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        bus: News,
+        metrics: Metrics,
+        now: Callable[[], float] = time.time,
+        again: float = AGAIN_S,
+    ) -> None:
+        """again: seconds before the second try. Raises ConfigError for patterns that match no event."""
+        self._hooks = [(hook, _target(hook)) for hook in settings.webhooks]
+        for n, hook in enumerate(settings.webhooks):
+            for wrong in news.unknown(hook.events):
+                raise ConfigError(f"webhooks[{n}].events", wrong, "patterns of " + ", ".join(news.KINDS))
+        self._bus = bus
+        self._metrics = metrics
+        self._now = now
+        self._again = again
+        self._client = Client(settings, metrics, [target for _, target in self._hooks]) if self._hooks else None
+        self._listeners: list[Listener] = []
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin to hear and to deliver."""
+        for hook, target in self._hooks:
+            wants = Wants(None if hook.tenant == ALL_TENANTS else hook.tenant, None, hook.events)
+            listener = self._bus.listen(wants, lasting=True)
+            self._listeners.append(listener)
+            self._tasks.append(asyncio.create_task(self._deliver(hook, target, listener)))
+
+    async def close(self) -> None:
+        """Deliver what is waiting, as far as that is done at once, and end."""
+        for listener in self._listeners:
+            listener.close()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=GRACE_S)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._client is not None:
+            await self._client.close()
+
+    async def _deliver(self, hook: Webhook, target: Target, listener: Listener) -> None:
+        waiting: deque[Item] = deque()
+        try:
+            while not (listener.closed and not listener.waiting):
+                lost, items = await listener.take()
+                if lost:
+                    waiting.append(Item(0, news.LOST, "", "", "", "", self._now(), {"lost": lost}))
+                waiting.extend(items)
+                while waiting:
+                    await self._told(hook, target, waiting[0])
+                    waiting.popleft()
+        finally:
+            self._bus.leave(listener)
+            left = len(waiting) + listener.waiting
+            if left:
+                self._count(hook, "failed", left)
+                log.warning("%d events had not reached the %s when the process ended", left, target.name)
+
+    async def _told(self, hook: Webhook, target: Target, item: Item) -> None:
+        """One event, tried as often as may be."""
+        body, outcome = item.encoded(), "failed"
+        for attempt in range(hook.tries):
+            if attempt:
+                self._count(hook, "retried")
+                await asyncio.sleep(min(self._again * 2 ** (attempt - 1), LONGEST_S))
+            status = await self._post(hook, target, item, body)
+            if 200 <= status < 300:
+                outcome = "delivered"
+                break
+            if status and status < 500 and status not in LATER:
+                outcome = "refused"
+                break
+        self._count(hook, outcome)
+        if outcome != "delivered":
+            log.warning("event %d (%s) did not reach the %s: %s", item.id, item.kind, target.name, outcome)
+
+    async def _post(self, hook: Webhook, target: Target, item: Item, body: bytes) -> int:
+        """The status of the answer, 0 for none."""
+        assert self._client is not None  # noqa: S101  # made where there is a webhook
+        parts, at = urlsplit(hook.url), int(self._now())
+        headers = [(b"content-type", b"application/json"), (b"user-agent", b"context-proxy")]
+        own = [
+            (b"x-context-event", item.kind.encode()),
+            (b"x-context-id", b"%d" % item.id),
+            (b"x-context-signature", sign(hook.secret(), at, body).encode()),
+        ]
+        try:
+            async with asyncio.timeout(hook.timeout_s):
+                reply = await self._client.send(
+                    target, "POST", parts.path or "/", parts.query.encode(), headers, body, ours=own
+                )
+                try:
+                    with suppress(UpstreamError):
+                        await reply.read(ANSWER)
+                    return reply.status
+                finally:
+                    await reply.close()
+        except (TimeoutError, ProxyError):
+            return 0
+        except Exception:  # one event that cannot be sent must not end all that follow
+            self._metrics.swallowed_total.labels(where="webhook").inc()
+            log.exception("an event could not be sent to the %s", target.name)
+            return 0
+
+    def _count(self, hook: Webhook, outcome: str, count: int = 1) -> None:
+        name = self._metrics.label("webhook", urlsplit(hook.url).netloc)
+        self._metrics.webhooks_total.labels(webhook=name, outcome=outcome).inc(count)
+
+
+def sign(secret: str, at: int, body: bytes) -> str:
+    """The header's value: the time, and HMAC-SHA256 over the time, a full stop and the body."""
+    return f"t={at},v1={hmac.new(secret.encode(), b'%d.' % at + body, sha256).hexdigest()}"
+
+
+def _target(hook: Webhook) -> Target:
+    """Its origin, as the one who is asked. Its path may be a secret, and its name stands in logs and metrics."""
+    parts = urlsplit(hook.url)
+    origin = f"{parts.scheme}://{parts.netloc}"
+    return Target(f"webhook {parts.netloc}", origin, "openai", None, (), "", "", "")
