@@ -1,7 +1,7 @@
 // Small charts of our own: lines or columns over time, with a reading for pointer and arrow keys.
 import { h, svg, swap } from "./dom.js";
 
-const [W, H, LEFT, RIGHT, TOP, BOTTOM] = [640, 200, 8, 8, 10, 22];
+const [W, H, LEFT, RIGHT, TOP, BOTTOM] = [640, 180, 4, 4, 6, 2];
 
 /** Round steps for an axis from 0 to `top`. */
 function ticks(top) {
@@ -33,14 +33,20 @@ export function chart(title, { series, labels, format, between }) {
     series.map((one) => (one.kind === "column" ? column(one, series, count, x, y) : path(one, x, y))));
   const mark = svg("line", { y1: TOP, y2: H - BOTTOM, x1: 0, x2: 0, class: "mark", visibility: "hidden" });
   drawing.append(mark);
-  const axis = h("div", { class: "scale", "aria-hidden": "true" }, steps.map((one) => h("span", { vars: { "--at": `${((100 * y(one)) / H).toFixed(2)}%` } }, format(one))));
+  const axis = h("div", { class: "scale", "aria-hidden": "true" }, steps.map((one) => h("span", { vars: { "--at": `${((100 * y(one)) / H).toFixed(2)}%` } }, short(format(one)))));
   const reading = h("p", { class: "reading", "aria-live": "polite" });
   const last = [...series.map((one) => `${one.name} ${format(one.values.at(-1))}`)].join(", ");
-  const plot = h("div", { class: "plot-box", tabindex: "0", role: "img", "aria-label": `${title}: ${count} values; the last: ${last}` }, axis, drawing);
-  read(plot, reading, mark, { series, labels, format, x, count });
+  const field = h("div", { class: "plot-area" }, drawing);
+  const plot = h("div", { class: "plot-box", tabindex: "0", role: "img", "aria-label": `${title}: ${count} values; the last: ${last}` }, axis, field);
+  read(plot, field, reading, mark, { series, labels, format, x, count });
   return h("figure", { class: "chart" },
     h("figcaption", {}, h("span", { class: "chart-title" }, title), h("span", { class: "legend" }, series.map((one) => h("span", {}, h("i", { class: `swatch ${one.look}` }), one.name)))),
-    plot, h("div", { class: "ends", "aria-hidden": "true" }, h("span", {}, labels[0]), h("span", {}, count > 1 ? labels.at(-1) : "")), reading);
+    plot, h("div", { class: "ends" }, h("span", { "aria-hidden": "true" }, labels[0]), reading, h("span", { "aria-hidden": "true" }, count > 1 ? labels.at(-1) : "")));
+}
+
+/** $0.500 on an axis is $0.5. */
+function short(text) {
+  return text.includes(".") ? text.replace(/\.?0+$/, "") : text;
 }
 
 function path(one, x, y) {
@@ -55,7 +61,7 @@ function path(one, x, y) {
     pen = "L";
   });
   const lone = one.values.length === 1 && one.values[0] !== null;
-  return lone ? svg("circle", { cx: x(0), cy: y(one.values[0]), r: 3, class: `dot-mark ${one.look}` }) : svg("path", { d: drawn, class: `line ${one.look}` });
+  return svg("path", { d: lone ? `${drawn}h0.01` : drawn, class: `line ${one.look}${lone ? " lone" : ""}` });
 }
 
 function area(series, [upper, lower], x, y) {
@@ -74,7 +80,7 @@ function column(one, series, count, x, y) {
     value ? svg("rect", { x: x(n) + shift, width: Math.max(width - 0.6, 0.6), y: y(value), height: Math.max(0, y(0) - y(value)) }) : null));
 }
 
-function read(plot, reading, mark, { series, labels, format, x, count }) {
+function read(plot, field, reading, mark, { series, labels, format, x, count }) {
   let at = count - 1;
   const show = (n) => {
     at = Math.max(0, Math.min(count - 1, n));
@@ -87,7 +93,7 @@ function read(plot, reading, mark, { series, labels, format, x, count }) {
     swap(reading);
   };
   plot.addEventListener("pointermove", (event) => {
-    const box = plot.getBoundingClientRect();
+    const box = field.getBoundingClientRect();
     const share = ((event.clientX - box.left) / box.width) * W;
     let best = 0;
     for (let n = 1; n < count; n += 1) if (Math.abs(x(n) - share) < Math.abs(x(best) - share)) best = n;

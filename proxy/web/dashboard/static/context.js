@@ -85,7 +85,11 @@ function insertsLine(inserts) {
 function line(bar, largest, isOpen, choose, view, group) {
   const one = bar.group;
   const size = one.sent === one.tokens ? short(one.tokens) : [h("s", {}, short(one.tokens)), " ", h("b", {}, short(one.sent))];
-  const reasons = [...new Set(bar.pieces.filter((p) => p.status && p.status !== "in").map(why))];
+  const reasons = new Map();
+  for (const p of bar.pieces.filter((each) => each.status && each.status !== "in")) {
+    const text = `${STATUS[p.status]} by ${words(p.stage || "the operator")}`;
+    reasons.set(text, (reasons.get(text) || 0) + 1);
+  }
   return h("article", { class: `line s-${one.status}${isOpen ? " open" : ""}` },
     h("div", { class: "line-head" },
       h("button", { type: "button", class: "line-title", "data-focus": `line-${one.id}`, "aria-expanded": String(isOpen), on: { click: () => choose(one.id) } },
@@ -100,7 +104,7 @@ function line(bar, largest, isOpen, choose, view, group) {
         const kept = p.status === "changed" ? `${Math.round((100 * p.sent) / Math.max(p.tokens, 1))}%` : "100%";
         return h("i", { class: `piece k-${p.kind} ${out ? "out" : p.status === "changed" ? "part" : ""}`, vars: { "--size": String(Math.max(p.tokens, 1)), "--kept": kept }, "data-told": `${p.kind} · ${short(p.tokens)} tokens\n${why(p)}` });
       }))),
-    isOpen && reasons.length > 0 && h("ul", { class: "reasons" }, reasons.slice(0, 5).map((text) => h("li", {}, text))),
+    isOpen && reasons.size > 0 && h("p", { class: "facts" }, [...reasons].map(([text, count]) => h("span", {}, `${whole(count)} ${text}`))),
     isOpen && group);
 }
 

@@ -20,15 +20,16 @@ export function whole(number) {
 export function dollars(amount) {
   if (amount === null || amount === undefined) return "–";
   const size = Math.abs(amount);
-  if (size === 0) return "$0";
-  const digits = size >= 1000 ? 0 : size >= 1 ? 2 : size >= 0.1 ? 3 : size >= 0.00005 ? 4 : 6;
+  if (size < 0.00005) return size === 0 ? "$0" : "under $0.0001";
+  const digits = size >= 1000 ? 0 : size >= 1 ? 2 : size >= 0.1 ? 3 : 4;
   return `${amount < 0 ? "−" : ""}$${size.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits })}`;
 }
 
 /** 38 % of a share between 0 and 1 */
 export function percent(share, digits = 0) {
   if (share === null || share === undefined || !Number.isFinite(share)) return "–";
-  return `${(share * 100).toFixed(digits).replace("-", "−")} %`;
+  const text = (share * 100).toFixed(digits);
+  return `${Number(text) === 0 ? text.replace("-", "") : text.replace("-", "−")} %`;
 }
 
 /** How much less `now` is than `before`, or null. */
@@ -60,6 +61,11 @@ export function clock(seconds) {
 /** "1 group", "3 groups" */
 export function counted(number, noun) {
   return `${whole(number)} ${noun}${number === 1 ? "" : "s"}`;
+}
+
+/** A tenant's name, of the long ones that are made of a credential the beginning. */
+export function owner(tenant) {
+  return /^[0-9a-f]{20,}$/.test(tenant) ? `tenant ${tenant.slice(0, 6)}…` : `tenant ${tenant}`;
 }
 
 /** drop_old_results -> drop old results */

@@ -10,7 +10,7 @@ const SPANS = [["86400", "Last day"], ["604800", "Last week"], ["2592000", "Last
 
 export function showMoney(view) {
   const span = choice(SPANS, "604800");
-  const body = h("div", {});
+  const body = h("div", { class: "stack" });
   swap(view.root, h("div", { class: "title" }, h("h1", {}, "Money")),
     h("form", { class: "filters", on: { submit: (event) => event.preventDefault() } }, field("Time", span)), body);
   const load = async () => {
@@ -26,7 +26,8 @@ export function showMoney(view) {
 }
 
 function draw(money, step) {
-  const { total, steps } = money;
+  const { total } = money;
+  const steps = filled(money);
   const share = saved(total.cost, total.cost_without);
   const labels = steps.map((one) => new Date(one.at * 1000).toLocaleString("en-GB", step === "hour" ? { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" } : { day: "numeric", month: "short" }));
   const paid = steps.map((one) => one.cost);
@@ -48,6 +49,15 @@ function draw(money, step) {
         { name: "predicted", look: "c-predicted", values: steps.map((one) => one.predicted), kind: "column" }, { name: "reported", look: "c-reported", values: steps.map((one) => one.cached_tokens), kind: "column" }] })),
     spenders(money),
   ];
+}
+
+/** Every step from the first to the last, also those in which nothing was asked. */
+function filled({ steps, step }) {
+  const known = new Map(steps.map((one) => [one.at, one]));
+  const made = [];
+  const first = Math.max(steps[0].at, steps.at(-1).at - 1000 * step);
+  for (let at = first; at <= steps.at(-1).at; at += step) made.push(known.get(at) || { at, cost: 0, cost_without: 0, predicted: 0, cached_tokens: 0 });
+  return made;
 }
 
 function spenders(money) {

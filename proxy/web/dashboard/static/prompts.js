@@ -6,7 +6,7 @@ import { ago, clock, counted, percent, short, words } from "./format.js";
 import { reason, textOf } from "./message.js";
 import { act } from "./say.js";
 
-const LINES = 400;
+const LINES = 60;
 const OUT = new Set(["out", "dropped", "removed"]);
 
 export function showPrompts(session) {
@@ -27,7 +27,7 @@ export function showPrompts(session) {
     }
     swap(list,
       entry(`${base}/next`, wanted === "next", "Next request", "as it would go out now"),
-      found.map((one) => entry(`${base}/${encodeURIComponent(one.exchange)}`, wanted === one.exchange, `${clock(one.started_at)} · ${one.status}`,
+      found.map((one) => entry(`${base}/${encodeURIComponent(one.exchange)}`, wanted === one.exchange, `${clock(one.started_at)} · ${one.status === "complete" ? counted(one.messages, "message") : one.status}`,
         one.tokens_before === one.tokens_after ? short(one.tokens_after) : [h("s", {}, short(one.tokens_before)), " ", h("b", {}, short(one.tokens_after))], ago(one.started_at), one.fallback && h("span", { class: "flag bad" }, "fallback"))),
       next && button("Older", () => { cursors = [...cursors, next]; load().catch(session.fail); }, { kind: "quiet", focus: "older" }));
   };
@@ -81,7 +81,7 @@ function rows(prompt) {
     else {
       const box = h("div", { class: "unchanged" });
       const open = () => swap(box, run.map((one) => pair(one, [])));
-      swap(box, button(`${counted(run.length, "message")} unchanged · ${short(tokens)} tokens`, open, { kind: "quiet", label: `Show ${run.length} unchanged messages` }));
+      swap(box, button(`${counted(run.length, "message")} unchanged · ${short(tokens)} tokens`, open, { kind: "quiet" }));
       made.push(box);
     }
     same = [];

@@ -1,7 +1,7 @@
 // One session: its figures, what can be done to it as a whole, and its tabs.
 import { ask, at } from "./api.js";
 import { button, choice, h, swap } from "./dom.js";
-import { ago, counted, dollars, percent, saved, short, whole, words } from "./format.js";
+import { ago, counted, dollars, owner, percent, saved, short, whole, words } from "./format.js";
 import { every } from "./live.js";
 import { act } from "./say.js";
 import { showContext } from "./context.js";
@@ -57,7 +57,7 @@ function heading(session, record, stats) {
     [["", "Thread last spoken in"], ...threads.map((one) => [one.thread, `${one.kind} ${one.thread.slice(0, 6)} · ${ago(one.created_at)}`])],
     session.thread, { "aria-label": "Thread", "data-focus": "thread" });
   if (pick) pick.addEventListener("change", () => { session.thread = pick.value; session.refresh(); });
-  const facts = [stats && stats.policy, stats && stats.model, session.tenants && record.tenant, record.explicit ? null : "name told from its messages"];
+  const facts = [stats && stats.policy, stats && stats.model, session.tenants && owner(record.tenant), record.explicit ? null : "name told from its messages"];
   return h("div", { class: "title" },
     h("p", { class: "crumb" }, h("a", { href: "#/" }, "Sessions")),
     h("h1", {}, h("bdi", {}, record.session)),
@@ -103,13 +103,13 @@ function toolbar(session) {
     await act(() => post(rest, typeof body === "function" ? body() : body), said);
     session.refresh();
   };
-  const window = h("input", { type: "number", min: 0, max: 1000000, value: "0", "aria-label": "Groups that stay in the prompt, 0 for all" });
+  const window = h("input", { type: "number", min: 0, max: 1000000, required: true, placeholder: "policy's", "aria-label": "Groups that stay in the prompt, 0 for all" });
   const keep = (event) => {
     event.preventDefault();
     run("/window", { groups: Number(window.value) }, () => (Number(window.value) ? `The last ${counted(Number(window.value), "group")} stay.` : "All groups stay."))();
   };
   ask("GET", at(place, "/settings"), undefined, session.signal).then((set) => {
-    if (set.window > 0 && document.activeElement !== window) window.value = String(set.window);
+    if (set.window >= 0 && document.activeElement !== window) window.value = String(set.window);
   }).catch(() => {});
   return h("div", { class: "toolbar", role: "group", "aria-label": "Actions on the session" },
     button("Undo last group", run("/undo", thread, (made) => `${counted(made.messages.length, "message")} of the last group left the prompt.`)),

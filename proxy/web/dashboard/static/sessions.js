@@ -1,7 +1,7 @@
 // The list of sessions: how full each is, what it has cost, and what went wrong in it.
 import { ask, query } from "./api.js";
 import { button, choice, field, h, swap } from "./dom.js";
-import { ago, dollars, percent, saved, short, whole } from "./format.js";
+import { ago, dollars, owner, percent, saved, short, whole } from "./format.js";
 import { every } from "./live.js";
 import { panel } from "./say.js";
 
@@ -71,7 +71,7 @@ function welcome() {
 function table(rows, tenants) {
   return h("table", { class: "sessions" },
     h("caption", { class: "hidden-text" }, "Sessions, used last first"),
-    h("thead", {}, h("tr", {}, ["Session", "Next prompt of the model's window", "Cost so far", "Saved", "Last used", "Flags"].map((text, n) =>
+    h("thead", {}, h("tr", {}, ["Session", "Context, of the model's window", "Cost so far", "Saved", "Last used", "Flags"].map((text, n) =>
       h("th", { scope: "col", class: n === 2 || n === 3 ? "number" : undefined }, text)))),
     h("tbody", {}, rows.map((row) => line(row, tenants))));
 }
@@ -80,7 +80,7 @@ function line(row, tenants) {
   const figures = row.figures;
   const address = `#/s/${encodeURIComponent(row.tenant)}/${encodeURIComponent(row.address)}`;
   const share = figures && saved(figures.cost, figures.cost_without);
-  const facts = [row.policy, figures && figures.model, tenants && row.tenant];
+  const facts = [row.policy, figures && figures.model, tenants && owner(row.tenant)];
   return h("tr", {},
     h("th", { scope: "row" },
       h("a", { class: "name", href: address, "data-focus": address }, h("bdi", {}, row.session)),
@@ -88,7 +88,7 @@ function line(row, tenants) {
     h("td", { class: "wide" }, figures ? gauge(figures) : h("span", { class: "soft" }, "nothing was said yet")),
     h("td", { class: "number", "data-label": "Cost" }, figures ? dollars(figures.cost) : "–"),
     h("td", { class: "number", "data-label": "Saved" }, figures && share !== null
-      ? [h("span", { class: share > 0.005 ? "good" : "soft" }, percent(share)), h("span", { class: "facts" }, dollars(figures.cost_without - figures.cost))]
+      ? [h("span", { class: share > 0.005 ? "good" : share < -0.005 ? "less" : "soft" }, percent(share)), h("span", { class: "facts" }, dollars(figures.cost_without - figures.cost))]
       : "–"),
     h("td", { class: "nowrap", "data-label": "Used" }, ago(row.last_at),
       h("span", { class: "facts" }, `${whole(row.exchanges)} req · ${whole(row.messages)} msg`)),

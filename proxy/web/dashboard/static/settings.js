@@ -40,6 +40,7 @@ function form(session, set, policies, described) {
   const about = h("p", { class: "hint" });
   const tell = () => {
     const one = policies.find((found) => found.name === policy.value);
+    about.hidden = !one;
     about.textContent = one ? [`${one.mode}, ${words(one.schedule)}`, one.stages.length ? `stages: ${one.stages.map(words).join(", ")}` : "changes nothing", one.voices.length ? `inserts: ${one.voices.map(words).join(", ")}` : ""].filter(Boolean).join(" · ") : "";
   };
   policy.addEventListener("change", tell);
@@ -52,7 +53,7 @@ function form(session, set, policies, described) {
     session.refresh();
   };
   const waiting = [set.force && `The next request does: ${set.force}.`, set.ask && "The next request asks the model for its state."].filter(Boolean).join(" ");
-  return h("section", { class: "panel" }, h("h2", {}, "Settings"), h("p", { class: "soft" }, "They hold from the next request on, before what the client's own headers say nothing about."),
+  return h("section", { class: "panel" }, h("h2", {}, "Settings"), h("p", { class: "soft" }, "They hold from the next request on, whichever process answers it."),
     waiting && h("p", { class: "notice" }, waiting),
     h("form", { class: "stack", on: { submit: put } },
       field("Policy", policy), about, field("Schedule", schedule, "When edits are made: each moves the provider's cache."),
@@ -62,7 +63,7 @@ function form(session, set, policies, described) {
 }
 
 function data(session, record) {
-  const rows = Object.entries(record.rows);
+  const rows = Object.entries(record.rows).filter(([, count]) => count);
   const name = record.session.replaceAll(/[^\w.-]+/g, "_").slice(0, 60) || "session";
   const remove = async () => {
     const yes = await sure("Delete this session?", `All ${counted(record.rows.messages || 0, "message")} of it leave the store for good. Memos stay, without its name. A client that goes on with it begins a new one.`, "Delete session");

@@ -1,0 +1,37 @@
+"""One Chromium for all of the dashboard's tests; without it they are skipped, and say so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.web.dashboard.screen import CHROMIUM, FLAGS, Screen, Stage, looking, stage
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    if not CHROMIUM.exists():
+        pytest.skip(f"{CHROMIUM} is not there: Debian's package chromium has it")
+    api = pytest.importorskip("playwright.sync_api")
+    with api.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with stage(tmp_path_factory.mktemp("stage")) as made:
+        yield made
+
+
+@pytest.fixture
+def screen(browser: Browser, there: Stage) -> Iterator[Screen]:
+    with looking(browser, there) as made:
+        yield made
+        made.well()

@@ -1,0 +1,197 @@
+"""A browser on the dashboard of a running proxy, an agent behind it, and what the agent's upstream got."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from proxy.memory.memos import Memo
+from proxy.store.sql import for_sqlite
+from proxy.store.written import UPSERT_MEMO, memo_args
+from proxy.tools import notebook
+from tests.faulty import faulty
+from tests.running import Running, running_beside
+from tests.scripted import Scripted, calls
+from tests.web.test_keys import entry
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext, Page
+
+CHROMIUM = Path("/usr/bin/chromium")
+FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+WATCH = """
+window.reports = [];
+addEventListener("securitypolicyviolation", (event) => reports.push(`${event.violatedDirective} ${event.blockedURI}`));
+"""
+
+
+def result(call: str) -> str:
+    """What a call brings: long, and like no other's."""
+    lines = (f"line {n} of {call}, with words that nobody needs to read twice" for n in range(120))
+    return "\n".join([f"Result of {call}", *lines])
+
+
+def whole(sent: str, session: str) -> list[str]:
+    """The calls of a conversation whose results upstream got in full."""
+    made = [f"{session}-{n}-{k}" for n in range(3) for k in range(2)]
+    return [call for call in made if json.dumps(result(call))[1:-1] in sent]
+
+
+@contextmanager
+def upstream_beside(model: Scripted) -> Iterator[int]:
+    """The model on a port, in a thread of its own."""
+    began, end, port = threading.Event(), asyncio.Event(), 0
+    loop = asyncio.new_event_loop()
+
+    async def serve() -> None:
+        nonlocal port
+        async with faulty(model) as there:
+            port = there.port
+            began.set()
+            await end.wait()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()), daemon=True)
+    thread.start()
+    assert began.wait(10)
+    try:
+        yield port
+    finally:
+        loop.call_soon_threadsafe(end.set)
+        thread.join(10)
+        loop.close()
+
+
+@dataclass
+class Stage:
+    """The proxy, its upstream, and conversations through it."""
+
+    proxy: Running
+    model: Scripted
+    histories: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.proxy.port}/dashboard/"
+
+    def ask(self, method: str, path: str, body: Any = None, key: str = "cp-admin", **headers: str) -> tuple[int, bytes]:
+        """One call of the proxy."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.proxy.port, timeout=30)
+        try:
+            named = {"x-context-key": key, "content-type": "application/json"}
+            named |= {name.replace("_", "-"): value for name, value in headers.items()}
+            connection.request(method, path, None if body is None else json.dumps(body), named)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+    def get(self, path: str) -> Any:
+        status, body = self.ask("GET", f"/api{path}")
+        assert status == 200, body
+        return json.loads(body)
+
+    def say(self, session: str, text: str | None = None, policy: str = "", **more: Any) -> str:
+        """The agent says something, resends all it has, and keeps the answer; what upstream got, as one text."""
+        messages = self.histories.setdefault(session, [{"role": "system", "content": "Be brief."}])
+        if text is not None:
+            messages.append({"role": "user", "content": text})
+        headers = {"x_context_session": session} | ({"x_context_policy": policy} if policy else {})
+        body = {"model": "demo", "messages": messages, **more}
+        status, answer = self.ask("POST", "/v1/chat/completions", body, key="cp-data", **headers)
+        assert status == 200, answer
+        messages.append(json.loads(answer)["choices"][0]["message"])
+        for call in messages[-1].get("tool_calls") or ():
+            messages.append({"role": "tool", "tool_call_id": call["id"], "content": result(call["id"])})
+        return json.dumps(self.model.last["messages"], ensure_ascii=False)
+
+    def converse(self, session: str, prompts: int = 3, policy: str = "") -> None:
+        """Prompts, each with two calls and their results, then an answer."""
+        for n in range(prompts):
+            made = [calls((f"{session}-{n}-{k}", "look"), text=f"Looking {n}.{k}", at=n) for k in range(2)]
+            self.model.answers[:] = [*made, f"Answer number {n}.", "Well."]
+            self.say(session, f"Prompt number {n}?", policy)
+            self.say(session, None, policy)
+            self.say(session, None, policy)
+
+    def memo(self, content: str, *tags: str) -> str:
+        """A memo that is in the store."""
+        memo = Memo(f"memo-{tags[0]}", content, tags, "", 1.0, 1.0)
+        with closing(sqlite3.connect(self.proxy.app.settings.db, timeout=10)) as there, there:
+            there.execute(for_sqlite(UPSERT_MEMO), memo_args(notebook.write("acme", memo)))
+        return memo.id
+
+
+@contextmanager
+def stage(folder: Path, *, keys: bool = True, **tree: Any) -> Iterator[Stage]:
+    """A proxy with keys of each plane (cp-data, cp-admin, cp-read) of one tenant, acme."""
+    model = Scripted("Well.")
+    planes = ("data", "admin", "read")
+    if keys:
+        tree["keys"] = [entry(f"cp-{plane}", "acme", plane) for plane in planes]
+    with (
+        upstream_beside(model) as port,
+        running_beside(port, **({"db": str(folder / "a.sqlite3"), "policy": "thrifty"} | tree)) as proxy,
+    ):
+        yield Stage(proxy, model)
+
+
+@dataclass
+class Screen:
+    """A page and all that it complained about."""
+
+    page: Page
+    context: BrowserContext
+    stage: Stage
+    complaints: list[str] = field(default_factory=list)
+
+    def go(self, place: str, wait: str) -> None:
+        """To a place of the dashboard; `wait`: what has to be there."""
+        self.page.goto("about:blank")
+        self.page.goto(self.stage.url + place)
+        self.page.wait_for_selector(wait, timeout=15_000)
+
+    def click(self, selector: str) -> None:
+        self.page.locator(selector).first.click(timeout=15_000)
+
+    def press(self, selector: str) -> str:
+        """Click, and wait for what is said about it."""
+        self.page.evaluate("document.getElementById('toasts').replaceChildren()")
+        self.click(selector)
+        toast = self.page.wait_for_selector(".toast", timeout=15_000)
+        assert toast is not None
+        said = toast.inner_text()
+        assert "bad" not in (toast.get_attribute("class") or ""), said
+        return said
+
+    def well(self) -> None:
+        """Nothing went wrong on the page so far."""
+        assert self.complaints == []
+        assert self.page.evaluate("window.reports || []") == []
+
+
+@contextmanager
+def looking(browser: Browser, stage: Stage, key: str = "cp-admin", **options: Any) -> Iterator[Screen]:
+    """A page of its own, with a key in it."""
+    context = browser.new_context(**({"viewport": {"width": 1280, "height": 900}} | options))
+    try:
+        page = context.new_page()
+        screen = Screen(page, context, stage)
+        page.on("console", lambda m: screen.complaints.append(m.text) if m.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: screen.complaints.append(str(error)))
+        page.add_init_script(WATCH)
+        if key:
+            page.add_init_script(f"location.host && sessionStorage.setItem('context-proxy-key', {json.dumps(key)})")
+        yield screen
+    finally:
+        context.close()

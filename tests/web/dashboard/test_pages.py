@@ -1,0 +1,212 @@
+"""The dashboard as a person meets it: empty, locked, lost, by keyboard, on a phone, in the dark; and axe's opinion."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from shutil import which
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.web.dashboard.screen import Screen, Stage, looking, stage
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+pytestmark = pytest.mark.slow
+
+VIEWS = {
+    "#/": ".sessions",
+    "#/s/acme/talk": ".line-title",
+    "#/s/acme/talk/prompts": ".pair",
+    "#/s/acme/talk/told": "textarea[aria-label=State]",
+    "#/s/acme/talk/costs": ".chart",
+    "#/s/acme/talk/settings": "h2:text-is('Data')",
+    "#/money": ".chart",
+    "#/memos": ".memo",
+}
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """With one conversation, of which something is dropped, noted and remembered."""
+    with stage(tmp_path_factory.mktemp("pages")) as made:
+        made.converse("talk")
+        made.memo("The shed was painted red.", "shed")
+        group = made.get("/sessions/talk/groups")["items"][0]["id"]
+        assert made.ask("POST", f"/api/sessions/talk/groups/{group}/drop")[0] == 200
+        made.ask("POST", "/api/sessions/talk/notes", {"text": "Leave the lock file."})
+        made.ask("POST", "/api/sessions/talk/compress")
+        made.say("talk", "Go on.")
+        yield made
+
+
+@pytest.fixture(scope="session")
+def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The source of axe-core, from the npm registry."""
+    if which("npm") is None:
+        pytest.skip("npm is not there: axe-core comes from its registry")
+    folder = tmp_path_factory.mktemp("axe")
+    command = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", str(folder), "axe-core@4"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    if done.returncode:
+        pytest.skip(f"npm could not install axe-core: {done.stderr[-300:]}")
+    return (folder / "node_modules" / "axe-core" / "axe.min.js").read_text("utf-8")
+
+
+RUN = """async () => (await axe.run(document, { resultTypes: ["violations"] })).violations.map((one) =>
+  ({ id: one.id, impact: one.impact, nodes: one.nodes.slice(0, 4).map((node) => node.html.slice(0, 160)) }))"""
+
+
+def serious(screen: Screen, axe: str) -> list[Any]:
+    screen.page.evaluate(axe)
+    return [one for one in screen.page.evaluate(RUN) if one["impact"] in ("serious", "critical")]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious(browser: Browser, there: Stage, axe: str, scheme: Any) -> None:
+    found = {}
+    with looking(browser, there, color_scheme=scheme, bypass_csp=True) as screen:
+        for place, wait in VIEWS.items():
+            screen.go(place, wait)
+            if place.endswith("/talk"):
+                screen.click(".line-title >> nth=1")
+                screen.page.wait_for_selector(".message")
+            found[place] = serious(screen, axe)
+    with looking(browser, there, key="", color_scheme=scheme, bypass_csp=True) as screen:
+        screen.go("#/", "input[type=password]")
+        found["key"] = serious(screen, axe)
+    assert {place: list(told) for place, told in found.items() if told} == {}
+
+
+def test_every_view_fits_every_width_and_complains_of_nothing(browser: Browser, there: Stage) -> None:
+    with looking(browser, there) as screen:
+        for place, width in product(VIEWS, (360, 768, 1920)):
+            screen.page.set_viewport_size({"width": width, "height": 800})
+            if width == 360:
+                screen.go(place, VIEWS[place])
+            wide = screen.page.evaluate("document.documentElement.scrollWidth")
+            assert wide <= width, (place, width, wide)
+            screen.well()
+
+
+def test_an_empty_store_says_how_to_point_an_agent_at_it(browser: Browser, tmp_path: Path) -> None:
+    with stage(tmp_path, keys=False) as empty, looking(browser, empty, key="") as screen:
+        screen.go("#/", "h2:text-is('Nothing yet')")
+        assert f"OPENAI_BASE_URL=http://127.0.0.1:{empty.proxy.port}/v1" in screen.page.inner_text("main")
+        screen.go("#/memos", "h2:text-is('No memos')")
+        screen.go("#/money", "h2:text-is('No request in this time')")
+        screen.well()
+
+
+def test_without_a_key_one_is_asked_for_and_a_wrong_one_is_told(browser: Browser, there: Stage) -> None:
+    with looking(browser, there, key="") as screen:
+        screen.go("#/", "input[type=password]")
+        screen.page.fill("input[type=password]", "cp-nobody")
+        screen.page.keyboard.press("Enter")
+        screen.page.wait_for_selector("h2:text-is('That key does not open this')")
+        screen.page.fill("input[type=password]", "cp-admin")
+        screen.page.keyboard.press("Enter")
+        screen.page.wait_for_selector(".sessions")
+        screen.click("button:text-is('Forget key')")
+        screen.page.wait_for_selector("input[type=password]")
+        assert screen.page.evaluate("[sessionStorage.length, localStorage.length]") == [0, 0]
+
+
+def test_a_read_key_shows_all_and_offers_no_action(browser: Browser, there: Stage) -> None:
+    with looking(browser, there, key="cp-read") as screen:
+        for place, wait in VIEWS.items():
+            screen.go(place, wait)
+            words = ("Drop", "Remove", "Pin", "Compress", "Prune", "Set", "Add note", "Edit", "Delete session")
+            for word in words:
+                assert screen.page.locator(f"main button:text-is('{word}')").count() == 0, (place, word)
+        assert "may look only" in screen.page.inner_text(".top")
+        screen.well()
+
+
+def test_what_is_not_there_is_told(browser: Browser, there: Stage) -> None:
+    with looking(browser, there) as screen:
+        for place in ("#/s/acme/nobody", "#/nowhere"):
+            screen.go(place, "h2:text-is('Not here')")
+        screen.click("a:text-is('All sessions')")
+        screen.page.wait_for_selector(".sessions")
+
+
+def test_a_lost_connection_is_told_and_mends_itself(browser: Browser, there: Stage) -> None:
+    with looking(browser, there) as screen:
+        screen.go("#/", ".sessions")
+        screen.context.set_offline(True)
+        screen.page.wait_for_selector(".lost", timeout=15_000)
+        assert screen.page.locator(".sessions").count() == 1, "what was shown stays"
+        screen.context.set_offline(False)
+        screen.page.wait_for_selector(".lost", state="detached", timeout=15_000)
+
+
+def rows(count: int) -> str:
+    return f".sessions tbody:has(tr:nth-child({count})):not(:has(tr:nth-child({count + 1})))"
+
+
+def test_search_and_filters_and_pages(browser: Browser, there: Stage) -> None:
+    for n in range(27):
+        there.say(f"many-{n}", "Hello.")
+    with looking(browser, there) as screen:
+        screen.go("#/", ".sessions")
+        assert screen.page.locator(".sessions tbody tr").count() == 25
+        screen.click("button:text-is('Show more')")
+        screen.page.wait_for_selector(rows(28))
+        screen.page.fill("input[type=search]", "many-2")
+        screen.page.wait_for_selector(rows(8))
+        screen.page.get_by_label("Policy").select_option("rolling")
+        screen.page.wait_for_selector("h2:text-is('No session fits')")
+        screen.well()
+
+
+def test_the_list_follows_what_happens(browser: Browser, there: Stage) -> None:
+    with looking(browser, there) as screen:
+        screen.go("#/", ".sessions")
+        there.say("comes-later", "Hello.")
+        screen.page.wait_for_selector("a.name:has-text('comes-later')", timeout=15_000)
+
+
+def test_the_strip_works_with_keys_alone_and_tells_why(browser: Browser, there: Stage) -> None:
+    with looking(browser, there) as screen:
+        screen.go("#/s/acme/talk", ".strip .bar")
+        screen.page.locator(".strip button").last.focus()
+        screen.page.keyboard.press("Home")
+        tip = screen.page.wait_for_selector(".strip .tip:not([hidden])")
+        assert tip is not None
+        assert "dropped by the operator" in tip.inner_text()
+        assert screen.page.locator(".strip button[tabindex='0']").count() == 1
+        screen.page.keyboard.press("Enter")
+        screen.page.wait_for_selector(".line.open .message")
+        assert "Prompt number 0?" in screen.page.inner_text(".line.open")
+        screen.page.keyboard.press("Escape")
+        assert screen.page.locator(".strip .tip:not([hidden])").count() == 0
+        screen.page.hover(".strip .piece.out")
+        screen.page.wait_for_selector(".strip .tip:has-text('dropped by the operator')")
+        screen.well()
+
+
+def test_the_colours_can_be_switched_and_stay(browser: Browser, there: Stage) -> None:
+    with looking(browser, there, color_scheme="light") as screen:
+        screen.go("#/", ".sessions")
+        paper = "getComputedStyle(document.body).backgroundColor"
+        light = screen.page.evaluate(paper)
+        screen.click("button:text-is('Dark')")
+        dark = screen.page.evaluate(paper)
+        assert dark != light
+        screen.go("#/money", "button:text-is('Light')")
+        assert screen.page.evaluate(paper) == dark
+        screen.well()
+
+
+def test_nothing_moves_where_that_is_not_wanted(browser: Browser, there: Stage) -> None:
+    with looking(browser, there, reduced_motion="reduce") as screen:
+        screen.go("#/s/acme/talk", ".toolbar")
+        moving = (
+            "[...document.querySelectorAll('*')].filter((e) => getComputedStyle(e).transitionDuration !== '0s').length"
+        )
+        assert screen.page.evaluate(moving) == 0
