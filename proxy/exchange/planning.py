@@ -290,6 +290,6 @@ async def _commit(parts: Parts, turn: Turn, forms: Forms) -> None:
 def _put(parts: Parts, turn: Turn) -> asyncio.Future[None]:
     """Give the turn's rows to the store; where they are lost, the session is forgotten and read back."""
     rows, turn.rows = turn.rows, []
-    written = parts.store.put(rows)
+    written = turn.written = parts.store.put(rows)
     written.add_done_callback(lambda done: lost(parts, turn, done))
     return written

@@ -5,6 +5,7 @@ Rows are made here, with the ids and times that the middle gave; the store inser
 
 from __future__ import annotations
 
+from asyncio import Future
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -72,6 +73,8 @@ class Turn:
     """What the rounds before the last one have used."""
     hidden: Round | None = None
     """What was asked and given behind the answer; `key` is not known before the answer is."""
+    written: Future[None] | None = None
+    """Done when what was last given to the store is there."""
 
     def __post_init__(self) -> None:
         self.woven = Woven(self.request, self.keys)

@@ -150,11 +150,20 @@ class Rounds:
         """The tool message for each call. Those that are not run any more say why."""
         ended = self._ended(calls)
         self._parts.metrics.tool_rounds_total.labels(outcome=ended or "run").inc()
+        if not ended:
+            await self._stored()
         made = []
         for call in calls:
             text = failure(ENDED[ended]) if ended else await self._run(call)
             made.append(msgspec.json.encode({"role": "tool", "tool_call_id": call.id, "content": text}))
         return made
+
+    async def _stored(self) -> None:
+        """Wait for what the client has just sent to be in the store, where tools look for it; no longer than for any
+        other write."""
+        written = self._turn.written
+        if written is not None and not written.done():
+            await asyncio.wait([written], timeout=self._parts.settings.limits.commit_wait_ms / 1000)
 
     def _ended(self, calls: Sequence[HiddenCall]) -> str:
         """Why calls are not run any more, "" while they are. Then our tools are taken out of the next request."""

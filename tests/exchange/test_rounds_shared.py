@@ -1,0 +1,88 @@
+"""Hidden rounds and all tools where several processes share a PostgreSQL database, and no request of a conversation is
+answered by the process that answered the one before it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, cast
+
+import pytest
+
+from tests.clients.weather import ASKED, CITIES, FIRST, LAST, SCHEMA, SYSTEM, THANKS, Forecaster, weather
+from tests.exchange.hiding import Played, assert_hidden, assert_true, ours, says, theirs
+from tests.faults.nursery import Nursery
+from tests.faulty import faulty
+from tests.postgres import drop_database, execute, new_database
+from tests.running import Agent, Heard, Running
+from tests.scripted import Scripted
+
+STREAMS = pytest.mark.parametrize("stream", [False, True])
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    made = Nursery()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+async def database(postgres: str) -> AsyncIterator[str]:
+    url = await new_database(postgres)
+    yield url
+    await drop_database(url)
+
+
+async def two(nursery: Nursery, database: str, upstream: int, policy: str) -> list[Running]:
+    """Two processes, each a proxy of its own. What they have inside is not to be seen from here."""
+    tree: dict[str, Any] = {"db": database, "policy": policy, "tools": {"offer": "first_request"}}
+    tree["upstream"] = f"http://127.0.0.1:{upstream}/v1"
+    pids = [await nursery.started(**tree) for _ in range(2)]
+    assert pids[0][0] != pids[1][0]
+    return [Running(cast("Any", None), port) for _, port in pids]
+
+
+@STREAMS
+async def test_every_tool_works_whichever_process_is_asked(nursery: Nursery, database: str, stream: bool) -> None:
+    model, heard = Forecaster(), list[Heard]()
+    async with faulty(model) as upstream:
+        proxies = await two(nursery, database, upstream.port, "rolling")
+        agent = Agent(proxies[0], (b"x-session-id: shared",), stream=stream, more={"tools": [SCHEMA]})
+        agent.messages.append({"role": "system", "content": SYSTEM})
+        for text in (ASKED, THANKS):
+            heard.append(await agent.say(text))
+            while calls := agent.messages[-1].get("tool_calls"):
+                agent.proxy = proxies[len(heard) % 2]
+                agent.brings(*(weather(**json.loads(call["function"]["arguments"])) for call in calls))
+                heard.append(await agent.say())
+            agent.proxy = proxies[len(heard) % 2]
+        assert await execute(database, "SELECT count(*) FROM memos") == [(1,)]
+        assert await execute(database, "SELECT kind FROM threads") == [("main",)]
+    model.assert_told()
+    assert_hidden(heard)
+    said = [m["content"] for m in agent.messages if m["role"] == "assistant" and m["content"]]
+    assert said == [*FIRST, "".join(LAST)]
+    assert [m["content"] for m in agent.messages if m["role"] == "tool"] == [weather(city) for city in CITIES]
+
+
+@STREAMS
+@pytest.mark.parametrize("named", [(), (b"x-session-id: s",)])
+async def test_what_one_process_hid_another_puts_back(
+    nursery: Nursery, database: str, stream: bool, named: tuple[bytes, ...]
+) -> None:
+    answers: list[Any] = [
+        *(says("Look. ", ours(1)), says(None, ours(2), theirs(1))),
+        *(says("And. ", theirs(2), ours(3), theirs(3)), says(None, ours(4)), "It is so.", says(None, ours(5)), "Good."),
+    ]
+    model = Scripted(*answers)
+    async with faulty(model) as upstream:
+        proxies = await two(nursery, database, upstream.port, "thrifty")
+        played = Played(proxies[0], model, stream=stream)
+        for n, text in enumerate(("Hello", None, None, "Thank you")):
+            played.agent.proxy = proxies[n % 2]
+            await played.turn(text, *named)
+        assert await execute(database, "SELECT count(*) FROM sessions") == [(1,)]
+    assert_true(model, answers)
+    assert_hidden(played.heard)
+    assert len({json.dumps(chat["tools"]) for chat in model.chats}) == 1
