@@ -7,11 +7,14 @@ answered, so that the lines can be copied as they stand.
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
+import logging
 import os
 import signal
 import socket
 import sys
+from types import FrameType
 
 import typer
 import uvicorn
@@ -25,6 +28,8 @@ from proxy.errors import ConfigError
 from proxy.settings import DEMO, Settings, masked
 from proxy.web.app import create_app
 from proxy.web.connection import connections
+
+log = logging.getLogger(__name__)
 
 
 def serve(
@@ -73,6 +78,7 @@ class Announced(uvicorn.Server):
             )
         )
         self._settings = settings
+        self._told_again = False
         self._address: tuple[str, int] = listener.getsockname()[:2]
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -80,6 +86,31 @@ class Announced(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             announce(self._settings, base_url(*self._address), Console())
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop: streams of events end at once, all other answers have their time, or until we are told once more."""
+        self._app.drain()
+        open_answers = self._app.room.taken
+        hurrying = asyncio.create_task(self._hurry())
+        try:
+            await super().shutdown(sockets)
+        finally:
+            hurrying.cancel()
+        log.info("drained: %d answers were open, %d of them were broken off", open_answers, self._app.room.broken_off)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002  uvicorn's own
+        """The first signal asks to stop in order; another one, of either kind, not to wait for answers any more. What
+        is queued for the store is written in both cases."""
+        self._captured_signals.append(sig)
+        self._told_again = self.should_exit
+        self.should_exit = True
+
+    async def _hurry(self) -> None:
+        while not self._told_again:  # noqa: ASYNC110  a signal handler may not touch an event
+            await asyncio.sleep(0.05)
+        log.warning("told to stop once more: open answers are broken off")
+        for task in list(self.server_state.tasks):
+            task.cancel()
 
 
 def listen(host: str, port: int, *, keyed: bool = False) -> socket.socket:

@@ -6,6 +6,7 @@ itself. Our own pages are not counted: an operator gets in when it is full.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -16,10 +17,12 @@ from proxy.metrics import Metrics
 class Room:
     """`most` at once."""
 
-    __slots__ = ("_metrics", "_most", "taken")
+    __slots__ = ("_metrics", "_most", "broken_off", "taken")
 
     def __init__(self, most: int, metrics: Metrics) -> None:
         self.taken = 0
+        self.broken_off = 0
+        """Requests that the server cancelled, because it stops and waits no longer."""
         self._most = most
         self._metrics = metrics
 
@@ -32,5 +35,8 @@ class Room:
         self.taken += 1
         try:
             yield
+        except asyncio.CancelledError:
+            self.broken_off += 1
+            raise
         finally:
             self.taken -= 1
