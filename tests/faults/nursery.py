@@ -81,11 +81,18 @@ class Nursery:
 
     def kill(self, pid: int) -> None:
         """-9, and not before it is gone: its lock on the file goes with it."""
+        self._end(pid, signal.SIGKILL, 10)
+
+    def end(self, pid: int) -> None:
+        """SIGTERM: it ends when all that it has begun is answered and stored."""
+        self._end(pid, signal.SIGTERM, 60)
+
+    def _end(self, pid: int, how: signal.Signals, seconds: float) -> None:
         self._alive.discard(pid)
         handle = os.pidfd_open(pid)
         try:
-            signal.pidfd_send_signal(handle, signal.SIGKILL)
-            assert select.select([handle], [], [], 10)[0], "a killed process did not end"
+            signal.pidfd_send_signal(handle, how)
+            assert select.select([handle], [], [], seconds)[0], "a process did not end"
         finally:
             os.close(handle)
 

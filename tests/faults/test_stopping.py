@@ -1,0 +1,152 @@
+"""D9, D12: being told to stop with answers open, being told twice, and being cancelled at any moment of a turn."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+
+import pytest
+
+from tests.faulty import STREAM, Connection, Request, connect, faulty, post, until
+from tests.running import CHAT
+
+EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":null}]}\n\n'
+LAST = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+
+
+@asynccontextmanager
+async def served(folder: Path, upstream: int, drain_s: float) -> AsyncIterator[tuple[subprocess.Popen[str], int]]:
+    """A `context-proxy serve` of its own, and its port."""
+    environment = os.environ | {"CONTEXT_PROXY_TIMEOUTS__DRAIN_S": str(drain_s)}
+    command = [sys.executable, "-m", "proxy.cli.main", "serve", "--port", "0", "--db", str(folder / "a.sqlite3")]
+    command += ["--upstream", f"http://127.0.0.1:{upstream}/v1"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    assert process.stdout is not None
+
+    def ready() -> int:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "listening" in line:
+                return int(line.split(":")[-1].split("/")[0])
+        raise AssertionError("it did not start")
+
+    try:
+        yield process, await asyncio.to_thread(ready)
+    finally:
+        process.kill()
+        await asyncio.to_thread(process.communicate)
+
+
+async def streams(port: int, count: int) -> list[Connection]:
+    """So many answers under way."""
+    out = []
+    for n in range(count):
+        body = json.dumps(
+            {"model": "m", "stream": True, "messages": [{"role": "user", "content": f"mark {n}"}]}
+        ).encode()
+        out.append(await connect(port))
+        await out[-1].send(post(CHAT, body, b"content-type: application/json"))
+    async with asyncio.timeout(60):
+        for client in out:
+            await client.reader.readuntil(EVENT)
+    return out
+
+
+def stored(path: Path) -> dict[str, int]:
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        return dict(connection.execute("SELECT status, count(*) FROM exchanges GROUP BY status").fetchall())
+
+
+async def test_d9_with_200_streams_open_all_end_in_order_and_are_stored(tmp_path: Path) -> None:
+    end = asyncio.Event()
+
+    async def stream(_: Request, there: Connection) -> None:
+        await there.send(STREAM)
+        await there.chunk(EVENT)
+        await end.wait()
+        await there.chunk(LAST)
+        await there.send(b"0\r\n\r\n")
+
+    async with faulty(stream) as upstream, served(tmp_path, upstream.port, 60) as (process, port):
+        clients = await streams(port, 200)
+        process.send_signal(signal.SIGTERM)
+        await refusing(port)
+        end.set()
+        async with asyncio.timeout(60):
+            for client in clients:
+                assert (await client.reader.read()).endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+                client.writer.transport.abort()
+        _, logged = await asyncio.to_thread(process.communicate)
+        assert process.returncode == 0
+        assert "drained: 200 answers were open, 0 of them were broken off" in logged
+        assert "0 items could not be stored" in logged
+        assert "Traceback" not in logged
+        assert stored(tmp_path / "a.sqlite3") == {"complete": 200}
+
+
+async def refusing(port: int) -> None:
+    """Until no connection is taken any more."""
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                client = await connect(port)
+            except OSError:
+                return
+            client.writer.transport.abort()
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+async def test_d9_told_twice_it_waits_no_longer_and_stores_what_there_was(
+    tmp_path: Path, second: signal.Signals
+) -> None:
+    async def stall(_: Request, there: Connection) -> None:
+        await there.send(STREAM)
+        await there.chunk(EVENT)
+        await there.left()
+
+    async with faulty(stall) as upstream, served(tmp_path, upstream.port, 600) as (process, port):
+        clients = await streams(port, 20)
+        process.send_signal(signal.SIGTERM)
+        await refusing(port)
+        process.send_signal(second)
+        _, logged = await asyncio.to_thread(process.communicate, None, 60)
+        assert process.returncode == 0
+        assert "drained: 20 answers were open, 20 of them were broken off" in logged
+        assert "0 items could not be stored" in logged
+        assert "Traceback" not in logged
+        for client in clients:
+            rest = await client.reader.read()
+            assert b"[DONE]" not in rest
+            assert not rest.endswith(b"0\r\n\r\n"), "a broken answer does not look whole"
+            client.writer.transport.abort()
+        assert await upstream.none_open()
+        assert stored(tmp_path / "a.sqlite3") == {"client_gone": 20}
+
+
+async def test_d9_at_the_end_of_its_patience_the_rest_is_broken_off(tmp_path: Path) -> None:
+    async def stall(_: Request, there: Connection) -> None:
+        await there.left()
+
+    async with faulty(stall) as upstream, served(tmp_path, upstream.port, 1) as (process, port):
+        client = await connect(port)
+        body = b'{"model":"m","messages":[{"role":"user","content":"a"}]}'
+        await client.send(post(CHAT, body, b"content-type: application/json"))
+        await until(lambda: bool(upstream.requests), 20)
+        process.send_signal(signal.SIGTERM)
+        _, logged = await asyncio.to_thread(process.communicate, None, 60)
+        assert "drained: 1 answers were open, 1 of them were broken off" in logged
+        assert "Traceback" not in logged
+        got = await client.reader.read()
+        assert got.startswith(b"HTTP/1.1 503")
+        assert b"retry-after: 1" in got
+        client.writer.transport.abort()
