@@ -20,7 +20,7 @@ from proxy.exchange.parts import Headers, Parts
 from proxy.exchange.record import Turn
 from proxy.exchange.threads import Node
 from proxy.memory import state as grammar
-from proxy.store.base import HeadRow, Outcome, OutcomeRow, Row, StateRow
+from proxy.store.base import Outcome, OutcomeRow, Row, StateRow
 from proxy.stream.assemble import Answer
 from proxy.stream.chunk import Usage
 
@@ -80,7 +80,7 @@ def learnt(
         )
     )
     if thread.head == turn.head:
-        rows.append(HeadRow(turn.tenant, thread.session, thread.name, turn.head, answer_key, now, thread.state.stopped))
+        rows.append(thread.moved(turn.head, answer_key, now))
     _count(parts, turn, answer)
     announcing.ended(parts, turn, first if complete else None, state)
     return rows

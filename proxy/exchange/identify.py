@@ -103,28 +103,59 @@ async def identify(
     retry: the client says that it sends the same again.
     """
     nodes = [n for n, m in enumerate(messages) if not m.is_system]
-    memory, at = await _find(threads, tenant, named, messages, keys, nodes)
+    memory, at, thread = await _known(threads, tenant, named, messages, keys, nodes)
+    if memory is not None and thread is None and (at >= 0 or await threads.is_gone(memory)):
+        # What was remembered has been deleted since, here or by another process: look once more, in the store.
+        threads.forget(memory)
+        memory, at, thread = await _known(threads, tenant, named, messages, keys, nodes)
     system = key.system_digest(messages)
     if memory is None:
         memory = threads.open_session(tenant, named or new_id(), named is not None)
         return Place(_new(threads, memory, "main", system), "main", -1, named is not None)
-    thread = await threads.load(memory, memory.nodes[keys[at]].thread) if at >= 0 else None
-    if memory.partial and not _goes_on(thread, messages, keys, nodes, at):
-        await _recall(threads, memory, tenant, memory.session, keys, nodes)
-        at = next((n for n in reversed(nodes) if keys[n] in memory.nodes), -1)
-        thread = await threads.load(memory, memory.nodes[keys[at]].thread) if at >= 0 else None
     if thread is None:
-        side = (
-            bool(memory.threads)
-            and len(nodes) <= SIDE_CALL
-            and all(t.system != system for t in memory.threads.values())
-        )
+        side = len(nodes) <= SIDE_CALL and await _is_other(threads, memory, system)
         kind: Kind = "side" if side else "main"
         return Place(_new(threads, memory, kind, system), kind, -1, named is not None)
+    if thread.read_back and not thread.failed and thread.head == keys[at] != thread.answer:
+        status = await threads.store.last_status(*thread.id, keys[at])
+        thread.failed, thread.read_back = status not in ("complete", "deferred", "open", ""), False
     relation = _relation(thread, messages, keys, nodes, at, retry)
     if relation in ("fork", "twin"):
         thread = _fork(threads, thread, "fork" if relation == "fork" else "twin", system, keys[: at + 1])
     return Place(thread, relation, at, named is not None)
+
+
+async def _known(
+    threads: Threads,
+    tenant: str,
+    named: str | None,
+    messages: Sequence[Message],
+    keys: Sequence[bytes],
+    nodes: Sequence[int],
+) -> tuple[SessionMemory | None, int, Thread | None]:
+    """(the session, the index of the deepest message that it holds, the thread that brought it), -1 and None for what
+    is new."""
+    memory, at = await _find(threads, tenant, named, messages, keys, nodes)
+    if memory is None:
+        return None, -1, None
+    asked = memory.partial and _answered(messages, nodes, at)
+    if asked:  # of an answer that is not in memory, the store may know
+        at = await _recall(threads, memory, tenant, memory.session, keys, nodes)
+    thread = await threads.current(memory, memory.nodes[keys[at]].thread) if at >= 0 else None
+    if memory.partial and not asked and not _goes_on(thread, messages, keys, nodes, at):
+        deeper = await _recall(threads, memory, tenant, memory.session, keys, nodes)
+        if deeper != at:
+            at = deeper
+            thread = await threads.current(memory, memory.nodes[keys[at]].thread) if at >= 0 else None
+    return memory, at, thread
+
+
+async def _is_other(threads: Threads, memory: SessionMemory, system: bytes) -> bool:
+    """Whether the session has threads, all with another system prompt than this."""
+    systems = {thread.system for thread in memory.threads.values()}
+    if memory.partial and memory.stored and system not in systems:
+        systems.update(await threads.store.systems(memory.tenant, memory.session))
+    return bool(systems) and system not in systems
 
 
 async def whose(
@@ -157,12 +188,22 @@ async def _find(
         return memory, at
     if not any(messages[n].role == "assistant" for n in nodes):
         return None, -1  # nothing here can be an answer of ours: two first requests that are alike are two sessions
+    here = _in_memory(threads, tenant, keys, nodes)
+    if here is not None and not (threads.store.shared and _answered(messages, nodes, here[1])):
+        return here
+    found, at = await _search(threads, tenant, messages, keys, nodes)
+    return here if here is not None and at < here[1] else (found, at)
+
+
+def _in_memory(
+    threads: Threads, tenant: str, keys: Sequence[bytes], nodes: Sequence[int]
+) -> tuple[SessionMemory, int] | None:
     for n in reversed(nodes):
         for session in reversed(threads.sessions_at(tenant, keys[n])):
             memory = threads.session(tenant, session)
             if memory is not None:
                 return memory, n
-    return await _search(threads, tenant, messages, keys, nodes)
+    return None
 
 
 async def _search(
@@ -173,8 +214,7 @@ async def _search(
     if hits:
         best = hits[0]
         memory = threads.session(tenant, best.session) or threads.open_session(tenant, best.session, False)
-        await _recall(threads, memory, tenant, best.session, keys, nodes)
-        at = next((n for n in reversed(nodes) if keys[n] in memory.nodes), -1)
+        at = await _recall(threads, memory, tenant, best.session, keys, nodes)
         return (memory, at) if at >= 0 else (None, -1)
     return _rewritten(threads, tenant, messages, keys, nodes)
 
@@ -196,15 +236,23 @@ def _rewritten(
 
 async def _recall(
     threads: Threads, memory: SessionMemory, tenant: str, session: str, keys: Sequence[bytes], nodes: Sequence[int]
-) -> None:
-    """Fill a session's memory with those of the present messages that the store holds."""
+) -> int:
+    """Fill a session's memory with those of the present messages that the store holds. The index of the deepest one
+    that is known then, -1 for none."""
     memory.partial = True
-    found = await threads.store.known(tenant, session, [keys[n] for n in nodes])
+    missing = [keys[n] for n in nodes if keys[n] not in memory.nodes]
+    found = await threads.store.known(tenant, session, missing)
     for n in nodes:
         row = found.get(keys[n])
         if row is not None:
             threads.note(memory, keys[n], Node(row.form, row.thread, row.reached, row.strategy, row.seen))
             memory.stored = True
+    return next((n for n in reversed(nodes) if keys[n] in memory.nodes), -1)
+
+
+def _answered(messages: Sequence[Message], nodes: Sequence[int], at: int) -> bool:
+    """Whether there is an answer behind a message."""
+    return any(messages[n].role == "assistant" for n in nodes if n > at)
 
 
 def _goes_on(
@@ -214,8 +262,7 @@ def _goes_on(
     branch, the branch that it does continue may still be in the store alone."""
     if thread is None:
         return False
-    answered = any(messages[n].role == "assistant" for n in nodes if n > at)
-    return not answered and keys[at] in (thread.answer, thread.head)
+    return not _answered(messages, nodes, at) and keys[at] in (thread.answer, thread.head)
 
 
 def _relation(

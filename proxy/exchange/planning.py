@@ -12,7 +12,7 @@ from proxy.chat.dialects.completions import write_request
 from proxy.chat.message import Front, Request
 from proxy.chat.tokens import Weigh
 from proxy.context.pipeline import rewrite
-from proxy.context.plan import Plan
+from proxy.context.plan import Edit, Plan
 from proxy.context.policy import Policy
 from proxy.context.prices import Model, find_model
 from proxy.context.session import Session
@@ -23,6 +23,7 @@ from proxy.exchange.finish import lost
 from proxy.exchange.parts import Headers, Incoming, Parts
 from proxy.exchange.record import Forms, Turn
 from proxy.exchange.steering import blanking, keeping
+from proxy.exchange.threads import adopt
 from proxy.upstream.client import Target
 
 log = logging.getLogger(__name__)
@@ -283,8 +284,28 @@ async def _commit(parts: Parts, turn: Turn, forms: Forms) -> None:
         parts.metrics.edits_total.labels(stage=edit.stage).inc()
     if new:
         thread.state = replace(thread.state, edits=turn.plan.edits)
+        await _agree(parts, turn, new)
     record.exchanged(turn, forms, turn.began)
     _put(parts, turn)
+
+
+async def _agree(parts: Parts, turn: Turn, new: Sequence[Edit]) -> None:
+    """Go by what stands in the store, where other processes write to it too: of two that have decided on the same
+    message at once the first one counts."""
+    if not parts.store.shared:
+        return
+    thread = turn.place.thread
+    try:
+        async with asyncio.timeout(parts.settings.limits.commit_wait_ms / 1000):
+            stored = await parts.store.edits(*thread.id)
+    except (TimeoutError, StoreUnavailable):
+        parts.metrics.swallowed_total.labels(where="edits").inc()
+        return  # they are stored, and two replicas are hardly ever at the same message at once
+    mine = {edit.key: turn.plan.edits[edit.key] for edit in new if edit.key in turn.plan.edits}
+    if adopt(thread, stored, mine) and not turn.policy.literal:
+        parts.metrics.bypasses_total.labels(reason="edited_elsewhere").inc()
+        await decide(parts, turn, frozen=True)
+        thread.state = replace(thread.state, edits=turn.plan.edits)
 
 
 def _put(parts: Parts, turn: Turn) -> asyncio.Future[None]:

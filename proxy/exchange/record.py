@@ -22,7 +22,7 @@ from proxy.exchange.identify import Place
 from proxy.exchange.offer import Offer
 from proxy.exchange.threads import Node, Threads
 from proxy.exchange.weave import Round, Woven, write_round
-from proxy.store.base import EditRow, ExchangeRow, FormRow, HeadRow, MessageRow, Row, SessionRow, StateRow, ThreadRow
+from proxy.store.base import EditRow, ExchangeRow, FormRow, MessageRow, Row, SessionRow, StateRow, ThreadRow
 from proxy.store.written import OfferRow, RoundRow
 from proxy.stream.chunk import Usage
 
@@ -147,7 +147,7 @@ def ingest(threads: Threads, turn: Turn, now: float) -> Forms:
     thread.head = turn.head
     thread.answer = None
     thread.calls = frozenset()
-    thread.failed = False
+    thread.failed = thread.read_back = False
     return _ingest_messages(threads, turn, now)
 
 
@@ -193,7 +193,7 @@ def exchanged(turn: Turn, forms: Forms, now: float) -> None:
     """Put the exchange on the turn, and where its thread stands."""
     thread = turn.place.thread
     turn.rows.append(_exchange_row(turn, forms, now))
-    turn.rows.append(HeadRow(turn.tenant, thread.session, thread.name, turn.head, None, now, thread.state.stopped))
+    turn.rows.append(thread.moved(turn.head, None, now))
 
 
 def _inherited(turn: Turn, now: float) -> list[Row]:

@@ -1,14 +1,16 @@
 """The live threads: what this process remembers of conversations, read back from the store when it has forgotten.
 
 Memory is a cache, never the truth: everything here is either written to the store before it matters or can be
-derived again. Both the number of threads and, with it, their keys are bounded; the least recently used leaves.
+derived again. Both the number of threads and, with it, their keys are bounded; the least recently used leaves. Where
+other processes write to the same store, what is remembered of a thread counts for as long as the store says the same.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from dataclasses import dataclass, field
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar
 
 from proxy.context.plan import Edit, Found
@@ -19,12 +21,16 @@ from proxy.exchange.offer import Offer
 from proxy.exchange.steering.inforce import InForce
 from proxy.exchange.weave import Round
 from proxy.memory.memos import Memo
-from proxy.store.base import Kind, Store, ThreadRecord
+from proxy.store.base import EditRow, HeadRow, Kind, Store, ThreadRecord
+from proxy.store.standing import Standing
 
 T = TypeVar("T")
 
 Name = tuple[str, str, str]
 """(tenant, session, thread)"""
+
+MOVES = 64
+"""Of its own moves of a thread, so many are told from those of another process."""
 
 
 @dataclass(slots=True)
@@ -43,7 +49,8 @@ class Node:
 class SessionMemory:
     """A session's stored nodes, and which forms and threads of it are known to be stored.
 
-    partial: it was read back for the messages of one request, so the store may hold branches that are not here.
+    partial: it was read back for the messages of one request, or other processes write to it too, so the store may
+    hold branches that are not here.
     """
 
     tenant: str
@@ -77,7 +84,9 @@ class Thread:
     head: the chain key of the last request's end. answer: that of our answer to it. calls: the ids of that answer's
     calls. versions: how often each edited message was edited. number: of the newest stored edit. began: where its first
     request ended. failed: the last attempt brought no answer. exchange: the last one that was recorded. shown: by
-    position, the messages that came in it in another form than the one stored first.
+    position, the messages that came in it in another form than the one stored first. read_back: it comes from the
+    store, and whether the last attempt failed was not asked. moves: where this process has seen or left it in the
+    store. confirmed: it was seen there.
     """
 
     tenant: str
@@ -99,6 +108,9 @@ class Thread:
     stored: bool = False
     exchange: str = ""
     shown: dict[int, bytes] = field(default_factory=dict)
+    read_back: bool = False
+    moves: deque[tuple[bytes, bytes | None, float]] = field(default_factory=lambda: deque(maxlen=MOVES))
+    confirmed: bool = False
     found: tuple[bytes, tuple[Found, ...]] | None = None
     """The chain key of the newest prompt that the store was searched for, and what came up."""
     near: tuple[bytes, dict[bytes, float]] | None = None
@@ -116,13 +128,30 @@ class Thread:
         """(tenant, session, thread)"""
         return self.tenant, self.session, self.name
 
+    def moved(self, head: bytes, answer: bytes | None, now: float) -> HeadRow:
+        """The row that says where it stands now."""
+        self.moves.append((head, answer, now))
+        return HeadRow(self.tenant, self.session, self.name, head, answer, now, self.state.stopped)
+
+    def is_at(self, found: Standing) -> bool:
+        """Whether nobody else has moved it, or what is remembered is ahead of the store."""
+        if found.edits > self.number or found.states > len(self.state.states):
+            return False
+        return not found.head or (found.head, found.answer, found.last_at) in self.moves
+
 
 class Threads:
     """All live threads, bounded; and an index from nodes behind an answer of ours to their session."""
 
-    def __init__(self, limit: int, store: Store) -> None:
+    def __init__(
+        self, limit: int, store: Store, *, look_s: float = 0.25, unseen: Callable[[], None] = lambda: None
+    ) -> None:
+        """look_s: how long the store may take to say where a thread stands, until what is remembered counts. unseen:
+        called then."""
         self.limit = limit
         self.store = store
+        self.look_s = look_s
+        self.unseen = unseen
         self._sessions: OrderedDict[tuple[str, str], SessionMemory] = OrderedDict()
         self._by_node: dict[tuple[str, bytes], list[str]] = {}
         self._first: dict[tuple[str, bytes], list[Thread]] = {}
@@ -142,7 +171,9 @@ class Threads:
         """The session, new in memory where it is not there yet."""
         found = self.session(tenant, session)
         if found is None:
-            found = self._sessions[tenant, session] = SessionMemory(tenant, session, explicit)
+            found = self._sessions[tenant, session] = SessionMemory(
+                tenant, session, explicit, partial=self.store.shared
+            )
         return found
 
     def add(self, thread: Thread) -> Thread:
@@ -212,6 +243,48 @@ class Threads:
             if not found:
                 del index[at]
 
+    async def current(self, memory: SessionMemory, name: str) -> Thread | None:
+        """The thread as it is now, from memory where no other process can have moved it. None where there is none, or
+        not any more: then the session is forgotten. StoreUnavailable passes through where it is not in memory."""
+        thread = memory.threads.get(name)
+        if thread is None or not thread.stored or not self.store.shared:
+            return await self.load(memory, name)
+        try:
+            async with asyncio.timeout(self.look_s):
+                found = await self.store.standing(*thread.id)
+        except (TimeoutError, StoreUnavailable):
+            self.unseen()
+            return thread
+        if found is None:
+            if not thread.confirmed:
+                return thread  # what it was stored with is on its way
+            self.forget(memory)
+            return None
+        thread.confirmed = True
+        if thread.is_at(found):
+            return thread
+        if memory.threads.get(name) is thread:
+            self._take_out(thread)
+        return await self.load(memory, name)
+
+    async def is_gone(self, memory: SessionMemory) -> bool:
+        """Whether the session was deleted by another process; then it is forgotten. StoreUnavailable passes through."""
+        if not (self.store.shared and any(thread.confirmed for thread in memory.threads.values())):
+            return False
+        if await self.store.systems(memory.tenant, memory.session):
+            return False
+        self.forget(memory)
+        return True
+
+    def _take_out(self, thread: Thread) -> None:
+        memory = thread.memory
+        del memory.threads[thread.name]
+        memory.rounds.clear()  # an answer that was given elsewhere may have others behind it
+        if self._is_live(memory):
+            self._count -= 1
+            if thread.began is not None:
+                self._drop(self._first, (memory.tenant, thread.began), thread)
+
     async def load(self, memory: SessionMemory, name: str) -> Thread | None:
         """The thread from memory or from the store; None where there is none. StoreUnavailable passes through."""
         found = memory.threads.get(name)
@@ -234,18 +307,36 @@ class Threads:
         return offers.read(array)
 
 
-def _from_record(memory: SessionMemory, record: ThreadRecord, offer: Offer | None = None) -> Thread:
+def adopt(thread: Thread, rows: Sequence[tuple[EditRow, int]], mine: Mapping[bytes, Edit]) -> bool:
+    """Have the thread go by the edits that are stored, with their numbers. Whether one of those that this process has
+    made (by chain key) is stored as another was made elsewhere, or not at all."""
+    edits, thread.versions, pins, thread.number = _in_force(rows)
+    if all(edits.get(k) == edit for k, edit in mine.items()):
+        return False
+    thread.state = replace(thread.state, edits=edits, pins=pins)
+    return True
+
+
+def _in_force(
+    rows: Sequence[tuple[EditRow, int]],
+) -> tuple[dict[bytes, Edit], dict[bytes, int], frozenset[bytes], int]:
+    """(edits, the newest version of each message, pins, the highest number) of a thread's stored rows."""
     edits: dict[bytes, Edit] = {}
     versions: dict[bytes, int] = {}
     pins: set[bytes] = set()
     number = 0
-    for row, at in record.edits:
+    for row, at in rows:
         number = max(number, at)
         versions[row.key] = max(row.version, versions.get(row.key, 0))
         if row.action == "pin":
             pins.add(row.key)
         elif row.action != "withdrawn" and row.action != "unpin":
             edits[row.key] = Edit(row.key, row.action, row.text, row.stage, row.reason, row.before, row.after)
+    return edits, versions, frozenset(pins), number
+
+
+def _from_record(memory: SessionMemory, record: ThreadRecord, offer: Offer | None = None) -> Thread:
+    edits, versions, pins, number = _in_force(record.edits)
     states = tuple((state.key, state.text) for state in record.states)
     memory.stored = True
     return Thread(
@@ -263,7 +354,7 @@ def _from_record(memory: SessionMemory, record: ThreadRecord, offer: Offer | Non
             asked_at=cuts(edits),
             stopped=record.stopped or None,
             answers=record.answers,
-            pins=frozenset(pins),
+            pins=pins,
         ),
         parent=record.parent,
         fork_key=record.fork_key,
@@ -272,5 +363,8 @@ def _from_record(memory: SessionMemory, record: ThreadRecord, offer: Offer | Non
         versions=versions,
         number=number,
         stored=True,
+        read_back=True,
+        moves=deque([(record.head, record.answer, record.last_at)], MOVES),
+        confirmed=True,
         offer=offer,
     )

@@ -21,6 +21,7 @@ from proxy.store.derived import AnswerRow, IterationRecord, IterationRow, Spendi
 from proxy.store.keywords import IndexRow, Match
 from proxy.store.listing import ListingStore, MessageFilter
 from proxy.store.removal import EraseRow, RemovalStore
+from proxy.store.standing import StandingStore
 from proxy.store.written import WrittenRow, WrittenStore
 
 Kind = Literal["main", "fork", "twin", "side"]
@@ -283,7 +284,7 @@ class ExchangeRecord(ExchangeRow, frozen=True, kw_only=True):
 
 
 @runtime_checkable
-class Store(WrittenStore, ListingStore, RemovalStore, Protocol):
+class Store(WrittenStore, ListingStore, RemovalStore, StandingStore, Protocol):
     """Reads raise StoreUnavailable when they fail or take too long; `open` raises StoreRefused."""
 
     @property
@@ -307,7 +308,6 @@ class Store(WrittenStore, ListingStore, RemovalStore, Protocol):
         ...
 
     async def open(self) -> None: ...
-
     async def close(self) -> None:
         """Writes what is queued, then closes. Idempotent."""
         ...

@@ -41,6 +41,8 @@ class _Connection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg has no t
 class PostgresStore(Reads):
     """`Store` on a PostgreSQL server (12 or newer). url: `postgresql://user:password@host:port/database`."""
 
+    shared = True
+
     def __init__(
         self,
         url: str,

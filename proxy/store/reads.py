@@ -32,6 +32,7 @@ from proxy.store.keywords import Match
 from proxy.store.listing import ListingReads, MessageFilter, says
 from proxy.store.removal import Removal
 from proxy.store.schema import TABLES
+from proxy.store.standing import StandingReads
 from proxy.store.texts import to_text
 from proxy.store.written import WrittenReads
 
@@ -81,7 +82,7 @@ def _exchange(row: Sequence[Any]) -> ExchangeRecord:
     return ExchangeRecord(*row[:19], **dict(zip(_OUTCOME, row[19:], strict=True)))
 
 
-class Reads(WrittenReads, ListingReads, Removal):
+class Reads(WrittenReads, ListingReads, StandingReads, Removal):
     """The reading half of a `Store`, and what is made of reads and puts."""
 
     async def find(self, tenant: str, keys: Sequence[bytes], session: str | None) -> list[Hit]:

@@ -101,7 +101,10 @@ def make_parts(settings: Settings, store: Store) -> Parts:
         return counters[name]
 
     client = Client(settings, metrics)
-    threads = Threads(settings.limits.live_threads, store)
+    threads = Threads(
+        settings.limits.live_threads, store,
+        look_s=settings.limits.commit_wait_ms / 1000, unseen=metrics.swallowed_total.labels(where="standing").inc,
+    )  # fmt: skip
     models = read_models(settings.model_table())
     purse = Purse(settings.helper.dollars_a_day)
     return Parts(

@@ -1,0 +1,98 @@
+"""Three proxies on one PostgreSQL, every request to the next: what the model is sent is what one proxy sends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.faulty import faulty
+from tests.postgres import drop_database, execute, new_database
+from tests.replicas.fleet import fleet
+from tests.replicas.talk import Client, Model
+from tests.running import running
+
+pytestmark = pytest.mark.slow
+
+TURNS = 18
+TREE: dict[str, Any] = {
+    "tokens": {"count": "estimate"},
+    "tools": {"offer": "first_request"},
+    "limits": {"commit_wait_ms": 5000},
+}
+
+
+@pytest.fixture
+async def database(postgres: str) -> AsyncIterator[str]:
+    url = await new_database(postgres)
+    yield url
+    await drop_database(url)
+
+
+def clients(*, stream: bool) -> list[Client]:
+    return [Client(1, stream=stream, named=True), Client(2, stream=stream, named=False)]
+
+
+async def by_one(policy: str, *, stream: bool) -> list[bytes]:
+    """What the model is sent by a single process with a store of its own."""
+    model = Model()
+    async with faulty(model) as upstream, running(upstream.port, policy=policy, **TREE) as proxy:
+        for client in clients(stream=stream):
+            for _ in range(TURNS):
+                await client.turn(proxy.port)
+    return model.received
+
+
+@pytest.mark.parametrize("policy", ["thrifty", "rolling"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_three_replicas_send_what_one_process_sends(database: str, policy: str, stream: bool) -> None:
+    model = Model()
+    async with faulty(model) as upstream:
+        tree = {**TREE, "db": database, "upstream": f"http://127.0.0.1:{upstream.port}/v1", "policy": policy}
+        async with fleet(3, **tree) as proxies:
+            played = clients(stream=stream)
+            for client in played:
+                for turn in range(TURNS):
+                    await client.turn(proxies.port)
+                    if turn == TURNS // 3:
+                        await proxies.restart()
+                    if turn == TURNS // 2:
+                        await proxies.kill()
+            assert all(replica.served for replica in proxies.replicas)
+    assert all(len(client.sessions) == 1 for client in played)
+    threads = await execute(database, "SELECT kind, count(*) FROM threads GROUP BY kind")
+    assert threads == [("main", 2)], "no fork, no twin"
+    held = {"edits", "rounds"} | ({"states"} if policy == "rolling" else set())
+    for table in held:
+        assert (await execute(database, f"SELECT count(*) FROM {table}"))[0][0], table
+    alone = await by_one(policy, stream=stream)
+    for n, (one, three) in enumerate(zip(alone, model.received, strict=True)):
+        assert one == three, n
+
+
+async def test_requests_that_several_replicas_answer_at_once_agree_on_their_edits(database: str) -> None:
+    model = Model()
+    async with faulty(model) as upstream:
+        tree = {**TREE, "db": database, "upstream": f"http://127.0.0.1:{upstream.port}/v1", "policy": "thrifty"}
+        async with fleet(3, **tree) as proxies:
+            client, _ = clients(stream=False)
+            for _ in range(TURNS):
+                await client.turn(proxies.port)
+                answer = client.messages.pop()
+                # The same again at once, on all replicas, as clients do that have waited too long.
+                again = b"x-stainless-retry-count: 1"
+                await asyncio.gather(*(client.again(proxies.port, again) for _ in range(3)))
+                client.messages.append(answer)
+    assert await execute(database, "SELECT kind, count(*) FROM threads GROUP BY kind") == [("main", 1)]
+    assert (await execute(database, "SELECT count(*) FROM edits"))[0][0]
+    twice = "SELECT 1 FROM edits GROUP BY thread, key HAVING count(*) > 1"
+    assert await execute(database, twice) == [], "nothing was decided again"
+    forms: dict[str, set[str]] = {}
+    for body in model.received:
+        for message in json.loads(body)["messages"]:
+            if message["role"] == "tool":
+                forms.setdefault(message["tool_call_id"], set()).add(message["content"])
+    assert max(map(len, forms.values())) == 2, "as it came, and as it was shortened once"
