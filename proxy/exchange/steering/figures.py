@@ -66,15 +66,21 @@ class Hour(Struct):
     cost_without: float = 0.0
     unpriced: int = 0
     """Exchanges whose model has no price: they are in neither sum."""
+    loops: int = 0
+    fallbacks: int = 0
 
     def add(self, one: Point | Hour) -> None:
         """One exchange more, or all of another hour."""
         if isinstance(one, Hour):
             self.exchanges += one.exchanges
             self.unpriced += one.unpriced
+            self.loops += one.loops
+            self.fallbacks += one.fallbacks
         else:
             self.exchanges += 1
             self.unpriced += one.cost is None
+            self.loops += one.loop
+            self.fallbacks += one.fallback is not None
         self.tokens_before += one.tokens_before
         self.tokens_after += one.tokens_after
         if one.cached_tokens is not None:
@@ -115,7 +121,7 @@ class Remembered:
     """What was told of sessions that nobody has used since."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[tuple[str, str], tuple[tuple[float, int], Told]] = OrderedDict()
+        self._known: OrderedDict[tuple[str, str], tuple[tuple[float, int], Told | None]] = OrderedDict()
 
     async def of(self, parts: Parts, item: SessionItem) -> Told | None:
         """The session's figures, None before anything was said in it."""
@@ -125,10 +131,8 @@ class Remembered:
             self._known.move_to_end(name)
             return found[1]
         exchanges = await newest(parts, *name, MOST)
-        if not exchanges:
-            return None
-        made = told(parts, exchanges)
-        if exchanges[-1].status != "open":
+        made = told(parts, exchanges) if exchanges else None
+        if not exchanges or exchanges[-1].status != "open":
             self._known[name] = (stamp, made)
             self._known.move_to_end(name)
             while len(self._known) > REMEMBERED:

@@ -28,9 +28,9 @@ async def test_points_add_up_to_what_the_session_cost() -> None:
 
 
 def test_an_hour_takes_in_exchanges_and_other_hours() -> None:
-    first, second = Hour(0, 2, 10, 5, 1, 2, 0.5, 0.75), Hour(HOUR, 1, 4, 4, cost=0.25, unpriced=1)
+    first, second = Hour(0, 2, 10, 5, 1, 2, 0.5, 0.75), Hour(HOUR, 1, 4, 4, cost=0.25, unpriced=1, loops=2, fallbacks=1)
     first.add(second)
-    assert first == Hour(0, 3, 14, 9, 1, 2, 0.75, 0.75, 1)
+    assert first == Hour(0, 3, 14, 9, 1, 2, 0.75, 0.75, 1, 2, 1)
 
 
 async def test_a_session_that_is_used_again_is_told_anew() -> None:

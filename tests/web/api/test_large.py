@@ -107,6 +107,9 @@ async def test_pages_of_a_large_store_come_in_time(tmp_path: Path) -> None:
             "/api/sessions/long/exchanges",
             "/api/tenants",
             "/api/stats",
+            "/api/live?limit=50",
+            f"/api/live?limit=50&cursor={first['next']}",
+            "/api/money",
         ]
         took = {}
         for asked in paths:

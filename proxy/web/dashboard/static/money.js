@@ -39,7 +39,8 @@ function draw(money, step) {
       card("Without the proxy", dollars(total.cost_without)),
       card("Saved", share === null ? "–" : percent(share), dollars(total.cost_without - total.cost)),
       card("Tokens sent", short(total.tokens_after), `of ${short(total.tokens_before)}`),
-      card("From the cache", short(total.cached_tokens), `${short(total.predicted)} predicted`)),
+      card("From the cache", short(total.cached_tokens), `${short(total.predicted)} predicted`),
+      card("Loops", whole(total.loops), counted(total.fallbacks, "fallback"))),
     h("div", { class: "charts" },
       chart("Dollars so far", { labels, format: dollars, between: ["without the proxy", "paid"], series: [
         { name: "without the proxy", look: "c-without", values: running(without), kind: "line" }, { name: "paid", look: "c-paid", values: running(paid), kind: "line" }] }),

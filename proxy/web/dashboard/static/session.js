@@ -27,6 +27,7 @@ export function showSession(view, place, rest) {
   const tabs = h("nav", { class: "tabs", "aria-label": "Parts of the session" }, TABS.map(([name, text]) =>
     h("a", { href: name ? `${base}/${name}` : base, "aria-current": name === tab[0] ? "page" : undefined }, text)));
   swap(view.root, parts, tabs, body);
+  tabs.scrollLeft = tabs.querySelector("[aria-current]").offsetLeft - tabs.offsetLeft - 40;
   session.fail = view.fail;
 
   let stamp = null;
