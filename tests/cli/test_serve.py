@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import http.client
 import io
 import os
 import re
@@ -8,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -97,6 +99,24 @@ def test_telling_it_to_stop_ends_it_in_order(tmp_path: Path, by: signal.Signals)
     with served(tmp_path) as (process, _):
         process.send_signal(by)
         _, logged = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert "Traceback" not in logged
+
+
+def test_streams_of_events_do_not_hold_the_end_of_the_process(tmp_path: Path) -> None:
+    with served(tmp_path) as (process, printed):
+        found = re.search(r"http://127\.0\.0\.1:(\d+)/v1", printed)
+        assert found is not None
+        connection = http.client.HTTPConnection("127.0.0.1", int(found.group(1)), timeout=20)
+        connection.request("GET", "/api/events")
+        answer = connection.getresponse()
+        assert answer.readline().startswith(b"retry:")
+        began = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        answer.read()  # to its end, which is one as it should be: an IncompleteRead is an error
+        assert time.monotonic() - began < 2.0, "promised: 0.5 s; timeouts.drain_s would be 30"
+        _, logged = process.communicate(timeout=20)
+        connection.close()
     assert process.returncode == 0
     assert "Traceback" not in logged
 

@@ -187,7 +187,12 @@ async def test_a_receiver_that_is_too_slow_loses_the_oldest_and_is_told_how_many
 
 async def test_what_is_waiting_at_the_end_is_sent_and_what_cannot_be_is_counted() -> None:
     receiver = Receiver()
-    async with hooked(receiver) as (proxy, _):
+
+    async def slow(request: Request, there: Connection) -> None:
+        await asyncio.sleep(0.1)
+        await receiver(request, there)
+
+    async with hooked(slow) as (proxy, _):
         for n in range(5):
             tell(proxy, n=n)
     assert len(receiver.got) == 5

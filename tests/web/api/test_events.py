@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -10,8 +11,8 @@ import pytest
 
 from proxy.exchange import news
 from proxy.web.api.events import frames
-from tests.faulty import ask, faulty, until
-from tests.hearing import hearing
+from tests.faulty import ask, connect, faulty, until
+from tests.hearing import Stream, hearing
 from tests.running import Agent, Running, running
 from tests.scripted import Scripted
 from tests.web.test_keys import entry
@@ -131,6 +132,42 @@ async def test_a_listener_that_is_too_slow_loses_the_oldest_and_is_told_how_many
         assert stream.told[0][:2] == (None, news.LOST)
         assert stream.of(news.LOST) == [{"lost": 7}]
         assert proxy.count("events_lost_total") == 7
+
+
+async def test_a_client_that_does_not_read_costs_a_bounded_queue_and_reads_on_with_what_is_new() -> None:
+    async with running("demo", events={"queue": 10, "kept": 10}) as proxy:
+        there = await connect(proxy.port)
+        there.writer.transport.pause_reading()  # type: ignore[attr-defined]  # of a socket's transport
+        await there.send(b"GET /api/events HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        await until(lambda: proxy.count("event_listeners") == 1)
+        for n in range(10_000):  # ten megabytes and more: no socket's buffers hold them
+            tell(proxy, n=n, text="x" * 1000)
+            await asyncio.sleep(0)
+            if proxy.count("events_lost_total") > 20:
+                break
+        assert proxy.count("events_lost_total") > 20
+        (listener,) = proxy.app.parts.news._listeners
+        assert listener.waiting <= 10
+        there.writer.transport.resume_reading()  # type: ignore[attr-defined]  # as above
+        stream = Stream(there)
+        try:
+            lost = (await stream.wait(news.LOST))[0]["lost"]
+            await until(lambda: stream.of(news.FALLBACK)[-1]["n"] == n)
+            assert lost == proxy.count("events_lost_total")
+            assert len(stream.of(news.FALLBACK)) + lost == n + 1
+        finally:
+            stream.task.cancel()
+            there.writer.transport.abort()
+
+
+async def test_a_client_that_only_listens_is_not_taken_for_a_slow_one() -> None:
+    async with (
+        running("demo", timeouts={"header_s": 0.1, "body_s": 0.1, "idle_s": 0.1}) as proxy,
+        hearing(proxy) as stream,
+    ):
+        await asyncio.sleep(0.6)
+        tell(proxy)
+        await stream.wait(news.FALLBACK)
 
 
 async def test_no_more_listen_than_may() -> None:
