@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from proxy.context.prices import find_model, read_models
 from proxy.errors import ConfigError
-from proxy.settings import Settings, Upstream, load, masked, shipped
+from proxy.settings import Settings, Upstream, load, masked, program, shipped
 from proxy.vocabulary import NAMES
 
 
@@ -250,3 +250,17 @@ def test_keys_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     key = f'[{{"name": "a", "sha256": "{"1" * 64}", "tenant": "t", "plane": "read"}}]'
     monkeypatch.setenv("CONTEXT_PROXY_KEYS", key)
     assert load().keys[0].plane == "read"
+
+
+def test_where_commands_find_a_proxy_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONTEXT_PROXY_URL", "http://127.0.0.1:8080")
+    monkeypatch.setenv("CONTEXT_PROXY_KEY", "cp-key")
+    assert load() == Settings()
+
+
+def test_a_program_is_the_first_that_was_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VISUAL", raising=False)
+    monkeypatch.setenv("EDITOR", " ")
+    assert program("VISUAL", "EDITOR", otherwise="vi") == "vi"
+    monkeypatch.setenv("EDITOR", "nano -w")
+    assert program("VISUAL", "EDITOR", otherwise="vi") == "nano -w"

@@ -8,26 +8,44 @@ from typing import Annotated
 
 import typer
 
+from proxy.cli import context, groups, memos, messages, sessions, told
+from proxy.cli.build import build
 from proxy.cli.check import check
 from proxy.cli.docs import docs
 from proxy.cli.key import key
 from proxy.cli.replay import replay
 from proxy.cli.serve import serve
+from proxy.cli.shell import shell
+from proxy.cli.stats import stats
+from proxy.cli.tail import tail
+from proxy.cli.transfer import bring, export
 from proxy.errors import ConfigError, StoreRefused
 
 app = typer.Typer(
     name="context-proxy",
     help="An OpenAI-compatible proxy that keeps an agent's context small, cheap and truthful.",
     no_args_is_help=True,
-    add_completion=False,
     # Tracebacks with values of local variables would show keys and messages.
     pretty_exceptions_enable=False,
 )
-app.command()(serve)
-app.command()(check)
-app.command()(key)
-app.command()(replay)
-app.command()(docs)
+for command in (serve, check, key, replay):
+    app.command(rich_help_panel="The proxy itself")(command)
+for command in (stats, shell, tail):
+    app.command(rich_help_panel="Look on")(command)
+for name, several in (("sessions", sessions.app), ("groups", groups.app), ("messages", messages.app)):
+    app.add_typer(several, name=name, rich_help_panel="Look on")
+app.add_typer(context.app, name="context", rich_help_panel="Steer a session")
+for command in (context.undo, build):
+    app.command(rich_help_panel="Steer a session")(command)
+app.command(rich_help_panel="Steer a session", context_settings=told.WORDS)(told.add)
+app.command("compress", rich_help_panel="Steer a session")(context.compress)
+for name, several in (("state", told.state), ("scratchpad", told.scratchpad), ("notes", told.notes)):
+    app.add_typer(several, name=name, rich_help_panel="Steer a session")
+app.add_typer(told.feedback, name="feedback", rich_help_panel="Steer a session")
+app.add_typer(memos.app, name="memos", rich_help_panel="Steer a session")
+app.command(rich_help_panel="What is stored")(export)
+app.command("import", rich_help_panel="What is stored")(bring)
+app.command(rich_help_panel="The proxy itself")(docs)
 
 
 def _version(wanted: bool) -> None:

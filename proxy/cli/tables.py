@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from proxy.cli.asks import SHARED
 from proxy.cli.fields import fields, summary
 from proxy.cli.render import LISTS, literal
 from proxy.context.stages import BUILT_IN
@@ -68,10 +69,30 @@ def _metrics() -> Iterator[str]:
 
 def _commands(group: Any) -> Iterator[str]:
     yield from _head("Command", "Option", "What it does")
-    for name, command in group.commands.items():
+    shared: list[Any] = []
+    for name, command in _leaves(group):
         yield _row(f"`context-proxy {name}`", "", inspect.cleandoc(command.help or "").split("\n\n")[0])
+        asks = {option.name for option in command.params} >= set(SHARED)
         for option in command.params:
-            yield _row("", f"`{option.opts[-1]}`", getattr(option, "help", None) or "")
+            if asks and option.name in SHARED:
+                shared = shared if len(shared) == len(SHARED) else [*shared, option]
+            elif option.name != "session" or option.param_type_name != "argument":
+                yield _row("", f"`{max(option.opts, key=len)}`", getattr(option, "help", None) or "")
+    if shared:
+        yield _row("of all that ask a running proxy", "", "SESSION is a session's name, `-` the one used last.")
+    for option in shared:
+        yield _row("", f"`{max(option.opts, key=len)}`", getattr(option, "help", None) or "")
+
+
+def _leaves(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+    """Every command that does something, by all its words, with the session where it takes one."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _leaves(command, f"{before}{name} ")
+        else:
+            sessions = [p for p in command.params if p.name == "session" and p.param_type_name == "argument"]
+            takes = "".join(" SESSION" if session.required else " [SESSION]" for session in sessions)
+            yield f"{before}{name}{takes}", command
 
 
 def _routes() -> Iterator[str]:

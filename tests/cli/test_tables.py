@@ -42,6 +42,9 @@ def test_no_command_is_left_out() -> None:
     text = table("commands")
     assert all(f"`context-proxy {name}`" in text for name in ("serve", "check", "docs"))
     assert "`--upstream`" in text
+    for words in ("context drop SESSION", "stats [SESSION]", "memos export", "import"):
+        assert f"| `context-proxy {words}` |" in text
+    assert text.count("`--url`") == 1, "what many commands share is told once"
 
 
 def test_routes_are_those_that_the_app_names(monkeypatch: pytest.MonkeyPatch) -> None:

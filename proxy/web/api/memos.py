@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import secrets
 from collections.abc import AsyncIterator
 from typing import Annotated
 
@@ -10,7 +12,7 @@ from fastapi import APIRouter, Path, Query
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from proxy.errors import NotFound, Unprocessable
+from proxy.errors import Conflict, NotFound, Unprocessable
 from proxy.memory import memos
 from proxy.memory.memos import Memo
 from proxy.store.written import MemoRow
@@ -59,6 +61,18 @@ class MemoBody(BaseModel):
     tags: Annotated[
         list[Annotated[str, Field(max_length=200)]] | None, Field(max_length=50, examples=[["tests", "postgresql"]])
     ] = None
+
+
+class NewMemo(BaseModel):
+    """A memo that nobody has written yet."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    content: Annotated[str, Field(max_length=memos.MOST_BYTES, examples=["The tests need PostgreSQL 14 or newer."])]
+    tags: Annotated[
+        list[Annotated[str, Field(max_length=200)]], Field(max_length=50, examples=[["tests", "postgresql"]])
+    ] = []
+    project: Annotated[str, Field(max_length=100)] = ""
 
 
 class Gone(BaseModel):
@@ -115,6 +129,25 @@ async def export(desk: AtDesk, project: Project = None) -> StreamingResponse:
 async def show(desk: AtDesk, memo: Id) -> MemoShown:
     """One memo."""
     return _shown(await _found(desk, memo))
+
+
+@router.post("")
+async def save(desk: AtDesk, body: NewMemo) -> MemoShown:
+    """Save a memo, as an operator or from elsewhere; one that says nearly the same is mended in its place."""
+    tenant, parts = await one_tenant(desk), desk.parts
+    content, project, now = memos.tidy(body.content), memos.tidy_project(body.project), parts.now()
+    reason = memos.junk(content)
+    if reason is not None:
+        raise Unprocessable(f"the memo would be {reason}")
+    most = parts.settings.memos.keep
+    known = await notebook.all_of(parts.store, tenant, project, most)
+    new = Memo(secrets.token_hex(5), content, memos.tidy_tags(body.tags), "", now, now, project)
+    old = await asyncio.to_thread(memos.twin, known, new)  # a thousand comparisons, and chat goes on meanwhile
+    if old is None and len(known) >= most:
+        raise Conflict(f"{len(known)} memos are kept in a project, and no more can be", hint="Delete one.")
+    row = notebook.write(tenant, new if old is None else memos.merged(old, new))
+    await parts.store.put([row])
+    return _shown(row)
 
 
 @router.put("/{memo}")

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from proxy.chat import key
 from proxy.errors import NotFound
+from proxy.exchange.steering.inforce import WIDE
 from proxy.store.base import EditRow, MessageRecord
 from proxy.store.listing import MessageFilter
 from proxy.web.api import pages
@@ -81,6 +82,9 @@ class Found(BaseModel):
     text: str
 
 
+OVER = frozenset({"withdrawn", "unpin"})
+"""Actions that take an earlier decision back."""
+
 Id = Annotated[str, Path(max_length=64, description="The message's id, as hints and lists name it.")]
 
 
@@ -121,9 +125,10 @@ async def show(place: AtPlace, message: Id) -> MessageShown:
     """One message, whole, with every decision about it that is in force."""
     row = await found(place, message)
     edits = []
-    for thread in place.record.threads:
-        for edit, _ in await place.parts.store.edits(place.tenant, place.session, thread.thread):
-            if edit.key == row.key:
+    # The operator's hold in every thread, and are stored under none.
+    for thread in (WIDE, *(one.thread for one in place.record.threads)):
+        for edit, _ in await place.parts.store.edits(place.tenant, place.session, thread):
+            if edit.key == row.key and edit.action not in OVER:
                 edits.append(shown_edit(edit))
     return MessageShown(**_fields(row), message=pages.shown(row.body), edits=edits)
 

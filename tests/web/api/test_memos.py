@@ -29,6 +29,20 @@ def test_a_memo_is_mended_and_what_is_left_out_stays(world: World) -> None:
     assert world.ask("GET", f"/api/memos/{name}").json() == shown
 
 
+def test_a_memo_from_elsewhere_is_saved_once(world: World) -> None:
+    body = {"content": "The release needs a tag that git signs with the key of the team.", "tags": ["Release"]}
+    shown = world.ask("POST", "/api/memos", body).json()
+    assert (shown["content"], shown["tags"], shown["session"]) == (body["content"], ["release"], "")
+    assert world.ask("GET", f"/api/memos/{shown['memo']}").json() == shown
+    again = world.ask("POST", "/api/memos", {**body, "tags": ["git"]}).json()
+    assert (again["memo"], set(again["tags"])) == (shown["memo"], {"release", "git"})
+    elsewhere = world.ask("POST", "/api/memos", {**body, "project": "other"}).json()
+    assert elsewhere["memo"] != shown["memo"]
+    assert world.ask("GET", f"/api/memos/{shown['memo']}", key="cp-other-admin").status == 404
+    assert world.ask("POST", "/api/memos", {"content": ""}).status == 422
+    assert world.ask("POST", "/api/memos", body, key="cp-acme-read").status == 403
+
+
 def test_a_deleted_memo_does_not_come_back(world: World) -> None:
     name = world.memo()
     assert world.ask("DELETE", f"/api/memos/{name}").json() == {"memo": name}

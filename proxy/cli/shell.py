@@ -1,0 +1,145 @@
+"""`context-proxy shell`: every command about a session, one after the other, without its name each time.
+
+A line is a command as it stands on the command line, `context window 5`, and the session is put in where it belongs.
+Slash commands, as std::slop has them and as `commands.in_band` answers them, mean the same: `/message show GID`.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from typing import Annotated, Any, Final
+
+import typer
+
+from proxy.cli import terminal
+from proxy.cli.asks import SHARED, Asking, asks
+from proxy.cli.remote import Refused
+from proxy.errors import ConfigError, ProxyError
+
+HELP: Final = """\
+stats                        where the session stands      add TEXT        a note in the next prompt
+build                        the next prompt's body        compress        every edit, with the next request
+context show|window N        the next prompt; its window   undo            take back the last group
+context drop|restore|pin ID  groups and messages           state show      the model's state; also set, edit
+groups list, messages list   what was said                 scratchpad show and all other commands of context-proxy
+use SESSION                  another session               help, quit      (a line's --help tells all of it)
+"""
+ALIASES: Final = {
+    ("messages",): ("groups", "list"),
+    ("message",): ("groups", "list"),
+    ("message", "list"): ("groups", "list"),
+    ("message", "show"): ("groups", "show"),
+    ("message", "remove"): ("messages", "remove"),
+    ("session", "scratchpad"): ("scratchpad", "show"),
+    ("state",): ("state", "show"),
+    ("scratchpad",): ("scratchpad", "show"),
+    ("groups",): ("groups", "list"),
+    ("notes",): ("notes", "list"),
+}
+"""Other words for a line's beginning: std::slop's, and groups without a command."""
+TOLD_WHOLE: Final = frozenset({"add"})
+"""Commands whose text is the rest of the line, quotes and all."""
+OUTSIDE: Final = frozenset({"serve", "shell", "docs"})
+"""Commands that have no place in a session's shell."""
+
+
+@asks
+def shell(
+    asking: Asking,
+    context: typer.Context,
+    session: Annotated[str, typer.Argument(help="A session's name; - for the one used last.")] = "-",
+) -> None:
+    """Work on one session, a command a line, until `quit`."""
+    commands: Any = context.find_root().command
+    at = _named(asking, session)
+    if sys.stdin.isatty():
+        import readline  # noqa: F401, PLC0415  # gives input() its history; not there on every system
+
+        terminal.said(f"{at}: `help` lists what can be said here, `quit` ends it")
+    while True:
+        try:
+            line = input(f"{terminal.plain(at)}> " if sys.stdin.isatty() else "").strip()
+        except (EOFError, KeyboardInterrupt):
+            return
+        if line in ("quit", "exit", "/quit", "/exit"):
+            return
+        if line.split()[:1] == ["use"] and len(line.split()) == 2:
+            at = _tried(asking, line.split()[1], at)
+        elif line in ("help", "/help", "?"):
+            typer.echo(HELP)
+        elif line:
+            _run(commands, line, at, asking)
+
+
+def _named(asking: Asking, session: str) -> str:
+    found: str = asking.remote.ask("GET", asking.remote.session(session))["session"]
+    return found
+
+
+def _tried(asking: Asking, session: str, old: str) -> str:
+    try:
+        return _named(asking, session)
+    except Refused as problem:
+        terminal.warn(str(problem))
+        return old
+
+
+def _run(commands: Any, line: str, session: str, asking: Asking) -> None:
+    """One line. Whatever goes wrong in it is told and ends nothing."""
+    try:
+        words = arguments(commands, line, session)
+        shared = ["--url", asking.remote.url, "--key", asking.remote.key, "--tenant", asking.remote.tenant]
+        if words and _shares(commands, words):
+            # Behind the command and before its arguments, one of which may follow a `--`.
+            depth = _depth(commands, words)
+            words = [*words[:depth], *shared, *(["--json"] * asking.json), *words[depth:]]
+        commands.main(words, prog_name="", standalone_mode=True)
+    except SystemExit:
+        return
+    except ValueError as problem:  # a quote that is not closed
+        terminal.warn(f"{problem}.")
+    except (ConfigError, ProxyError) as problem:
+        terminal.warn(str(problem))
+
+
+def arguments(commands: Any, line: str, session: str) -> list[str]:
+    """The command line that a line stands for, with the session in its place. Raises ValueError."""
+    line = line.removeprefix("/")
+    first, _, rest = line.partition(" ")
+    words = [first, rest.strip()] if first in TOLD_WHOLE and rest.strip() else shlex.split(line)
+    words[0] = words[0].removeprefix("/")
+    for length in (2, 1):
+        if (known := ALIASES.get(tuple(words[:length]))) and (length == 2 or len(words) == 1 or words[1].isdigit()):
+            words = [*known, *words[length:]]
+            break
+    if words[0] in OUTSIDE:
+        raise ValueError(f"{words[0]} has no place here")
+    depth = _depth(commands, words)
+    command = _command(commands, words[:depth])
+    takes = [p.name for p in getattr(command, "params", ()) if p.param_type_name == "argument"]
+    if takes[:1] == ["session"] and "--help" not in words:
+        # A name that looks like an option is still one.
+        given = [session] if not session.startswith("-") else ["--", session]
+        words = [*words[:depth], *given, *words[depth:]]
+    return words
+
+
+def _depth(commands: Any, words: list[str]) -> int:
+    """How many of the words name the command."""
+    depth, at = 0, commands
+    while depth < len(words) and words[depth] in getattr(at, "commands", {}):
+        at = at.commands[words[depth]]
+        depth += 1
+    return depth
+
+
+def _command(commands: Any, words: list[str]) -> Any:
+    for word in words:
+        commands = commands.commands[word]
+    return commands
+
+
+def _shares(commands: Any, words: list[str]) -> bool:
+    command = _command(commands, words[: _depth(commands, words)])
+    return {p.name for p in getattr(command, "params", ())} >= set(SHARED)

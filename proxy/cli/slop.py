@@ -1,0 +1,184 @@
+"""std::slop's SQLite file, read as conversations with their state, scratchpad, window and memos.
+
+Its tables are messages (a row a message, in one session and one group, with the strategy that it was written for),
+sessions (`context_size`, `scratchpad`), session_state (`state_blob`) and llm_memos. Older and newer files lack columns
+and tables; what is not there is not imported. The file is only read, and by a connection that cannot write.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from proxy.errors import ConfigError
+
+MAGIC: Final = b"SQLite format 3\0"
+
+
+@dataclass(frozen=True, slots=True)
+class Talk:
+    """A session. messages: in order, as chat completions have them. dropped: the places of those that std::slop left
+    out of its prompts. window: groups that stay, None where nothing is said."""
+
+    session: str
+    messages: list[dict[str, Any]]
+    dropped: list[int]
+    state: str = ""
+    scratchpad: str = ""
+    window: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """A memo of any session."""
+
+    content: str
+    tags: list[str]
+
+
+def is_sqlite(file: Path) -> bool:
+    """Whether a file is SQLite's. Raises ConfigError where it cannot be read."""
+    try:
+        with file.open("rb") as there:
+            return there.read(len(MAGIC)) == MAGIC
+    except OSError as error:
+        raise ConfigError("FILE", str(file), f"a file that can be read ({error.strerror})") from None
+
+
+def read(file: Path) -> tuple[list[Talk], list[Noted]]:
+    """All that is in the file. Raises ConfigError where it is not std::slop's."""
+    try:
+        with closing(sqlite3.connect(file.absolute().as_uri() + "?mode=ro", uri=True)) as there:
+            there.row_factory = sqlite3.Row
+            there.text_factory = lambda raw: raw.decode("utf-8", "replace")
+            tables = {row[0] for row in there.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            if not {"messages", "sessions"} <= tables or "session_id" not in _columns(there, "messages"):
+                raise ConfigError("FILE", str(file), "std::slop's database, or JSONL with a conversation a line")
+            return _talks(there, tables), _memos(there, tables)
+    except sqlite3.DatabaseError as error:
+        raise ConfigError("FILE", str(file), f"a SQLite file that can be read ({error})") from None
+
+
+def _columns(there: sqlite3.Connection, name: str) -> set[str]:
+    return {row["name"] for row in there.execute(f"PRAGMA table_info({name})")}
+
+
+def _talks(there: sqlite3.Connection, tables: set[str]) -> list[Talk]:
+    settings = {row["id"]: dict(row) for row in there.execute("SELECT * FROM sessions")}
+    states = _by_session(there, "session_state", "state_blob", tables)
+    pads = _by_session(there, "scratchpads", "content", tables)
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for row in there.execute("SELECT * FROM messages ORDER BY id"):
+        rows.setdefault(row["session_id"] or "std-slop", []).append(dict(row))
+    talks = []
+    for session, said in rows.items():
+        known = settings.get(session, {})
+        window = known.get("context_size")
+        talks.append(
+            Talk(
+                session,
+                [_message(row, said[:place]) for place, row in enumerate(said)],
+                [place for place, row in enumerate(said) if row.get("status") == "dropped"],
+                states.get(session, ""),
+                pads.get(session) or known.get("scratchpad") or "",
+                window if isinstance(window, int) and window >= 0 else None,
+            )
+        )
+    return talks
+
+
+def _by_session(there: sqlite3.Connection, name: str, column: str, tables: set[str]) -> dict[str, str]:
+    if name not in tables or column not in _columns(there, name):
+        return {}
+    return {row["session_id"]: row[column] or "" for row in there.execute(f"SELECT * FROM {name}")}  # noqa: S608  # ours
+
+
+def _memos(there: sqlite3.Connection, tables: set[str]) -> list[Noted]:
+    if "llm_memos" not in tables:
+        return []
+    return [
+        Noted(row["content"], _tags(row["semantic_tags"]))
+        for row in there.execute("SELECT * FROM llm_memos ORDER BY id")
+    ]
+
+
+def _tags(text: str | None) -> list[str]:
+    """A JSON list, or words with commas between."""
+    try:
+        found = json.loads(text or "[]")
+    except ValueError:
+        found = None
+    if isinstance(found, list):
+        return [str(tag) for tag in found]
+    return [tag.strip() for tag in (text or "").split(",") if tag.strip()]
+
+
+def _message(row: dict[str, Any], before: list[dict[str, Any]]) -> dict[str, Any]:
+    """A row as a chat message. A result belongs to the call of its id; Gemini's has its tool's name for one."""
+    content, call_id = row.get("content") or "", row.get("tool_call_id") or ""
+    if row["role"] == "tool":
+        # Some versions write `id|name`.
+        return {"role": "tool", "tool_call_id": _call_of(call_id.partition("|")[0], row, before), "content": content}
+    if row["role"] == "assistant" and (row.get("status") == "tool_call" or _calls(row)):
+        said = _json(content)
+        text = said.get("content") if isinstance(said.get("content"), str) else _gemini_text(said)
+        return {"role": "assistant", "content": text or None, "tool_calls": _calls(row)} if _calls(row) else {
+            "role": "assistant", "content": text or content,
+        }  # fmt: skip
+    return {"role": row["role"], "content": content}
+
+
+def _calls(row: dict[str, Any]) -> list[dict[str, Any]]:
+    """The calls of a row, OpenAI's or Gemini's, as OpenAI has them."""
+    if row.get("status") not in ("tool_call", "dropped"):
+        return []
+    said = _json(row.get("content") or "")
+    made = []
+    for number, call in enumerate(said.get("tool_calls") or ()):
+        function = call.get("function") if isinstance(call, dict) else None
+        if isinstance(function, dict):
+            made.append(
+                _call(call.get("id") or f"call_{row['id']}_{number}", function.get("name"), function.get("arguments"))
+            )
+    for number, part in enumerate(_gemini_parts(said)):
+        function = part.get("functionCall") if isinstance(part, dict) else None
+        if isinstance(function, dict):
+            made.append(_call(f"call_{row['id']}_{number}", function.get("name"), function.get("args")))
+    return made
+
+
+def _call(name: str, tool: object, given: object) -> dict[str, Any]:
+    text = given if isinstance(given, str) else json.dumps(given if given is not None else {})
+    return {"id": name, "type": "function", "function": {"name": str(tool or "unknown"), "arguments": text}}
+
+
+def _call_of(call_id: str, row: dict[str, Any], before: list[dict[str, Any]]) -> str:
+    """The id of the call that a result answers: its own, or for Gemini that of the newest call of the tool's name."""
+    for one in reversed(before):
+        if one.get("group_id") != row.get("group_id"):
+            break
+        for call in _calls(one):
+            if call_id in (call["id"], call["function"]["name"]):
+                return str(call["id"])
+    return call_id or f"call_{row['id']}"
+
+
+def _gemini_parts(said: dict[str, Any]) -> list[Any]:
+    parts = said.get("parts")
+    return parts if isinstance(parts, list) else [said] if "functionCall" in said else []
+
+
+def _gemini_text(said: dict[str, Any]) -> str:
+    return "".join(p["text"] for p in _gemini_parts(said) if isinstance(p, dict) and isinstance(p.get("text"), str))
+
+
+def _json(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,80 @@
+"""`context-proxy stats`: where a session stands, or the whole proxy."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from proxy.cli.asks import Asking, Thread, asks
+from proxy.cli.terminal import ago, console, dollars, number, pairs, percent
+
+
+@asks
+def stats(
+    asking: Asking,
+    session: Annotated[
+        str | None, typer.Argument(help="A session's name, - for the one used last; without it the whole proxy.")
+    ] = None,
+    thread: Thread = None,
+) -> None:
+    """Show where a session stands: how full its next prompt is, by level, and what it cost; or the whole proxy."""
+    if session is None:
+        asking.show(asking.remote.ask("GET", "/api/stats"), _whole)
+        return
+    path = asking.remote.session(session) + "/stats"
+    asking.show(asking.remote.ask("GET", path, thread=thread), _session)
+
+
+def _session(found: Any) -> None:
+    limit = found["limit"]
+    used = f"{number(found['sent'])} / {number(limit)} ({percent(found['utilisation'])})" if limit else None
+    factor = found["ratio"]
+    pairs(
+        f"{found['session']}: context",
+        {
+            "total tokens used": used or f"{number(found['sent'])} of a window that is not known",
+            "as the client sends it": f"{number(found['tokens'])} tokens in {found['items']} messages",
+            "messages stored": found["messages_stored"],
+            "groups": found["groups"],
+            "left out, shortened": f"{found['left_out']}, {found['shortened']}",
+            "summaries": found["summaries"],
+            "compression ratio": f"{factor:.1f}x average",
+            "last compression": ago(found["last_compression"]) if found["last_compression"] else "never",
+            "retrieved items": found["retrieved"],
+        },
+    )
+    if found["levels"]:
+        console().print()
+        pairs("level breakdown", {name: f"{number(tokens)} tokens" for name, tokens in found["levels"].items()})
+    console().print()
+    pairs(
+        "requests and money",
+        {
+            "policy, model": f"{found['policy']}, {found['model']}",
+            "requests": found["exchanges"],
+            "prompt, answer": f"{number(found['prompt_tokens'])}, {number(found['completion_tokens'])} tokens",
+            "cached": f"{number(found['cached_reported'])} reported, {number(found['cached_predicted'])} predicted",
+            "cost": f"{dollars(found['cost'])}, without the proxy {dollars(found['cost_without'])}",
+        },
+    )
+    if found["needs_pruning"]:
+        console().print("\n[yellow]over 80 % of the window: `context-proxy context prune` makes room[/yellow]")
+
+
+def _whole(found: Any) -> None:
+    health = "healthy" if found["healthy"] else f"away: {found['trouble']}"
+    pairs(
+        f"context-proxy {found['version']}",
+        {
+            "policy": found["policy"],
+            "upstreams": ", ".join(found["upstreams"]),
+            "store": f"{health}, {number(found['queued'])} rows queued, {number(found['dropped'])} dropped",
+            "live threads": found["live_threads"],
+            "spent on helpers today": dollars(found["dollars_spent_today"]),
+        },
+    )
+    if found["figures"]:
+        console().print()
+        figures = {n.replace("_", " "): number(int(v) if v == int(v) else v) for n, v in found["figures"].items() if v}
+        pairs("since it started", figures)

@@ -1,0 +1,106 @@
+"""`context-proxy tail`: what happens, as it happens.
+
+A connection that breaks is made again, from the last event that was shown; nothing is shown twice and nothing is asked
+for while nothing happens.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Annotated, Any, Final
+
+import typer
+from rich.text import Text
+
+from proxy.cli import terminal
+from proxy.cli.asks import Asking, asks
+from proxy.cli.remote import Unreached
+from proxy.cli.terminal import console, plain
+
+STYLES: Final = {"context": "cyan", "state": "green", "memo": "green", "loop": "yellow", "cache": "yellow"}
+"""By the first part of a kind; others are faults."""
+SILENCE_S: Final = 60.0
+"""After so long without a byte the connection is taken for dead: the proxy sends one every 15 seconds."""
+WAITS: Final = (0.5, 1.0, 2.0, 5.0)
+"""Seconds between one attempt to come back and the next; the last again and again."""
+
+
+@asks
+def tail(
+    asking: Asking,
+    session: Annotated[str, typer.Option("--session", "-s", help="Of this session alone.")] = "",
+    kind: Annotated[list[str] | None, typer.Option(help="Of this kind alone (`context:*`); several times.")] = None,
+    after: Annotated[int | None, typer.Option(min=0, help="Those behind the event of this id first.")] = None,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many.")] = None,
+) -> None:
+    """Show events as they happen, until Ctrl-C; with --json a JSON object a line."""
+    if session == "-":
+        session = asking.remote.ask("GET", "/api/sessions", limit=1)["items"][0]["address"]
+    query: dict[str, object] = {"session": session or None, "kind": kind or None}
+    left = count
+    for event in _followed(asking, query, after):
+        if asking.json:
+            typer.echo(json.dumps(event))
+        else:
+            console().print(line(event), soft_wrap=True)
+        left = None if left is None else left - 1
+        if left == 0:
+            return
+
+
+def _followed(asking: Asking, query: dict[str, object], after: int | None) -> Iterator[Any]:
+    """Events, over as many connections as it takes. The first one has to be made."""
+    remote, last, failed = replace(asking.remote, seconds=SILENCE_S), after, -1
+    while True:
+        headers = {"accept": "text/event-stream"}
+        if last is not None:
+            headers["last-event-id"] = str(last)
+        try:
+            for event in events(remote.lines("/api/events", headers, query)):
+                failed = 0
+                last = event["id"] or last
+                yield event
+        except Unreached as problem:
+            if failed < 0:
+                raise
+            terminal.warn(f"{problem.message} Trying again.")
+        else:
+            failed = max(failed, 0)  # it stopped in order, and may come back
+        time.sleep(WAITS[min(failed, len(WAITS) - 1)])
+        failed += 1
+
+
+def events(lines: Iterable[bytes]) -> Iterator[Any]:
+    """The events of a stream, read as JSON; comments and `retry:` passed over."""
+    data: list[bytes] = []
+    for raw in lines:
+        field, _, value = raw.rstrip(b"\r\n").partition(b":")
+        if field == b"data":
+            data.append(value.removeprefix(b" "))
+        elif not field and not value and data:
+            try:
+                yield json.loads(b"\n".join(data))
+            except ValueError:
+                raise Unreached("what comes is no stream of events.", hint="Check --url.") from None
+            data = []
+
+
+def line(event: Any) -> Text:
+    """An event on one line: when, what, where, and what there is to tell."""
+    kind = event["kind"]
+    told = ", ".join(f"{name} {_value(value)}" for name, value in event["data"].items())
+    return Text.assemble(
+        (time.strftime("%H:%M:%S", time.localtime(event["at"] or time.time())), "bright_black"), "  ",
+        (f"{plain(kind):<18}", STYLES.get(kind.partition(":")[0], "red")), " ",
+        (plain(event["session"]), "bold"), "  " * bool(event["session"]), plain(told),
+    )  # fmt: skip
+
+
+def _value(value: object) -> str:
+    if isinstance(value, list):
+        return f"{len(value)} of them" if len(value) > 3 else " ".join(map(str, value))
+    text = " ".join(str(value).split())
+    return text if len(text) <= 60 else text[:59] + "…"

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from typing import Any
+
+from proxy.cli.prompt import body, line, one_message, whole
+
+MESSAGE: dict[str, Any] = {"index": 0, "id": "abc", "group": "abc", "role": "user", "status": "in", "tokens": 1200}
+
+
+def test_a_message_says_what_is_in_each_of_its_parts() -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "read", "arguments": '{"a": 1}'}}
+    parts = [{"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": "data:..."}}]
+    said = {"role": "assistant", "reasoning_content": "hm", "content": parts, "tool_calls": [call]}
+    assert body(said) == '(thinking) hm\nlook\n[image_url]\n→ read({"a": 1})'
+    assert [body(None), body("text"), body([1])] == ["", "text", "[1]"]
+
+
+def test_what_is_odd_is_shown_as_it_is() -> None:
+    assert body({"role": "x", "content": None, "tool_calls": [None, {"function": 1}]}) == ""
+    assert body({"content": [{"text": 1}, "a"]}) == "[part]\na"
+
+
+def test_why_a_message_is_out_stands_above_what_it_said() -> None:
+    why = {
+        "stage": "mask",
+        "reason": "old",
+        "action": "gone",
+        "tokens_before": 900,
+        "tokens_after": 0,
+        "find": "recall(x)",
+    }
+    shown = one_message({**MESSAGE, "status": "out", "why": why, "whole": {"role": "user", "content": "Hello"}}).plain
+    assert shown.splitlines() == [
+        "user  abc  1,200 tokens  out", "  mask: old (900 → 0 tokens); the whole: recall(x)", "Hello",
+    ]  # fmt: skip
+
+
+def test_what_the_proxy_put_in_is_marked_as_its_own() -> None:
+    content = {"role": "user", "content": "Hello"}
+    found = {
+        "session": "s", "exchange": "", "policy": "p", "model": "m", "tokens_before": 3, "tokens_after": 5,
+        "messages": [{**MESSAGE, "content": content}], "refused": "too long",
+        "inserts": [{"index": 0, "source": "state", "text": "### STATE"},
+                    {"index": -1, "source": "memos", "text": "x"}],
+    }  # fmt: skip
+    text = whole(found).plain
+    assert "the original went out: too long" in text
+    assert text.index("Hello") < text.index("+ state, from the proxy") < text.index("### STATE") < text.index("+ memos")
+
+
+def test_a_text_on_one_line_has_no_line_ends() -> None:
+    assert line("a\n\tb \x1b[1m") == "a b \\x1b[1m"

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import json
+import threading
+import time
+
+import pytest
+
+from proxy.cli.remote import Unreached
+from proxy.cli.tail import events, line
+from tests.cli.conftest import Ran, Shop
+
+EVENT = {"id": 7, "kind": "context:pruned", "tenant": "t", "session": "s\x1b", "thread": "", "exchange": "", "at": 1.0,
+         "data": {"original": 9, "removed_ids": ["a"] * 9}}  # fmt: skip
+
+
+def test_events_are_read_as_they_come() -> None:
+    raw = json.dumps(EVENT).encode()
+    lines = [b"retry: 1000\n", b"\n", b": still here\n", b"\n", b"id: 7\n", b"event: context:pruned\n", b"data: " + raw,
+             b"\r\n", b"\n"]  # fmt: skip
+    assert list(events(b"".join(lines).splitlines(keepends=True))) == [EVENT]
+    with pytest.raises(Unreached):
+        list(events([b"data: {\n", b"\n"]))
+
+
+def test_an_event_is_one_line_without_what_steers_a_terminal() -> None:
+    shown = line(EVENT).plain
+    assert "context:pruned" in shown
+    assert "removed_ids 9 of them" in shown
+    assert "s\\x1b" in shown
+    assert "\n" not in shown
+
+
+def test_what_happens_is_shown_while_it_happens(shop: Shop) -> None:
+    name = shop.fresh()
+    ran: list[Ran] = []
+    listening = threading.Thread(
+        target=lambda: ran.append(shop.run("tail", "--session", name, "--kind", "context:*", "-n", "2", "--json")),
+        daemon=True,
+    )
+    listening.start()
+    for groups in range(1, 40):
+        time.sleep(0.1)
+        shop.world.ask("POST", f"/api/sessions/{name}/window", {"groups": groups % 3})
+        if not listening.is_alive():
+            break
+    listening.join(10)
+    (done,) = ran
+    found = [json.loads(one) for one in done.out.splitlines()]
+    assert [one["kind"] for one in found] == ["context:edited"] * 2
+    assert {one["session"] for one in found} == {name}
+    after = shop.run("tail", "--session", name, "--after", str(found[0]["id"]), "-n", "1", "--json").json()
+    assert after == found[1]
+
+
+def test_a_kind_that_is_none_is_told(shop: Shop) -> None:
+    ran = shop.run("tail", "--kind", "nonesuch")
+    assert (ran.code, ran.out) == (2, "")

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Shop
+from tests.cli.test_slop import slop_file
+
+
+def test_what_is_exported_is_imported_again(shop: Shop, tmp_path: Path) -> None:
+    name = shop.fresh()
+    file = tmp_path / "talks.jsonl"
+    assert shop.json("export", name, "--out", str(file))["conversations"] == 1
+    assert file.stat().st_mode & 0o077 == 0
+    assert shop.ok("export", name).out == file.read_text()
+    assert "1 were there already" in shop.ok("import", str(file)).out
+    talk = json.loads(file.read_text())
+    copied = tmp_path / "copy.jsonl"
+    copied.write_text(json.dumps({**talk, "session": name + "-copy"}) + "\n")
+    found = shop.json("import", str(copied))
+    assert (found["conversations"], found["messages"]) == (1, len(talk["messages"]))
+    assert [g["title"] for g in shop.groups(name + "-copy")] == [g["title"] for g in shop.groups(name)]
+
+
+def test_all_of_a_tenant_is_exported_and_of_no_other(shop: Shop) -> None:
+    lines = [json.loads(line)["session"] for line in shop.ok("export").out.splitlines()]
+    assert "talk" in lines
+    assert "theirs" not in lines
+
+
+def test_a_line_that_cannot_be_read_keeps_no_other_out(shop: Shop, tmp_path: Path) -> None:
+    file = tmp_path / "odd.jsonl"
+    good = [{"session": f"good-{n}", "messages": [{"role": "user", "content": "Hello"}]} for n in (1, 2)]
+    file.write_text(f"{json.dumps(good[0])}\n\nno JSON\n{json.dumps(good[1])}\n")
+    ran = shop.run("import", str(file))
+    assert ran.code == 1
+    assert "odd.jsonl:3: " in ran.err
+    assert "2 conversations with 2 messages imported, 1 refused" in ran.out
+    assert shop.json("sessions", "show", "good-2")
+
+
+def test_lines_come_from_stdin_too(shop: Shop) -> None:
+    line = json.dumps({"session": "piped", "messages": [{"role": "user", "content": "Hello"}]})
+    assert shop.json("import", "-", given=line)["sessions"] == ["piped"]
+
+
+def test_a_database_of_std_slop_comes_in_with_all_that_it_kept(shop: Shop, tmp_path: Path) -> None:
+    ran = shop.run("import", str(slop_file(tmp_path)), "--json")
+    assert ran.code == 0, ran
+    found = ran.json()
+    assert (found["conversations"], found["memos"], found["sessions"]) == (2, 2, ["work", "other"])
+    statuses = [g["status"] for g in shop.groups("work")]
+    assert statuses == ["out", "dropped", "in"] or statuses == ["in", "dropped", "in"]
+    assert "Goal: read all" in shop.json("state", "show", "work")["text"]
+    assert shop.json("scratchpad", "show", "work")["text"] == "- [ ] read c"
+    assert shop.json("sessions", "settings", "work")["window"] == 2
+    assert shop.json("memos", "list", "--text", "make 4")[0]["tags"] == ["build"]
+    again = shop.run("import", str(tmp_path / "slop.db"), "--json").json()
+    assert (again["conversations"], again["already_there"]) == (0, 2)
+    assert len(shop.json("memos", "list", "--text", "make 4")) == 1
+
+
+@pytest.mark.parametrize("words", [("import", "nonesuch.jsonl"), ("export", "talk", "--out", "/nonesuch/a")])
+def test_files_that_are_not_there_are_told(shop: Shop, words: tuple[str, ...]) -> None:
+    ran = shop.run(*words)
+    assert (ran.code, ran.out) == (2, "")
+    assert "nonesuch" in ran.err
+
+
+def test_an_export_that_fails_leaves_what_was_there(shop: Shop, tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text("before")
+    assert shop.run("export", "nonesuch", "--out", str(file)).code == 1
+    assert [one.name for one in tmp_path.iterdir()] == ["a.jsonl"]
+    assert file.read_text() == "before"
