@@ -93,15 +93,7 @@ class Metrics:
         self.upstream_truncated_total = self._counter(
             "upstream_truncated_total", (), "Streams that ended without an end."
         )
-        self.client_gone_total = self._counter("client_gone_total", (), "Clients that left before their answer ended.")
-        self.refused_requests_total = self._counter(
-            "refused_requests_total", (), "Requests told to come back because `limits.requests` were under way."
-        )
-        self.refused_connections_total = self._counter(
-            "refused_connections_total",
-            ("why",),
-            "Connections ended: `silent`, `crowded`, or what was told (400, 408, 431).",
-        )
+        self._of_clients()
         self._of_helpers()
         self._of_compression()
         self._of_tools()
@@ -114,6 +106,20 @@ class Metrics:
         )
         # Memory, file descriptors and processor time of this process, read when asked for.
         ProcessCollector(namespace=NAMESPACE, registry=self.registry)
+
+    def _of_clients(self) -> None:
+        self.client_gone_total = self._counter("client_gone_total", (), "Clients that left before their answer ended.")
+        self.refused_requests_total = self._counter(
+            "refused_requests_total", (), "Requests told to come back because `limits.requests` were under way."
+        )
+        self.refused_connections_total = self._counter(
+            "refused_connections_total",
+            ("why",),
+            "Connections ended: `silent`, `crowded`, or what was told (400, 408, 431).",
+        )
+        self.retired_total = self._counter(
+            "retired_total", (), "Sessions and threads that `store.retention_days` has removed."
+        )
 
     def _of_helpers(self) -> None:
         self.helper_total = self._counter(
