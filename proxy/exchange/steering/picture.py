@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 from msgspec import Struct
 
@@ -84,7 +86,8 @@ async def picture(parts: Parts, tenant: str, session: str, *, thread: str | None
         Bar(line, [piece for piece in pieces[one.start : one.end] if piece.kind != "system"])
         for one, line in zip(here.groups, showing.lines(here, seen, await showing.snapshots(parts, here)), strict=True)
     ]
-    names = [piece.id for piece in pieces]
+    # Where hidden rounds are put back, the plan's places are those of what upstream sees.
+    names = ["" if m.is_system else public_id(k) for m, k in zip(*_sent(seen), strict=True)]
     inserts = [
         Inserted(
             source=one.source,
@@ -110,6 +113,10 @@ async def picture(parts: Parts, tenant: str, session: str, *, thread: str | None
         refused=plan.refused or turn.fallback or "",
         waits=bool(here.request.messages[-1].calls),
     )
+
+
+def _sent(seen: Foreseen) -> tuple[Sequence[Message], Sequence[bytes]]:
+    return seen.turn.woven.request.messages, seen.turn.woven.keys
 
 
 def _piece(here: Here, seen: Foreseen, index: int) -> Piece:

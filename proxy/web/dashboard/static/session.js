@@ -91,7 +91,8 @@ function figures(stats) {
     card("Saved", share === null ? "–" : percent(share), share !== null && h("span", {}, dollars(stats.cost_without - stats.cost)),
       h("span", {}, `${stats.ratio.toFixed(2)}× fewer tokens`)),
     card("From the cache", percent(reported), h("span", {}, `${percent(predicted)} predicted`)),
-    levels.length ? card("Levels", levels.map(([, tokens]) => short(tokens)).join(" / "), h("span", {}, levels.map(([name]) => words(name)).join(" / ")), h("span", {}, counted(stats.retrieved, "item") + " back")) : null,
+    levels.length ? card("In levels", short(levels.reduce((sum, [, tokens]) => sum + tokens, 0)),
+      levels.map(([name, tokens]) => h("span", {}, `${words(name)} ${short(tokens)}`)), h("span", {}, `${counted(stats.retrieved, "item")} brought back`)) : null,
   ];
 }
 
