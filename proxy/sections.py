@@ -203,6 +203,9 @@ class Storage(Section):
     """SQLite's synchronous: `full` outlives power loss, `normal` a crash of the process."""
     persist: Literal["best_effort", "required"] = "best_effort"
     """Whether a request may be answered while the store is away."""
+    retention_days: Annotated[float, Field(ge=0, le=36_500)] = 0
+    """Sessions that were not used for so many days are removed, and so are threads that no other stands on. 0: nothing
+    is ever removed."""
 
 
 class Tokens(Section):

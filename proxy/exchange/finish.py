@@ -178,6 +178,7 @@ async def durable(parts: Parts, turn: Turn, rows: Sequence[Row]) -> bool:
         parts.metrics.persist_dropped_total.inc()
         parts.threads.forget(turn.place.thread.memory)
         return False
+    turn.place.thread.confirmed = True  # rows are written in the order in which they were put
     return True
 
 

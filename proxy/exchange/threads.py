@@ -86,7 +86,7 @@ class Thread:
     request ended. failed: the last attempt brought no answer. exchange: the last one that was recorded. shown: by
     position, the messages that came in it in another form than the one stored first. read_back: it comes from the
     store, and whether the last attempt failed was not asked. moves: where this process has seen or left it in the
-    store. confirmed: it was seen there.
+    store. confirmed: it is, or was, stored.
     """
 
     tenant: str
@@ -220,6 +220,13 @@ class Threads:
         """Let go of every session of a tenant, whose store is being emptied."""
         for memory in [memory for (owner, _), memory in self._sessions.items() if owner == tenant]:
             self.forget(memory)
+
+    def forget_idle(self, before: float) -> None:
+        """Let go of every session that was last used before this time: what is stored of it may be removed."""
+        for memory in list(self._sessions.values()):
+            moves = [thread.moves[-1][2] if thread.moves else before for thread in memory.threads.values()]
+            if moves and max(moves) < before:
+                self.forget(memory)
 
     def _is_live(self, memory: SessionMemory) -> bool:
         """Whether others can find it. One that has left may still be in the hands of a request, and must not be counted

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Literal
 
 import asyncpg
@@ -19,7 +19,7 @@ from proxy.errors import StoreRefused, StoreUnavailable
 from proxy.store import keywords, postgres_index
 from proxy.store.base import Row
 from proxy.store.postgres_schema import migrate
-from proxy.store.postgres_writer import PostgresWriter, told
+from proxy.store.postgres_writer import PostgresWriter, lock, told
 from proxy.store.reads import Reads
 from proxy.store.sql import for_postgres
 
@@ -158,6 +158,20 @@ class PostgresStore(Reads):
 
     def put(self, rows: Sequence[Row]) -> asyncio.Future[None]:
         return self._writer.put(rows)
+
+    @contextlib.asynccontextmanager
+    async def alone(self, what: str) -> AsyncIterator[bool]:
+        """By an advisory lock of a connection of its own, which goes with the connection."""
+        try:
+            connection = await self._connect()
+            mine = bool(await connection.fetchval("SELECT pg_try_advisory_lock($1)", lock(_OURS, what)))
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+            raise StoreUnavailable(f"who is at {what} cannot be asked: {type(error).__name__}.") from error
+        try:
+            yield mine
+        finally:
+            with contextlib.suppress(Exception):
+                await connection.close(timeout=1.0)
 
     async def _fetch(self, text: str, args: Sequence[Any]) -> list[tuple[Any, ...]]:
         if self._pool is None or self._closed:

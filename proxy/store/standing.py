@@ -6,6 +6,8 @@ another one has moved the thread on since: one row by its primary key, and two e
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
 
 from msgspec import Struct
@@ -58,11 +60,21 @@ class StandingStore(Protocol):
         there was none."""
         ...
 
+    def alone(self, what: str) -> AbstractAsyncContextManager[bool]:
+        """Whether nobody else is at this work now, on any replica; others are told False until it is left.
+        StoreUnavailable where that cannot be said."""
+        ...
+
 
 class StandingReads(Fetch):
     """The reading half of `StandingStore`."""
 
     shared = False
+
+    @asynccontextmanager
+    async def alone(self, what: str) -> AsyncIterator[bool]:  # noqa: ARG002  one process has one worker
+        """Always: nobody else writes to it."""
+        yield True
 
     async def standing(self, tenant: str, session: str, thread: str) -> Standing | None:
         rows = await self._fetch(STANDING, (tenant, session, thread) * 3)

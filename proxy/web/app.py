@@ -6,6 +6,7 @@ way of a request is decided by `scope["path"]` alone, which no header can change
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from proxy.context.prices import Model, read_models
 from proxy.context.stages import BUILT_IN
 from proxy.context.voices import BUILT_IN as VOICES
 from proxy.errors import ConfigError, ProxyError, StoreRefused
+from proxy.exchange import retention
 from proxy.exchange.asking import make_asking
 from proxy.exchange.bounds import Purse
 from proxy.exchange.news import News
@@ -165,6 +167,8 @@ class ContextProxy:
                     await send({"type": "lifespan.startup.failed", "message": str(problem)})
                     return
                 self.webhooks.start()
+                self._keeping = asyncio.create_task(retention.keep(self.parts), name="retention")
+                self.parts.running.add(self._keeping)
                 await send({"type": "lifespan.startup.complete"})
             else:
                 self.drain()

@@ -35,6 +35,7 @@ class Fleet:
         self.ended = 0
         self.killed = 0
         self._turn = itertools.count()
+        self.tasks: set[asyncio.Task[None]] = set()
 
     @property
     def url(self) -> str:
@@ -67,11 +68,17 @@ class Fleet:
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection: one request, to the replica whose turn it is."""
-        with suppress(ConnectionError, OSError):
-            request = await read_request(reader)
-            if request is not None:
-                await self._pass(request, writer)
-        writer.close()
+        task = asyncio.current_task()
+        assert task is not None
+        self.tasks.add(task)
+        try:
+            with suppress(ConnectionError, OSError):
+                request = await read_request(reader)
+                if request is not None:
+                    await self._pass(request, writer)
+        finally:
+            self.tasks.discard(task)
+            writer.close()
 
     async def _pass(self, request: Request, writer: asyncio.StreamWriter) -> None:
         replica = self.replicas[next(self._turn) % len(self.replicas)]
@@ -79,11 +86,13 @@ class Fleet:
         replica.served += 1
         try:
             there, to = await asyncio.open_connection("127.0.0.1", replica.port, limit=1 << 24)
-            to.write(request.raw[:-2] + b"connection: close\r\n\r\n" + request.body)
-            while data := await there.read(1 << 16):
-                writer.write(data)
-                await writer.drain()
-            to.close()
+            try:
+                to.write(request.raw[:-2] + b"connection: close\r\n\r\n" + request.body)
+                while data := await there.read(1 << 16):
+                    writer.write(data)
+                    await writer.drain()
+            finally:
+                to.close()
         finally:
             replica.busy -= 1
 
@@ -101,5 +110,8 @@ async def fleet(count: int, **tree: Any) -> AsyncIterator[Fleet]:
         yield made
     finally:
         server.close()
+        for task in list(made.tasks):
+            task.cancel()
+        await asyncio.gather(*made.tasks, return_exceptions=True)
         await asyncio.to_thread(nursery.close)
         await server.wait_closed()

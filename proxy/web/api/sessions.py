@@ -124,10 +124,10 @@ def _shown(row: SessionRecord) -> SessionShown:
 async def delete(place: AtPlace) -> Removed:
     """Remove all that is stored of a session. Memos that were written in it stay, without its name."""
     parts = place.parts
-    memory = parts.threads.session(place.tenant, place.session)
-    if memory is not None:
-        parts.threads.forget(memory)
     removed = await parts.store.delete_session(place.tenant, place.session)
+    memory = parts.threads.session(place.tenant, place.session)
+    if memory is not None:  # a request that came meanwhile has not brought it back: what is remembered is not there
+        parts.threads.forget(memory)
     return Removed(removed=removed, verified=await parts.store.session(place.tenant, place.session) is None)
 
 

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from proxy.exchange import retention
+from tests.faulty import faulty, until
+from tests.postgres import drop_database, new_database
+from tests.running import Agent, Running, running
+from tests.scripted import Scripted
+
+DAY = 86400.0
+WEEK: dict[str, Any] = {"store": {"retention_days": 7}, "policy": "thrifty"}
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def db(request: pytest.FixtureRequest, tmp_path: Any) -> AsyncIterator[str]:
+    if request.param == "sqlite":
+        yield str(tmp_path / "store.sqlite3")
+        return
+    url = await new_database(request.getfixturevalue("postgres"))
+    yield url
+    await drop_database(url)
+
+
+def later(proxy: Running, days: float) -> None:
+    """The clock of the exchanges goes on by so many days."""
+    now = proxy.app.parts.now
+    proxy.app.parts.now = lambda: now() + days * DAY
+
+
+async def sessions(proxy: Running) -> set[str]:
+    return {session for _, session in await proxy.app.store.sessions()}
+
+
+async def test_what_was_not_used_for_so_long_is_removed_and_what_was_used_stays(db: str) -> None:
+    async with faulty(Scripted("Well.")) as upstream, running(upstream.port, db=db, **WEEK) as proxy:
+        old = Agent(proxy, lines=(b"x-session-id: old",))
+        used = Agent(proxy, lines=(b"x-session-id: used",))
+        await old.say("Hello")
+        await used.say("Hello")
+        later(proxy, 6)
+        assert await retention.sweep(proxy.app.parts) == 0
+        await used.say("Still there?")
+        later(proxy, 2)
+        assert await retention.sweep(proxy.app.parts) == 1
+        assert await sessions(proxy) == {"used"}
+        assert proxy.count("retired_total") == 1
+        parts = proxy.app.parts
+        assert [memory.session for memory in parts.threads._sessions.values()] == ["used"]
+        # Who comes back is answered, and stored whole again.
+        await old.say("And I?")
+        assert await sessions(proxy) == {"old", "used"}
+        (count,) = await proxy.rows("SELECT count(*) FROM messages WHERE session = 'old'")
+        assert count == (4,)
+
+
+async def test_one_that_is_remembered_but_not_stored_any_more_is_stored_whole_again(db: str) -> None:
+    async with faulty(Scripted("Well.")) as upstream, running(upstream.port, db=db, policy="thrifty") as proxy:
+        agent = Agent(proxy, lines=(b"x-session-id: one",))
+        await agent.say("Hello")
+        ((tenant, _),) = await proxy.app.store.sessions()
+        await proxy.app.store.delete_session(tenant, "one")
+        if not proxy.app.store.shared:  # only another process can do that behind our back
+            memory = proxy.app.parts.threads.session(tenant, "one")
+            assert memory is not None
+            proxy.app.parts.threads.forget(memory)
+        await agent.say("Go on")
+        assert await proxy.rows("SELECT count(*) FROM messages") == [(4,)]
+        assert await sessions(proxy) == {"one"}
+
+
+async def test_of_two_replicas_one_is_at_it(postgres: str) -> None:
+    url = await new_database(postgres)
+    try:
+        async with faulty(Scripted("Well.")) as upstream, running(upstream.port, db=url, **WEEK) as one:
+            await Agent(one).say("Hello")
+            async with running(upstream.port, db=url, **WEEK) as two:
+                later(one, 8)
+                later(two, 8)
+                async with one.app.store.alone(retention.LOCK) as mine:
+                    assert mine
+                    assert await retention.sweep(two.app.parts) == 0
+                    async with two.app.store.alone("another work") as free:
+                        assert free
+                assert await retention.sweep(two.app.parts) == 1
+    finally:
+        await drop_database(url)
+
+
+async def test_rounds_come_by_themselves_beside_requests() -> None:
+    async with faulty(Scripted("Well.")) as upstream, running(upstream.port, **WEEK) as proxy:
+        await Agent(proxy).say("Hello")
+        later(proxy, 8)
+        task = asyncio.create_task(retention.keep(proxy.app.parts, 0.001, 0.01))
+        await until(lambda: proxy.count("retired_total") == 1)
+        await Agent(proxy).say("Hello")
+        later(proxy, 8)
+        await until(lambda: proxy.count("retired_total") == 2)
+        await proxy.app.store.close()
+        await until(lambda: proxy.count("swallowed_total", where="retention") >= 2)
+        assert not task.done(), "a store that is away for a while is no end"
+        task.cancel()
+
+
+async def test_nothing_is_ever_removed_unless_it_is_asked_for() -> None:
+    async with faulty(Scripted("Well.")) as upstream, running(upstream.port) as proxy:
+        await asyncio.wait_for(retention.keep(proxy.app.parts, 0.0, 0.0), 5)
+        names = {task.get_name() for task in asyncio.all_tasks()}
+        assert "retention" not in names
+    async with faulty(Scripted("Well.")) as upstream, running(upstream.port, **WEEK):
+        assert "retention" in {task.get_name() for task in asyncio.all_tasks()}
