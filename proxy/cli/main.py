@@ -19,6 +19,7 @@ from proxy.cli.shell import shell
 from proxy.cli.stats import stats
 from proxy.cli.tail import tail
 from proxy.cli.transfer import bring, export
+from proxy.cli.upkeep import migrate, vacuum
 from proxy.errors import ConfigError, StoreRefused
 
 app = typer.Typer(
@@ -45,6 +46,8 @@ app.add_typer(told.feedback, name="feedback", rich_help_panel="Steer a session")
 app.add_typer(memos.app, name="memos", rich_help_panel="Steer a session")
 app.command(rich_help_panel="What is stored")(export)
 app.command("import", rich_help_panel="What is stored")(bring)
+app.command(rich_help_panel="What is stored")(migrate)
+app.command(rich_help_panel="What is stored")(vacuum)
 app.command(rich_help_panel="The proxy itself")(docs)
 
 

@@ -1,0 +1,61 @@
+"""`context-proxy migrate` and `vacuum`: the store itself, while no proxy uses it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from proxy.cli.flags import Config, Db, read
+from proxy.cli.terminal import as_json, said
+from proxy.cli.transfer import progress
+from proxy.errors import ConfigError
+from proxy.store import upkeep
+
+Json = Annotated[bool, typer.Option("--json", help="Print what was found or done as one JSON document.")]
+
+
+def migrate(
+    config: Config = None,
+    db: Db = None,
+    apply: Annotated[bool, typer.Option("--apply", help="Do it; without it nothing is changed.")] = False,
+    json: Json = False,
+) -> None:
+    """Show which schema the store has and what is missing; with --apply bring it up to date, as a start does."""
+    path = _file(config, db)
+    found = upkeep.standing(path)
+    done = upkeep.bring_up_to_date(path) if apply and found.missing else 0
+    missing = [{"number": m.number, "reason": m.reason} for m in found.missing]
+    if json:
+        as_json({"version": found.version, "latest": found.latest, "missing": missing, "applied": done})
+        return
+    if found.version > found.latest:
+        said(f"{path}: schema {found.version}, newer than this version of context-proxy knows ({found.latest})")
+    elif not missing:
+        said(f"{path}: schema {found.version}, nothing is missing")
+    elif done:
+        said(f"{path}: schema {found.version} brought to {found.latest}")
+    else:
+        said(f"{path}: schema {found.version} of {found.latest}; `context-proxy migrate --apply`, or a start, runs:")
+        for one in missing:
+            said(f"  {one['number']}. {one['reason']}")
+
+
+def vacuum(config: Config = None, db: Db = None, json: Json = False) -> None:
+    """Write the store's file anew without free space; a running proxy gives it back by itself, in small steps."""
+    path = _file(config, db)
+    with progress("writing it anew") as move:
+        before, after = upkeep.vacuum(path, lambda: move(1))
+    if json:
+        as_json({"file": str(path), "before": before, "after": after})
+    else:
+        said(f"{path}: {before / 1e6:,.1f} MB before, {after / 1e6:,.1f} MB after")
+
+
+def _file(config: Path | None, db: str | None) -> Path:
+    settings = read(config, db=db)
+    if "://" in settings.db or settings.db == ":memory:":
+        shown = "***" if "://" in settings.db else settings.db
+        raise ConfigError("db", shown, "a SQLite file; PostgreSQL cleans up by itself, and is migrated at the start")
+    return Path(settings.db)

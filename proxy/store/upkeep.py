@@ -1,0 +1,97 @@
+"""What is done to a store while no proxy uses it: which schema it has, bringing it up to date, giving free space back.
+
+A proxy brings its store up to date by itself when it starts; here one sees beforehand what it would do, and does it at
+a time of one's own. The lock that a running proxy holds keeps both out of a SQLite file that is in use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from proxy.errors import StoreRefused
+from proxy.store import files
+from proxy.store.migrate import APPLICATION_ID, migrate
+from proxy.store.schema import MIGRATIONS, Migration
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Which schema a store has, which one the code has, and what lies between."""
+
+    version: int
+    latest: int
+    missing: tuple[Migration, ...]
+
+
+def standing(path: Path) -> Standing:
+    """How a SQLite file stands, read without changing it. Raises StoreRefused."""
+    with closing(_opened(path, "ro")) as there:
+        version = _version(path, there)
+    missing = tuple(migration for migration in MIGRATIONS if migration.number > version)
+    return Standing(version, MIGRATIONS[-1].number, missing)
+
+
+def bring_up_to_date(path: Path) -> int:
+    """Run what is missing, all of it or nothing; how many there were. Raises StoreRefused, also where it is in use."""
+    standing(path)
+    lock = files.Lock(path)
+    lock.take()
+    try:
+        return asyncio.run(migrate(path))
+    finally:
+        lock.release()
+
+
+def vacuum(path: Path, beat: Callable[[], None] = lambda: None) -> tuple[int, int]:
+    """Write the file anew without its free pages; its bytes before and after. beat: called again and again meanwhile.
+
+    Needs as much free space as the file is long. Raises StoreRefused, also where the file is in use.
+    """
+
+    def going_on() -> int:
+        beat()
+        return 0
+
+    standing(path)
+    lock = files.Lock(path)
+    lock.take()
+    try:
+        before = _bytes(path)
+        with closing(_opened(path, "rw")) as there:
+            there.set_progress_handler(going_on, 1_000_000)
+            there.execute("VACUUM")
+            there.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        files.make_private(path)
+        return before, _bytes(path)
+    except sqlite3.Error as error:
+        raise StoreRefused(
+            f"the database {path} cannot be written anew: {error}.", hint="See that the disk has room for a second one."
+        ) from error
+    finally:
+        lock.release()
+
+
+def _opened(path: Path, mode: str) -> sqlite3.Connection:
+    if not path.is_file():
+        raise StoreRefused(f"there is no database {path}.", hint="Say which with --db.")
+    return sqlite3.connect(path.absolute().as_uri() + f"?mode={mode}", uri=True, isolation_level=None)
+
+
+def _version(path: Path, there: sqlite3.Connection) -> int:
+    try:
+        version = int(there.execute("PRAGMA user_version").fetchone()[0])
+        mark = there.execute("PRAGMA application_id").fetchone()[0]
+    except sqlite3.DatabaseError as error:
+        raise StoreRefused(f"the database {path} cannot be read: {error}.", hint="Say which with --db.") from error
+    if mark != APPLICATION_ID:
+        raise StoreRefused(f"{path} is a database of another program.", hint="Say which with --db.")
+    return version
+
+
+def _bytes(path: Path) -> int:
+    return sum(file.stat().st_size for file in (path, *files.beside(path)) if file.exists())

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from proxy.errors import ConfigError, StoreRefused
+from tests.cli.conftest import Shop
+from tests.store.test_upkeep import made
+
+
+def test_a_dry_run_tells_what_would_be_done_and_apply_does_it(shop: Shop, tmp_path: Path) -> None:
+    db = str(made(tmp_path, 2))
+    found = shop.json("migrate", "--db", db)
+    assert (found["version"], found["applied"], found["missing"][0]["number"]) == (2, 0, 3)
+    assert "migrate --apply" in shop.ok("migrate", "--db", db).out
+    assert f"brought to {found['latest']}" in shop.ok("migrate", "--db", db, "--apply").out
+    assert "nothing is missing" in shop.ok("migrate", "--db", db).out
+
+
+def test_vacuum_tells_what_it_gave_back(shop: Shop, tmp_path: Path) -> None:
+    found = shop.json("vacuum", "--db", str(made(tmp_path)))
+    assert found["before"] >= found["after"] > 0
+    assert "MB after" in shop.ok("vacuum", "--db", found["file"]).out
+
+
+@pytest.mark.parametrize("command", ["migrate", "vacuum"])
+def test_what_cannot_be_is_refused(shop: Shop, tmp_path: Path, command: str) -> None:
+    with pytest.raises(ConfigError, match="a SQLite file"):
+        shop.run(command, "--db", "postgresql://u:secret@h/d")
+    with pytest.raises(StoreRefused, match="no database"):
+        shop.run(command, "--db", str(tmp_path / "none"))
+    if command == "vacuum":
+        with pytest.raises(StoreRefused, match="in use"):
+            shop.run(command, "--db", shop.world.proxy.app.settings.db)
