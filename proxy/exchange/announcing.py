@@ -119,6 +119,12 @@ def memo(parts: Parts, turn: Turn, name: str, *, merged: bool) -> None:
         _tell(parts, turn, news.MEMO, {"by": "model", "memo": name, "merged": merged})
 
 
+def mended(parts: Parts, tenant: str, name: str) -> None:
+    """A memo that the operator changed."""
+    with _safe(parts):
+        parts.news.tell(news.MEMO, tenant, {"by": "operator", "memo": name, "merged": False})
+
+
 def _tell(parts: Parts, turn: Turn, kind: str, data: Mapping[str, Any]) -> None:
     thread = turn.place.thread
     parts.news.tell(kind, turn.tenant, data, session=thread.session, thread=thread.name, exchange=turn.id)

@@ -166,6 +166,11 @@ async def test_a_memo_that_the_model_saves_is_told_by_its_id() -> None:
         told = await once(stream, "memo:saved")
         ((memo,),) = await proxy.rows("SELECT memo FROM memos")
         assert told == {"by": "model", "memo": memo, "merged": False}
+        ((tenant,),) = await proxy.rows("SELECT tenant FROM memos")
+        await call(
+            proxy, "PUT", f"/api/memos/{memo}?tenant={tenant}", {"content": f"{FACT}, and newer ones UTF-16 too."}
+        )
+        assert (await once(stream, "memo:saved", 2))["by"] == "operator"
         assert "UTF-16" not in json.dumps([one for _, _, one in stream.told])
 
 

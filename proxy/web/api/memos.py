@@ -13,6 +13,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from proxy.errors import Conflict, NotFound, Unprocessable
+from proxy.exchange import announcing
 from proxy.memory import memos
 from proxy.memory.memos import Memo
 from proxy.store.written import MemoRow
@@ -163,6 +164,7 @@ async def edit(desk: AtDesk, memo: Id, body: MemoBody) -> MemoShown:
     new = Memo(old.id, content, tags, old.session, old.created_at, now, old.project)
     row = notebook.write(await one_tenant(desk), new)
     await desk.parts.store.put([row])
+    announcing.mended(desk.parts, row.tenant, row.memo)
     return _shown(row)
 
 
