@@ -12,7 +12,10 @@ from proxy.web.api.pages import cleaned, cursor, page, place, preview, shown, te
 
 
 @given(
-    st.integers(-(2**53), 2**53), st.text(st.characters(exclude_characters="\0"), max_size=50), st.floats(-1e15, 1e15)
+    st.integers(-(2**53), 2**53),
+    # What a list can be sorted by: a name with a NUL or half a surrogate pair is never stored.
+    st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=50),
+    st.floats(-1e15, 1e15),
 )
 def test_a_cursor_brings_back_its_place(number: int, text: str, time: float) -> None:
     assert place(cursor([number, text, time]), int, str, float) == (number, text, time)
