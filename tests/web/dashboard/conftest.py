@@ -1,4 +1,8 @@
-"""One Chromium for all of the dashboard's tests; without it they are skipped, and say so."""
+"""A Chromium for each file of the dashboard's tests; without it they are skipped, and say so.
+
+Not one for all: Playwright keeps an event loop running in the thread that it was started in, and until it ends no test
+that is a coroutine can run there.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     if not CHROMIUM.exists():
         pytest.skip(f"{CHROMIUM} is not there: Debian's package chromium has it")
