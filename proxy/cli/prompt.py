@@ -119,7 +119,8 @@ OUTLINE = (
     Column("", lambda m: m["index"] if m["index"] >= 0 else "", number=True),
     Column("id", lambda m: m.get("id", ""), style="cyan", fits=True),
     Column("role", lambda m: marked(m["role"], ROLES)),
-    Column("tokens", lambda m: m["tokens"], number=True),
+    # Of one that is left out: what it would be.
+    Column("tokens", lambda m: m["tokens"] or (m.get("why") or {}).get("tokens_before", 0), number=True),
     Column("status", lambda m: marked(m["status"])),
     Column("", _outlined, fills=True),
 )
