@@ -55,7 +55,7 @@ def test_the_image_s_steps_make_a_small_root_in_which_the_proxy_answers(tmp_path
     env = {k: v for k, v in os.environ.items() if k.startswith("PIP_")} | {"PIP_CERT": "/machine-ca.crt"}
     stage = build(DOCKERFILE, context, tmp_path, env)
     size = megabytes(stage)
-    print(f"the image holds {size:.0f} MB")
+    print(f"the image holds {size:.0f} MB", flush=True)
     assert size < 200
     for tool in ("gcc", "cc", "pip", "pip3", "make", "git", "curl"):
         assert not list(stage.root.glob(f"**/bin/{tool}")), tool

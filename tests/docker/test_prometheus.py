@@ -133,7 +133,7 @@ async def test_prometheus_scrapes_the_proxy_and_every_query_of_the_dashboard_has
             "main": {"base_url": f"http://127.0.0.1:{upstream.port}/v1", "models": ["priced"]},
             "bad": {"base_url": f"http://127.0.0.1:{broken.port}/v1", "models": ["broken"]},
         }
-        own = {"upstreams": targets, "policy": "rolling", "models_file": str(tmp_path / "models.toml")}
+        own: dict[str, Any] = {"upstreams": targets, "policy": "rolling", "models_file": str(tmp_path / "models.toml")}
         async with running(upstream.port, **own) as there:
             # Faults that this traffic does not have, so that their panels have a line to draw.
             there.metrics.refusals_total.labels(rule="W1").inc(0)
@@ -141,6 +141,7 @@ async def test_prometheus_scrapes_the_proxy_and_every_query_of_the_dashboard_has
             await traffic(there)
             async with prometheus(there, tmp_path) as url:
                 empty: dict[str, str] = {"": "not asked yet"}
+                found: dict[str, Any] = {}
                 async with asyncio.timeout(60):
                     while empty:
                         await traffic(there)

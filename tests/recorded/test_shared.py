@@ -76,6 +76,8 @@ def score(
         "db": str(folder / "store.sqlite3"),
         "tokens": {"count": "exact"},
         "models_file": policies.window(folder, window) if window else "",
+        # What is scored is what is planned; a machine with other work would let the original out after a second.
+        "limits": {"plan_ms": 60_000},
         **more,
     }
     with running_beside(f"http://127.0.0.1:{port}/v1", **tree) as proxy:

@@ -7,7 +7,7 @@ from typing import ClassVar
 import pytest
 
 from proxy.context.plan import Proposal, View
-from proxy.context.policy import Policy, with_schedule
+from proxy.context.policy import Offer, Policy, with_schedule
 from proxy.context.prices import Model
 from proxy.context.stage import When
 from proxy.replay.play import STATE, Contender, Habits, Match, Played, play
@@ -180,7 +180,7 @@ def test_tools_that_are_needed_come_at_once_where_conversations_of_the_kind_have
 ) -> None:
     tools = b'[{"type":"function","function":{"name":"read","parameters":{}}}]'
     other = tools.replace(b"read", b"view")
-    whens = ("when_needed", "first_edit", "first_request")
+    whens: tuple[Offer, ...] = ("when_needed", "first_edit", "first_request")
     contenders = [Contender(when, replace(policies["thrifty"], offer=when)) for when in whens]
     kinds = [("short", 2, tools), ("first", 40, tools), ("second", 40, tools), ("another kind", 40, other)]
     habits = Habits()
