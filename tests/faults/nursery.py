@@ -30,6 +30,8 @@ class Ready(Announced):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await uvicorn.Server.startup(self, sockets)
         if self.started:
+            loop = asyncio.get_running_loop()
+            loop.add_signal_handler(signal.SIGUSR1, lambda: print("tasks", len(asyncio.all_tasks()), flush=True))
             print("ready", os.getpid(), self._address[1], flush=True)
 
 
@@ -78,6 +80,14 @@ class Nursery:
     async def started(self, **tree: Any) -> tuple[int, int]:
         """The same, without blocking the loop."""
         return await asyncio.to_thread(self.start, **tree)
+
+    def tasks(self, pid: int) -> int:
+        """How many tasks its event loop has."""
+        assert self._process.stdout is not None
+        os.kill(pid, signal.SIGUSR1)
+        line = self._process.stdout.readline().split()
+        assert line[:1] == ["tasks"], line
+        return int(line[1])
 
     def kill(self, pid: int) -> None:
         """-9, and not before it is gone: its lock on the file goes with it."""

@@ -1,0 +1,246 @@
+"""C9, R1, R2, R3: many requests with faults among them. Each answer is its own request's; nothing grows; too much is
+told to come back; one heavy request does not hold up the light ones."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import statistics
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import psutil
+import pytest
+
+from tests.faults.nursery import Nursery
+from tests.faulty import HEAD, STREAM, Connection, Request, ask, connect, faulty, post, until
+from tests.running import CHAT, heard, running
+
+WORKERS = 16
+FAULTS = 0.01
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    made = Nursery()
+    yield made
+    made.close()
+
+
+async def model(request: Request, there: Connection) -> None:
+    """Answers with the mark that it was asked with; breaks as the text says."""
+    asked = json.loads(request.body)
+    mark = asked["messages"][-1]["content"].split()[0]
+    if mark.startswith("refuse"):
+        await there.send(b"HTTP/1.1 529 Busy\r\ncontent-length: 0\r\n\r\n")
+    elif mark.startswith("reset"):
+        await there.send(STREAM)
+        await there.chunk(b'data: {"choices":[{"index":0,"delta":{"content":"half"}}]}\n\n')
+        await there.reset()
+    elif asked.get("stream"):
+        chunk = {"choices": [{"index": 0, "delta": {"content": mark}, "finish_reason": "stop"}]}
+        await there.send(STREAM)
+        await there.chunk(b"data: " + json.dumps(chunk).encode() + b"\n\n")
+        await there.chunk(b"data: [DONE]\n\n")
+        await there.send(b"0\r\n\r\n")
+    else:
+        choice = {"index": 0, "message": {"role": "assistant", "content": mark}, "finish_reason": "stop"}
+        body = json.dumps({"choices": [choice]}).encode()
+        await there.send(HEAD + b"content-length: %d\r\n\r\n" % len(body) + body)
+
+
+@dataclass
+class Soak:
+    """Workers with connections that they keep, and what they have seen."""
+
+    port: int
+    chance: random.Random
+    left: int
+    answered: int = 0
+    faults: int = 0
+    sizes: list[int] = field(default_factory=list)
+
+    async def worker(self, number: int) -> None:
+        client = await connect(self.port)
+        while self.left > 0:
+            self.left -= 1
+            mark = f"m{number}.{self.left}"
+            stream = self.chance.random() < 0.5
+            if self.chance.random() < FAULTS:
+                self.faults += 1
+                await self._break(client, mark)
+                client.writer.transport.abort()
+                client = await connect(self.port)
+                continue
+            await client.send(self._request(mark, stream))
+            got = await answer(client)
+            assert b'"' + mark.encode() + b'"' in got, f"{mark} got {got!r}"
+            self.answered += 1
+        client.writer.transport.abort()
+
+    def _request(self, mark: str, stream: bool) -> bytes:
+        messages = [{"role": "user", "content": mark + " text" * self.chance.randrange(100)}]
+        body = json.dumps({"model": "m", "stream": stream, "messages": messages}).encode()
+        return post(CHAT, body).replace(b"connection: close\r\n", b"content-type: application/json\r\n")
+
+    async def _break(self, client: Connection, mark: str) -> None:
+        """One fault of a client's or of the upstream's."""
+        kind = self.chance.choice(("leave", "half", "garbage", "refuse", "reset", "pipeline"))
+        with suppress(ConnectionError, asyncio.IncompleteReadError, ValueError):  # it breaks off
+            if kind == "leave":
+                await client.send(self._request(mark, True))
+                await asyncio.sleep(self.chance.uniform(0, 0.01))
+            elif kind == "half":
+                await client.send(self._request(mark, True)[: self.chance.randrange(20, 150)])
+            elif kind == "garbage":
+                await client.send(bytes(self.chance.randrange(256) for _ in range(200)))
+            elif kind == "pipeline":
+                await client.send(self._request(f"{mark}a", False) + self._request(f"{mark}b", False))
+                for end in "ab":
+                    got = await answer(client)
+                    assert f'"{mark}{end}"'.encode() in got
+            else:
+                await client.send(self._request(f"{kind}{mark}", True))
+                await answer(client)
+
+
+async def answer(client: Connection) -> bytes:
+    """The body of one answer on a connection that stays."""
+    async with asyncio.timeout(30):
+        head = (await client.reader.readuntil(b"\r\n\r\n")).lower()
+        if b"transfer-encoding: chunked" not in head:
+            length = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
+            return await client.reader.readexactly(length)
+        body = b""
+        while size := int(await client.reader.readline(), 16):
+            body += await client.reader.readexactly(size)
+            await client.reader.readexactly(2)
+        await client.reader.readexactly(2)
+        return body
+
+
+async def soak(nursery: Nursery, requests: int, db: str, growth: float) -> Soak:
+    """Drives a proxy of its own; after the first tenth nothing may grow. growth: of memory, as a share."""
+    async with faulty(model) as upstream:
+        url = f"http://127.0.0.1:{upstream.port}/v1"
+        limits = {"live_threads": 100, "message_cache_mb": 1}
+        pid, port = await nursery.started(upstream=url, db=db, log_level="error", limits=limits)
+        process = psutil.Process(pid)
+        driver = Soak(port, random.Random(1), requests // 10)
+        marks = []
+        for count in (requests // 10, requests * 9 // 10):
+            driver.left = count
+            await asyncio.gather(*(driver.worker(number) for number in range(WORKERS)))
+            await until(lambda: upstream.open <= 50, 10)
+            await asyncio.sleep(0.3)
+            tasks = await asyncio.to_thread(nursery.tasks, pid)
+            marks.append((process.memory_info().rss, process.num_fds(), tasks, process.num_threads(), upstream.open))
+        early, late = marks
+        print(f"{driver.answered} answered, {driver.faults} faults; RSS, fds, tasks, threads, upstream: {early} {late}")
+        assert driver.answered + driver.faults == requests
+        assert driver.faults > 0
+        assert late[0] < early[0] * (1 + growth), "memory grows"
+        assert late[1] <= early[1] + WORKERS, "descriptors grow"
+        assert late[2] <= early[2] + 2, "tasks grow"
+        assert late[3] <= early[3] + 2, "threads grow"
+        await asyncio.to_thread(nursery.kill, pid)
+        return driver
+
+
+async def test_r1_c9_two_thousand_requests_with_faults_get_their_own_answers_and_nothing_grows(
+    nursery: Nursery, tmp_path: os.PathLike[str]
+) -> None:
+    await soak(nursery, 2000, f"{tmp_path}/a.sqlite3", 0.5)
+
+
+@pytest.mark.long
+async def test_r1_c9_two_hundred_thousand_requests(nursery: Nursery, tmp_path: os.PathLike[str]) -> None:
+    await soak(nursery, int(os.environ.get("REQUESTS", "200000")), f"{tmp_path}/a.sqlite3", 0.05)
+
+
+async def test_r2_under_twice_the_load_what_is_let_in_goes_on_and_the_rest_is_told_to_come_back() -> None:
+    async def slow(request: Request, there: Connection) -> None:
+        await asyncio.sleep(0.05)
+        await model(request, there)
+
+    async with faulty(slow) as upstream, running(upstream.port, limits={"requests": 20}) as proxy:
+        counts = {200: 0, 503: 0}
+
+        async def client(number: int) -> None:
+            for turn in range(5):
+                status = 503
+                while status == 503:
+                    body = {"model": "m", "messages": [{"role": "user", "content": f"m{number}.{turn}"}]}
+                    got = await proxy.post(body)
+                    status = got.status
+                    counts[status] += 1
+                    if status == 503:
+                        assert got.header("retry-after") == "1"
+                        await asyncio.sleep(0.05)
+
+        await asyncio.gather(*(client(number) for number in range(40)))
+        assert counts[200] == 200
+        assert counts[503] > 0
+        assert proxy.count("refused_requests_total") == counts[503]
+        assert proxy.app.room.taken == 0
+        assert (await proxy.post({"model": "m", "messages": [{"role": "user", "content": "after"}]})).status == 200
+
+
+@pytest.mark.parametrize("count", [200, pytest.param(1000, marks=pytest.mark.long)])
+async def test_r3_many_streams_at_once_and_a_heavy_request_among_light_ones(
+    nursery: Nursery, tmp_path: os.PathLike[str], count: int
+) -> None:
+    end = asyncio.Event()
+
+    async def held(request: Request, there: Connection) -> None:
+        asked = json.loads(request.body)
+        if not asked["messages"][-1]["content"].startswith("held"):
+            await model(request, there)
+            return
+        await there.send(STREAM)
+        await there.chunk(b'data: {"choices":[{"index":0,"delta":{"content":"x"}}]}\n\n')
+        await end.wait()
+        await there.chunk(b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n')
+        await there.send(b"0\r\n\r\n")
+
+    def light(text: str, stream: bool = False) -> bytes:
+        body = {"model": "m", "stream": stream, "messages": [{"role": "user", "content": text}]}
+        return post(CHAT, json.dumps(body).encode())
+
+    history = [{"role": "user", "content": "word " * 100}, {"role": "assistant", "content": "fine " * 100}] * 2000
+    heavy = json.dumps({"model": "m", "messages": [*history, {"role": "user", "content": "heavy"}]}).encode()
+    async with faulty(held) as upstream:
+        pool = {"connections": count + 50}
+        url = f"http://127.0.0.1:{upstream.port}/v1"
+        pid, port = await nursery.started(
+            upstream=url, db=f"{tmp_path}/a.sqlite3", log_level="error", pool=pool, limits={"requests": count + 50}
+        )
+        streams = []
+        for number in range(count):
+            streams.append(await connect(port))
+            await streams[-1].send(light(f"held {number}", stream=True))
+        async with asyncio.timeout(60):
+            for client in streams:
+                await client.reader.readuntil(b"}\n\n")
+        loop = asyncio.get_running_loop()
+
+        async def timed(number: int) -> float:
+            began = loop.time()
+            assert heard(await ask(port, light(f"m{number}"))).status == 200
+            return loop.time() - began
+
+        alone = [await timed(number) for number in range(50)]
+        work = asyncio.create_task(ask(port, post(CHAT, heavy), 60))
+        beside = [await timed(100 + number) for number in range(100)]
+        assert heard(await work).status == 200
+        added = statistics.quantiles(beside, n=100)[98] - statistics.quantiles(alone, n=100)[98]
+        print(f"{count} streams, {len(heavy)} bytes beside 100 light ones: p99 +{added * 1000:.0f} ms")
+        end.set()
+        async with asyncio.timeout(60):
+            for client in streams:
+                assert (await client.reader.read()).endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+                client.writer.transport.abort()
+        await asyncio.to_thread(nursery.kill, pid)

@@ -1,0 +1,128 @@
+"""Every fault that is promised to be survived has its test, and none of these tests is ever lost unnoticed.
+
+A test that bears the fault's name (`test_u5_...`) shows it; the table names those that show one under another name.
+Both are looked for in the source, so that a test that was renamed or removed leaves its row red.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+
+FAULTS = {"u": 13, "c": 10, "h": 7, "j": 8, "d": 10}
+ROWS = [f"{kind}{n}" for kind, last in FAULTS.items() for n in range(1, last + 1)] + ["d12", "r1", "r2", "r3"]
+
+WHERE = ("faults", "upstream", "web")
+"""Folders in which a row's letter is a fault's; elsewhere it may be a feature's."""
+
+SHOWN: dict[str, list[str]] = {
+    "u2": ["upstream/test_client.py::test_a_connection_that_is_never_accepted_ends_at_the_connect_timeout"],
+    "u4": ["exchange/test_converse.py::test_of_a_broken_stream_what_came_goes_on_and_then_an_error_and_no_done"],
+    "u5": ["exchange/test_finish.py::test_of_an_answer_that_broke_off_what_came_is_stored_and_can_be_gone_on_from"],
+    "u9": [
+        "stream/test_relay.py::test_without_options_every_byte_goes_on_at_every_cut",
+        "stream/test_sse.py::test_a_stream_reads_alike_whole_byte_by_byte_and_cut_anywhere",
+    ],
+    "u10": [
+        "exchange/test_converse.py::test_whatever_a_200_holds_reaches_the_client",
+        "exchange/test_converse.py::test_whatever_a_stream_holds_reaches_the_client",
+    ],
+    "u11": ["exchange/test_converse.py::test_an_answer_cut_short_is_never_told_as_whole"],
+    "c1": ["web/test_completions.py::test_upstream_is_closed_when_the_client_leaves_mid_stream"],
+    "c2": ["web/test_completions.py::test_upstream_is_closed_when_the_client_leaves_before_the_first_byte"],
+    "c3": ["web/test_completions.py::test_the_next_requests_succeed_after_many_clients_have_left"],
+    "c5": ["web/test_completions.py::test_a_client_that_reads_slowly_holds_the_upstream_back"],
+    "j3": [
+        "web/test_completions.py::test_odd_bodies_go_on_untouched_and_upstream_decides",
+        "web/test_completions.py::test_no_body_makes_an_error_of_ours",
+    ],
+    "j4": [
+        "test_vocabulary.py::test_pathological_texts_are_counted_in_a_tenth_of_a_second",
+        "test_vocabulary.py::test_a_panic_becomes_an_estimate_and_an_interrupt_does_not",
+    ],
+    "j5": [
+        "stream/test_sse.py::test_parsing_is_linear",
+        "stream/test_withhold.py::test_the_work_is_linear",
+        "stream/test_relay.py::test_a_long_stream_is_linear",
+    ],
+    "j7": [
+        "context/test_pipeline_properties.py::test_no_plan_is_invalid_and_pairs_are_kept",
+        "chat/test_group.py::test_reused_call_ids_are_paired_by_where_they_stand",
+    ],
+    "d1": [
+        "store/test_crash.py::test_what_was_acknowledged_is_stored_after_kill_9_ten_times",
+        "store/test_postgres.py::test_a_server_that_is_killed_and_comes_back_loses_nothing_that_was_acknowledged",
+    ],
+    "d3": [
+        "store/test_crash.py::test_a_full_disk_loses_nothing_that_waits_and_records_what_it_refused",
+        "store/test_crash.py::test_files_that_may_not_grow_lose_nothing_that_waits_and_record_what_was_refused",
+    ],
+    "d4": [
+        "store/test_crash.py::test_a_failed_sync_acknowledges_nothing_and_is_survived",
+        "store/test_writer.py::test_after_an_io_error_the_log_is_copied_before_anything_is_acknowledged",
+    ],
+    "d6": [
+        "store/test_writer.py::test_while_another_process_holds_the_lock_items_wait_and_are_written_after",
+        "store/test_writer.py::test_a_reader_with_an_old_snapshot_does_not_stop_writing_and_the_log_shrinks_after",
+    ],
+    "d7": [
+        "store/test_writer.py::test_a_deleted_file_is_noticed_and_nothing_is_acknowledged_until_it_is_back",
+        "store/test_writer.py::test_a_lost_file_is_noticed_without_a_write_too",
+        "store/test_writer.py::test_a_truncated_file_is_noticed",
+        "store/test_sqlite.py::test_a_damaged_file_is_refused_and_only_set_aside_where_that_was_asked_for",
+        "store/test_migrate.py::test_a_flipped_page_is_damaged",
+    ],
+    "d9": ["store/test_migrate.py::test_a_migration_that_breaks_off_leaves_the_old_schema_and_can_be_run_again"],
+    "d10": ["store/test_crash.py::test_a_second_process_on_the_same_file_is_refused"],
+    "d12": ["store/test_sqlite.py::test_cancelling_reads_and_writes_leaves_nothing_behind"],
+}
+"""By row, the tests that show it under a name of their own."""
+
+_NAME = re.compile(r"test_((?:[uchjdr]\d{1,2}_)+)")
+
+
+def defined(path: Path) -> set[str]:
+    tree = ast.parse(path.read_text())
+    found = (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
+    return {node.name for node in found if node.name.startswith("test_")}
+
+
+def named(tests: Path) -> dict[str, list[str]]:
+    """By row, the tests that bear its name."""
+    shown: dict[str, list[str]] = defaultdict(list)
+    for folder in WHERE:
+        for path in sorted((tests / folder).rglob("test_*.py")):
+            for name in sorted(defined(path)):
+                match = _NAME.match(name)
+                for row in match[1].rstrip("_").split("_") if match else ():
+                    shown[row].append(f"{path.relative_to(tests).as_posix()}::{name}")
+    return shown
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_the_fault_has_its_tests(row: str) -> None:
+    assert named(TESTS)[row] or row in SHOWN, "nothing shows what happens then"
+    for test in SHOWN.get(row, ()):
+        file, _, name = test.partition("::")
+        assert name in defined(TESTS / file), f"{test} is gone"
+
+
+def test_the_table_has_no_row_that_is_none() -> None:
+    assert set(SHOWN) <= set(ROWS)
+
+
+def test_a_row_without_a_test_is_found(tmp_path: Path) -> None:
+    (tmp_path / "web").mkdir()
+    (tmp_path / "store").mkdir()
+    (tmp_path / "web" / "test_one.py").write_text("async def test_u4_u5_it_breaks(): ...\ndef test_c1(): ...\n")
+    (tmp_path / "store" / "test_two.py").write_text("def test_c2_is_a_feature_here(): ...\n")
+    assert named(tmp_path) == {
+        "u4": ["web/test_one.py::test_u4_u5_it_breaks"],
+        "u5": ["web/test_one.py::test_u4_u5_it_breaks"],
+    }
