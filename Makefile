@@ -2,6 +2,7 @@
 #
 #   make run     the proxy on 127.0.0.1:8080, SQLite in ./data, the built-in demo upstream   (ARGS="--port 9000 ...")
 #   make test    every test, on this Python and on each other supported one that is found    (PYTEST_ARGS="-k sse ...")
+#   make system                  Debian's packages that some tests use (as root); without them those are left out
 #   make lint | types | house | replay | bench | lock | clean
 
 SHELL := /bin/sh
@@ -20,11 +21,16 @@ BIN := .venv/bin
 PYTEST_ARGS ?=
 ARGS ?=
 
-.PHONY: run test test-here test-others lint format types house replay bench lock clean
+.PHONY: run system test test-here test-others lint format types house replay bench lock clean
 
 run: .venv/.runtime
 	@mkdir -p -m 700 data
 	@exec $(BIN)/context-proxy serve $(ARGS)
+
+# Debian's packages that some tests use beside what pip installs: a browser, Prometheus, a terminal, a tracer of calls.
+system:
+	apt-get update -qq
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium prometheus tmux strace >/dev/null
 
 test: test-here test-others
 
