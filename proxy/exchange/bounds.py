@@ -45,9 +45,10 @@ class Purse:
         """Whether there is so much left; it is held until `settle`. StoreUnavailable where nobody knows what was spent
         today."""
         async with self._reading:
-            if self._day != self.day:
-                today = self.day
-                self.spent = await store.spent(today)
+            today = self.day
+            if self._day != today or store.shared:  # other replicas spend from the same purse
+                stored = await store.spent(today)
+                self.spent = max(stored, self.spent) if self._day == today else stored
                 self._day = today
         if self.limit <= 0 or self.spent + self.held + dollars > self.limit:
             return False

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 from proxy.context.plan import Edit
-from proxy.exchange.threads import Node, SessionMemory, Thread, Threads
+from proxy.errors import StoreUnavailable
+from proxy.exchange.threads import Node, SessionMemory, Thread, Threads, adopt
 from proxy.store.base import EditRow, HeadRow, Row, SessionRow, StateRow, ThreadRow
 from proxy.store.memory import MemoryStore
+from proxy.store.standing import Standing
 from tests.faulty import faulty
 from tests.running import Agent, running
 from tests.scripted import Scripted
@@ -172,3 +175,115 @@ def test_forgetting_a_tenant_takes_all_its_sessions_out_and_nobody_elses() -> No
     assert threads.sessions_at("me", b"b") == []
     assert threads.session("you", "a") is other
     assert len(threads) == 0
+
+
+class Shared(MemoryStore):
+    """One that other processes write to as well."""
+
+    shared = True
+    away = False
+
+    async def standing(self, tenant: str, session: str, thread: str) -> Standing | None:
+        if self.away:
+            raise StoreUnavailable("away")
+        return await super().standing(tenant, session, thread)
+
+
+async def two() -> tuple[Shared, Threads, Thread, Threads, Thread]:
+    """The same stored thread, as two processes remember it."""
+    store = Shared()
+    await store.open()
+    head = HeadRow("me", "a", "t", b"h1", b"a1", 2.0, None)
+    await store.put([SessionRow("me", "a", True, 1.0), ThreadRow("me", "a", "t", None, None, "main", b"s", 1.0), head])
+    found: list[Any] = [store]
+    for _ in range(2):
+        threads = Threads(9, store)
+        thread = await threads.load(threads.open_session("me", "a", True), "t")
+        assert thread is not None
+        found += [threads, thread]
+    return tuple(found)
+
+
+async def test_what_another_process_has_moved_on_is_read_again() -> None:
+    store, ours, mine, theirs, other = await two()
+    assert await ours.current(mine.memory, "t") is mine
+    await store.put([mine.moved(b"h2", None, 3.0)])
+    assert await ours.current(mine.memory, "t") is mine, "our own move is none of another's"
+    found = await theirs.current(other.memory, "t")
+    assert found is not None
+    assert found is not other
+    assert found.head == b"h2"
+    assert len(theirs) == 1
+    assert (await theirs.current(other.memory, "t")) is found
+
+
+async def test_what_is_on_its_way_to_the_store_is_not_forgotten() -> None:
+    _, ours, mine, _, _ = await two()
+    mine.moved(b"h2", None, 3.0)
+    assert await ours.current(mine.memory, "t") is mine
+    fresh = begin(ours, "b")
+    fresh.stored = True
+    assert await ours.current(fresh.memory, "t") is fresh
+
+
+async def test_edits_and_states_made_elsewhere_are_read_though_the_head_is_the_same() -> None:
+    store, ours, mine, _, _ = await two()
+    await store.put([StateRow("me", "a", "t", b"a1", "Goal: more", 3.0)])
+    found = await ours.current(mine.memory, "t")
+    assert found is not None
+    assert found.state.state == "Goal: more"
+    await store.put([edit_row(b"k", 1, "short")])
+    again = await ours.current(found.memory, "t")
+    assert again is not None
+    assert [e.text for e in again.state.edits.values()] == ["short"]
+
+
+async def test_what_another_process_has_deleted_is_forgotten_with_its_session() -> None:
+    store, ours, mine, _, _ = await two()
+    await store.delete_session("me", "a")
+    assert await ours.current(mine.memory, "t") is None
+    assert ours.session("me", "a") is None
+    assert len(ours) == 0
+
+
+async def test_while_the_store_is_away_what_is_remembered_counts_and_that_is_counted() -> None:
+    store, ours, mine, _, _ = await two()
+    seen: list[int] = []
+    ours.unseen = lambda: seen.append(1)
+    store.away = True
+    assert await ours.current(mine.memory, "t") is mine
+    assert seen == [1]
+
+
+async def test_of_two_that_decide_on_one_message_the_first_counts_and_both_go_by_it() -> None:
+    store, _, mine, _, other = await two()
+    for thread, text in ((mine, "first"), (other, "second")):
+        thread.state = replace(thread.state, edits={b"k": edit(b"k", text)})
+        thread.versions, thread.number = {b"k": 1}, 1
+        await store.put([edit_row(b"k", 1, text)])
+    await store.put([edit_row(b"j", 1, "another")])
+    rows = await store.edits("me", "a", "t")
+    assert not adopt(mine, rows, {b"k": edit(b"k", "first")})
+    assert adopt(other, rows, {b"k": edit(b"k", "second")})
+    assert other.state.edits[b"k"].text == "first"
+    assert sorted(other.state.edits) == [b"j", b"k"]
+    assert (mine.number, other.number) == (2, 2)
+
+
+def test_who_was_not_there_for_long_is_let_go_and_others_are_not() -> None:
+    threads = Threads(9, MemoryStore())
+    for name, at in (("old", 5.0), ("used", 20.0)):
+        begin(threads, name).moved(b"h", None, at)
+    begin(threads, "begun")
+    threads.forget_idle(10.0)
+    assert threads.session("me", "old") is None
+    assert threads.session("me", "used") is not None
+    assert threads.session("me", "begun") is not None, "its first request is under way"
+
+
+def edit(k: bytes, text: str) -> Edit:
+    return Edit(k, "text", text, "mask", "old", 100, 10)
+
+
+def edit_row(k: bytes, version: int, text: str) -> EditRow:
+    return EditRow("me", "a", "t", k, version, "mask", "old", "text", text, 100, 10, "x", 2.0)
