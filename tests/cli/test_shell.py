@@ -40,7 +40,7 @@ def test_what_has_no_place_is_refused(line: str) -> None:
         arguments(get_command(app), line, "S")
 
 
-def test_one_line_after_the_other_until_quit(shop: Shop) -> None:
+def test_e8_one_line_after_the_other_until_quit(shop: Shop) -> None:
     name = shop.fresh()
     lines = [
         "context window 2",

@@ -39,7 +39,7 @@ async def once(stream: Stream, kind: str, count: int = 1) -> dict[str, Any]:
     return found[-1]
 
 
-async def test_pruned_has_what_left_the_prompt_and_comes_once(tmp_path: Path) -> None:
+async def test_d6_pruned_has_what_left_the_prompt_and_comes_once(tmp_path: Path) -> None:
     async with (
         importance.serving(tmp_path, Scripted("Well."), "importance", "always") as proxy,
         hearing(proxy, "?session=a") as stream,
@@ -56,7 +56,7 @@ async def test_pruned_has_what_left_the_prompt_and_comes_once(tmp_path: Path) ->
         assert (whole["session"], whole["thread"], whole["exchange"]) == ("a", thread, exchange)
 
 
-async def test_summarized_has_the_summary_that_the_helper_wrote(tmp_path: Path) -> None:
+async def test_d6_summarized_has_the_summary_that_the_helper_wrote(tmp_path: Path) -> None:
     async with (
         summaries.serving(tmp_path, "They spoke of little things.") as (proxy, _, _),
         hearing(proxy) as stream,

@@ -46,7 +46,7 @@ def test_without_prices_there_is_no_bill() -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-async def test_the_figures_of_a_session(policy: str) -> None:
+async def test_d5_the_figures_of_a_session(policy: str) -> None:
     async with talking(policy) as talk:
         before = await counting.stats(talk.parts, talk.tenant, "s")
         assert (before.exchanges, before.groups, before.items, before.messages_stored) == (6, 3, 13, 12)

@@ -18,7 +18,7 @@ from tests.running import running
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-async def test_a_dropped_group_is_out_until_it_is_restored(policy: str) -> None:
+async def test_d7_a_dropped_group_is_out_until_it_is_restored(policy: str) -> None:
     async with talking(policy) as talk:
         first = (await talk.groups())[0]
         changed = await deciding.drop(talk.parts, talk.tenant, "s", [first])

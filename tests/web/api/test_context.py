@@ -17,7 +17,7 @@ def post(world: World, name: str, body: dict[str, Any]) -> Any:
     return got.json()
 
 
-def test_pruning_keeps_what_the_library_keeps(world: World) -> None:
+def test_d9_pruning_keeps_what_the_library_keeps(world: World) -> None:
     found = post(world, "prune", {"context": HISTORY, "maxTokens": 25})
     assert found["stats"]["itemsRemoved"] > 0
     assert [*found["pruned"], *found["removed"]] != HISTORY or found["removed"]
@@ -35,7 +35,7 @@ def test_gemini_messages_are_read_too(world: World) -> None:
     assert post(world, "stats", {"context": history})["items"] == 2
 
 
-def test_stats_and_estimate_agree(world: World) -> None:
+def test_d9_stats_and_estimate_agree(world: World) -> None:
     stats = post(world, "stats", {"context": HISTORY, "modelName": "gpt-4o"})
     assert stats["tokens"] == post(world, "estimate", {"content": HISTORY, "modelName": "gpt-4o"})["tokens"]
     assert stats["needsPruning"] is False

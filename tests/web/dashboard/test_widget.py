@@ -77,7 +77,7 @@ def shown(
         yield screen
 
 
-def test_it_tells_how_full_the_session_is(
+def test_d8_it_tells_how_full_the_session_is(
     browser: Browser, there: Stage, elsewhere: tuple[int, dict[str, str]]
 ) -> None:
     with shown(browser, there, elsewhere, key="cp-read") as screen:
@@ -131,7 +131,7 @@ def test_it_looks_again_every_three_seconds_until_it_leaves_the_page(
         screen.well()
 
 
-def test_the_button_really_prunes_the_next_prompt(
+def test_d8_the_button_really_prunes_the_next_prompt(
     browser: Browser, there: Stage, elsewhere: tuple[int, dict[str, str]]
 ) -> None:
     before = whole(there.say("talk", "Go on."), "talk")
