@@ -272,7 +272,11 @@ class Threads:
             return thread
         if memory.threads.get(name) is thread:
             self._take_out(thread)
-        return await self.load(memory, name)
+        again = await self.load(memory, name)
+        if again is not None and not again.state.said:
+            # Neither is stored: what this process has seen of them is better than nothing.
+            again.state = replace(again.state, said=thread.state.said, drift=thread.state.drift)
+        return again
 
     async def is_gone(self, memory: SessionMemory) -> bool:
         """Whether the session was deleted by another process; then it is forgotten. StoreUnavailable passes through."""

@@ -209,9 +209,11 @@ async def test_what_another_process_has_moved_on_is_read_again() -> None:
     assert await ours.current(mine.memory, "t") is mine
     await store.put([mine.moved(b"h2", None, 3.0)])
     assert await ours.current(mine.memory, "t") is mine, "our own move is none of another's"
+    other.state = replace(other.state, said={"loop": 3}, drift=1)
     found = await theirs.current(other.memory, "t")
     assert found is not None
     assert found is not other
+    assert (found.state.said, found.state.drift) == ({"loop": 3}, 1), "what is not stored is not lost by that"
     assert found.head == b"h2"
     assert len(theirs) == 1
     assert (await theirs.current(other.memory, "t")) is found
