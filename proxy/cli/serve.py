@@ -143,6 +143,7 @@ def announce(settings: Settings, url: str, console: Console) -> None:
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     table.add_row("listening", Text(url, style="cyan"))
+    table.add_row("dashboard", Text(url.removesuffix("/v1") + "/dashboard/", style="cyan"))
     table.add_row("policy", Text(settings.policy))
     table.add_row("store", Text(masked(settings.db)))
     keys = len(settings.keys)

@@ -63,6 +63,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, st
 def test_what_is_printed_says_where_and_what(running: tuple[Path, str]) -> None:
     printed = running[1]
     assert re.search(r"listening +http://127\.0\.0\.1:\d+/v1", printed)
+    assert re.search(r"dashboard +http://127\.0\.0\.1:\d+/dashboard/", printed)
     assert re.search(r"policy +thrifty", printed)
     assert "a.sqlite3" in printed
     assert "scripted model" in printed
