@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.promises import Writer
 from tests.postgres import shared_url
 
 SHARED = Path(__file__).parents[2] / "shared"
@@ -20,6 +21,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="a test that wants ../shared fails, not skips, where it is missing",
     )
+    parser.addoption("--promises", metavar="FILE", help="write the table of promises with this run's results into FILE")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--promises"):
+        config.pluginmanager.register(Writer(Path(config.getoption("--promises"))))
 
 
 @pytest.fixture(scope="session")

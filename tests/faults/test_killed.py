@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,8 @@ import pytest
 from tests.faults.killing import Acknowledged, Load, kill_rounds, look, of_postgres, of_sqlite, sound
 from tests.faults.nursery import Nursery
 from tests.postgres import drop_database, new_database
+
+Record = Callable[[str, object], None]
 
 LONG = int(os.environ.get("KILLS", "1000"))
 """Lives in the long form."""
@@ -30,29 +32,41 @@ async def database(postgres: str) -> AsyncIterator[str]:
     await drop_database(url)
 
 
-def told(load: Load, rounds: int) -> None:
-    print(f"{rounds} kills, {len(load.acknowledged)} turns acknowledged, 0 lost, {load.deferred} deferred")
+def told(load: Load, rounds: int, record: Record) -> None:
+    record("measured", f"{rounds} kills, {len(load.acknowledged)} turns acknowledged, 0 lost, {load.deferred} deferred")
     assert len(load.acknowledged) > 2 * rounds, "too little was under way to say anything"
 
 
-async def test_d1_what_clients_have_got_is_in_sqlite_after_kill_9(nursery: Nursery, tmp_path: Path) -> None:
+async def test_d1_what_clients_have_got_is_in_sqlite_after_kill_9(
+    nursery: Nursery, tmp_path: Path, record_property: Record
+) -> None:
     path = str(tmp_path / "store.sqlite3")
-    told(await kill_rounds(nursery, path, 10, 1, of_sqlite(path), lambda: sound(path)), 10)
+    told(await kill_rounds(nursery, path, 10, 1, of_sqlite(path), lambda: sound(path)), 10, record_property)
 
 
-async def test_d1_what_clients_have_got_is_in_postgresql_after_kill_9(nursery: Nursery, database: str) -> None:
-    told(await kill_rounds(nursery, database, 10, 2, of_postgres(database)), 10)
+async def test_d1_what_clients_have_got_is_in_postgresql_after_kill_9(
+    nursery: Nursery, database: str, record_property: Record
+) -> None:
+    told(await kill_rounds(nursery, database, 10, 2, of_postgres(database)), 10, record_property)
 
 
 @pytest.mark.long
-async def test_d1_a_thousand_kills_on_sqlite(nursery: Nursery, tmp_path: Path) -> None:
+async def test_d1_a_thousand_kills_on_sqlite(
+    nursery: Nursery,
+    tmp_path: Path,
+    record_property: Record,
+) -> None:
     path = str(tmp_path / "store.sqlite3")
-    told(await kill_rounds(nursery, path, LONG, 3, of_sqlite(path), lambda: sound(path)), LONG)
+    told(await kill_rounds(nursery, path, LONG, 3, of_sqlite(path), lambda: sound(path)), LONG, record_property)
 
 
 @pytest.mark.long
-async def test_d1_a_thousand_kills_on_postgresql(nursery: Nursery, database: str) -> None:
-    told(await kill_rounds(nursery, database, LONG, 4, of_postgres(database)), LONG)
+async def test_d1_a_thousand_kills_on_postgresql(
+    nursery: Nursery,
+    database: str,
+    record_property: Record,
+) -> None:
+    told(await kill_rounds(nursery, database, LONG, 4, of_postgres(database)), LONG, record_property)
 
 
 async def test_a_turn_that_is_not_there_is_noticed(nursery: Nursery, tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ import json
 import os
 import random
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import psutil
 import pytest
@@ -61,7 +61,7 @@ class Soak:
     left: int
     answered: int = 0
     faults: int = 0
-    sizes: list[int] = field(default_factory=list)
+    grown: str = ""
 
     async def worker(self, number: int) -> None:
         client = await connect(self.port)
@@ -139,7 +139,11 @@ async def soak(nursery: Nursery, requests: int, db: str, growth: float) -> Soak:
             tasks = await asyncio.to_thread(nursery.tasks, pid)
             marks.append((process.memory_info().rss, process.num_fds(), tasks, process.num_threads(), upstream.open))
         early, late = marks
-        print(f"{driver.answered} answered, {driver.faults} faults; RSS, fds, tasks, threads, upstream: {early} {late}")
+        driver.grown = (
+            f"{driver.answered} requests answered, {driver.faults} faults: from the first tenth to the end memory"
+            f" {early[0] >> 20} to {late[0] >> 20} MiB, descriptors {early[1]} to {late[1]},"
+            f" tasks {early[2]} to {late[2]}"
+        )
         assert driver.answered + driver.faults == requests
         assert driver.faults > 0
         assert late[0] < early[0] * (1 + growth), "memory grows"
@@ -151,14 +155,15 @@ async def soak(nursery: Nursery, requests: int, db: str, growth: float) -> Soak:
 
 
 async def test_r1_c9_two_thousand_requests_with_faults_get_their_own_answers_and_nothing_grows(
-    nursery: Nursery, tmp_path: os.PathLike[str]
+    nursery: Nursery, tmp_path: os.PathLike[str], record_property: Callable[[str, object], None]
 ) -> None:
-    await soak(nursery, 2000, f"{tmp_path}/a.sqlite3", 0.5)
+    record_property("measured", (await soak(nursery, 2000, f"{tmp_path}/a.sqlite3", 0.5)).grown)
 
 
 @pytest.mark.long
 async def test_r1_c9_two_hundred_thousand_requests(nursery: Nursery, tmp_path: os.PathLike[str]) -> None:
-    await soak(nursery, int(os.environ.get("REQUESTS", "200000")), f"{tmp_path}/a.sqlite3", 0.05)
+    driver = await soak(nursery, int(os.environ.get("REQUESTS", "200000")), f"{tmp_path}/a.sqlite3", 0.05)
+    print(driver.grown)
 
 
 async def test_r2_under_twice_the_load_what_is_let_in_goes_on_and_the_rest_is_told_to_come_back() -> None:
