@@ -104,9 +104,7 @@ def answering(app: App, metrics: Metrics) -> App:
             await app(scope, receive, send_noting)
         except ClientGone:
             metrics.client_gone_total.inc()
-        except (
-            asyncio.CancelledError
-        ):  # only by the server, when it stops and waits no longer
+        except asyncio.CancelledError:  # only by the server, when it stops and waits no longer
             if not begun:
                 await send_error(send, Unavailable("the proxy is stopping", hint="Try again in a moment."))
         except Exception as error:  # the last resort: nothing above this could tell the client anything
