@@ -70,6 +70,7 @@ class Writer:
         kept = self._fixed(lines, bare, held, is_view=is_view)
         for start, end in referred:
             kept.update(range(start, min(end, len(lines))))
+        bridge(lines, kept)
         names = self._loose(message, lines, held, kept)
         text = render(message.text, lines, kept, names, name)
         self._standing.remove(held)
@@ -112,6 +113,20 @@ class Writer:
         return loose
 
 
+def bridge(lines: Sequence[str], kept: set[int]) -> None:
+    """Keep what is no longer than the mark that would stand for it: mostly one blank line."""
+    start = 0
+    for n in (*sorted(kept), len(lines)):
+        if 0 < n - start and sum(map(len, lines[start:n])) + n - start - 1 <= len(missing(n - start)):
+            kept.update(range(start, n))
+        start = n + 1
+
+
+def missing(count: int) -> str:
+    """What stands where lines are missing."""
+    return f"[... {count} lines]"
+
+
 def render(text: str, lines: Sequence[str], kept: set[int], names: Sequence[str], name: str = "") -> str:
     """The kept lines in their order, a mark where lines are missing, the names, and in front how much there was. name:
     the id by which the model can have all of it again; empty where it cannot."""
@@ -122,11 +137,11 @@ def render(text: str, lines: Sequence[str], kept: set[int], names: Sequence[str]
             gap += 1
             continue
         if gap:
-            out.append(f"[... {gap} lines]")
+            out.append(missing(gap))
             gap = 0
         out.append(line if len(line) <= 300 else f"{line[:200]}[... {len(line) - 300} characters]{line[-100:]}")
     if gap:
-        out.append(f"[... {gap} lines]")
+        out.append(missing(gap))
     if names:
         out.append("[also there: " + " ".join(names) + "]")
     body = "\n".join(out)

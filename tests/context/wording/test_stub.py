@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from proxy.context.evidence import facts
 from proxy.context.evidence.facts import Standing
-from proxy.context.wording.stub import Keep, Writer, rough
+from proxy.context.wording.stub import Keep, Writer, bridge, rough
 from tests.conversations import assistant, look, result, user
 
 FILLER = [f"nothing of note in this line, number {'x' * (n % 7)}" for n in range(60)]
@@ -96,3 +96,15 @@ def test_the_rough_size_is_of_the_order_of_the_stub() -> None:
     text = "\n".join(["Running", *FILLER, "FAILED tests/a.py::test_b", *FILLER])
     view = look([user("a"), assistant(None, "1"), result("1", text)])
     assert len(stub(text)) <= rough(view.messages[2]) <= len(text)
+
+
+def test_what_is_no_longer_than_its_mark_stays() -> None:
+    """A blank line between two imports, as editors number it; two of them are as long as the mark."""
+    text = "\n".join(["1\tpackage a", "2\t", 'import "fmt"', "3\t", "4\t", "", 'import "os"', *FILLER])
+    kept = stub(text, is_view=True).splitlines()[1:]
+    assert kept[:7] == text.splitlines()[:7]
+    assert kept[7] == "[... 60 lines]"
+    lines = ["a" * 13, "b" * 14]
+    held = {1}
+    bridge([lines[0], "kept", lines[1]], held)
+    assert held == {0, 1}, "13 characters are as many as the mark has"
