@@ -117,7 +117,7 @@ def bridge(lines: Sequence[str], kept: set[int]) -> None:
     """Keep what is no longer than the mark that would stand for it: mostly one blank line."""
     start = 0
     for n in (*sorted(kept), len(lines)):
-        if 0 < n - start and sum(map(len, lines[start:n])) + n - start - 1 <= len(missing(n - start)):
+        if n > start and sum(map(len, lines[start:n])) + n - start - 1 <= len(missing(n - start)):
             kept.update(range(start, n))
         start = n + 1
 
