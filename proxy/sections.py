@@ -149,8 +149,8 @@ class Timeouts(Section):
 class Pool(Section):
     """`[pool]`: connections to each upstream."""
 
-    connections: Count = 200
-    """At most at once."""
+    connections: Count = 1000
+    """At most at once; as many as `limits.requests`, since each answer under way holds one."""
     keepalive: Annotated[int, Field(ge=0)] = 50
     """Kept open while idle."""
 

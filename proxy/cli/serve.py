@@ -11,6 +11,7 @@ import asyncio
 import ipaddress
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
@@ -31,6 +32,9 @@ from proxy.web.connection import connections
 
 log = logging.getLogger(__name__)
 
+SPARE_FILES = 100
+"""Files beside connections: the store, its log, the listener, children of tools."""
+
 
 def serve(
     config: Config = None,
@@ -44,6 +48,7 @@ def serve(
     settings = read(config, host=host, port=port, upstream=upstream, db=db, policy=policy)
     listener = listen(settings.host, settings.port, keyed=bool(settings.keys))
     set_up(settings.log_level)
+    allow_files(2 * settings.limits.connections + SPARE_FILES)
     with listener:
         server = Announced(settings, listener)
         # uvicorn drains at a SIGTERM and then raises it once more: asked to stop and stopped in order is no failure.
@@ -55,6 +60,18 @@ def serve(
         except SystemExit:
             # uvicorn's own code for a failed start is 3; why it failed has been logged.
             raise typer.Exit(0 if server.started else 2) from None
+
+
+def allow_files(wanted: int) -> None:
+    """Raise the number of files that this process may have open, as far as it may: each client and each upstream takes
+    one, and the usual 1,024 are fewer than the limits allow."""
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if now == resource.RLIM_INFINITY or now >= wanted:
+        return
+    allowed = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, most))
+    if allowed < wanted:
+        log.warning("%d files may be open at once, limits.connections may need %d: see ulimit -n", allowed, wanted)
 
 
 class Announced(uvicorn.Server):

@@ -192,3 +192,14 @@ def test_passwords_are_not_announced() -> None:
     assert "canary" not in written.getvalue()
     assert "postgresql://me:***@h/x" in written.getvalue()
     assert all(len(line) < 81 or "curl" in line or "print(" in line for line in written.getvalue().splitlines())
+
+
+def test_as_many_files_may_be_open_as_the_limits_need(tmp_path: Path) -> None:
+    code = (
+        "import resource as r; from proxy.cli.serve import allow_files; r.setrlimit(r.RLIMIT_NOFILE, (64, 512));"
+        "allow_files(300); print(r.getrlimit(r.RLIMIT_NOFILE)); allow_files(100); print(r.getrlimit(r.RLIMIT_NOFILE));"
+        "allow_files(9000); print(r.getrlimit(r.RLIMIT_NOFILE))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split("\n")[:3] == ["(300, 512)", "(300, 512)", "(512, 512)"], done.stderr
+    assert "ulimit -n" in done.stderr
