@@ -67,10 +67,19 @@ class KindShown(BaseModel):
     tells: str
 
 
+EVENT: Final = {
+    "type": "object",
+    "description": "One event of the stream, by the names of its lines; `data` is JSON.",
+    "properties": {
+        "id": {"type": "string"},
+        "event": {"type": "string"},
+        "data": {"type": "string", "contentMediaType": "application/json"},
+    },
+}
 STREAM: Final[dict[int | str, dict[str, Any]]] = {
     200: {
         "description": "Events, until the client leaves or the proxy stops.",
-        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        "content": {"text/event-stream": {"schema": EVENT}},
         "model": None,
     }
 }

@@ -96,6 +96,12 @@ CALLS: dict[tuple[str, str], Call] = {
         bad=(S + "/replay", {"policies": [{"policy": "no such"}]}),
     ),
     ("GET", "/api/memos"): Call("/api/memos", bad=("/api/memos" + LIMIT, None), reads=True, names=False),
+    ("POST", "/api/memos"): Call(
+        "/api/memos",
+        {"content": "The release is cut on Thursdays, and never by hand.", "tags": ["release"]},
+        bad=("/api/memos", {"content": "no"}),
+        names=False,
+    ),
     ("GET", "/api/memos/export"): Call(
         "/api/memos/export", bad=("/api/memos/export?project=" + "a" * 101, None), names=False
     ),
