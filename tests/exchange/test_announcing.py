@@ -136,8 +136,8 @@ async def test_a_loop_is_told_when_the_model_is_told_of_it() -> None:
         for _ in range(5):
             agent.brings("nothing")
             await agent.say()
-        told = await stream.wait("loop:detected")
         noted = [texts for n in range(6) if "LOOP" in (texts := model.texts(n)[-1])]
+        told = await stream.wait("loop:detected", len(noted))
         assert len(told) == len(noted) > 0
         assert told[0] == {"loop": "same_call", "count": 3}
 
