@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
+
+import pytest
 
 from proxy.context.plan import Edit
 from proxy.errors import StoreUnavailable
@@ -189,7 +192,11 @@ class Shared(MemoryStore):
         return await super().standing(tenant, session, thread)
 
 
-async def two() -> tuple[Shared, Threads, Thread, Threads, Thread]:
+Two = tuple[Shared, Threads, Thread, Threads, Thread]
+
+
+@pytest.fixture
+async def two() -> AsyncIterator[Two]:
     """The same stored thread, as two processes remember it."""
     store = Shared()
     await store.open()
@@ -201,11 +208,12 @@ async def two() -> tuple[Shared, Threads, Thread, Threads, Thread]:
         thread = await threads.load(threads.open_session("me", "a", True), "t")
         assert thread is not None
         found += [threads, thread]
-    return tuple(found)
+    yield tuple(found)
+    await store.close()
 
 
-async def test_what_another_process_has_moved_on_is_read_again() -> None:
-    store, ours, mine, theirs, other = await two()
+async def test_what_another_process_has_moved_on_is_read_again(two: Two) -> None:
+    store, ours, mine, theirs, other = two
     assert await ours.current(mine.memory, "t") is mine
     await store.put([mine.moved(b"h2", None, 3.0)])
     assert await ours.current(mine.memory, "t") is mine, "our own move is none of another's"
@@ -219,8 +227,8 @@ async def test_what_another_process_has_moved_on_is_read_again() -> None:
     assert (await theirs.current(other.memory, "t")) is found
 
 
-async def test_what_is_on_its_way_to_the_store_is_not_forgotten() -> None:
-    _, ours, mine, _, _ = await two()
+async def test_what_is_on_its_way_to_the_store_is_not_forgotten(two: Two) -> None:
+    _, ours, mine, _, _ = two
     mine.moved(b"h2", None, 3.0)
     assert await ours.current(mine.memory, "t") is mine
     fresh = begin(ours, "b")
@@ -228,8 +236,8 @@ async def test_what_is_on_its_way_to_the_store_is_not_forgotten() -> None:
     assert await ours.current(fresh.memory, "t") is fresh
 
 
-async def test_edits_and_states_made_elsewhere_are_read_though_the_head_is_the_same() -> None:
-    store, ours, mine, _, _ = await two()
+async def test_edits_and_states_made_elsewhere_are_read_though_the_head_is_the_same(two: Two) -> None:
+    store, ours, mine, _, _ = two
     await store.put([StateRow("me", "a", "t", b"a1", "Goal: more", 3.0)])
     found = await ours.current(mine.memory, "t")
     assert found is not None
@@ -240,16 +248,16 @@ async def test_edits_and_states_made_elsewhere_are_read_though_the_head_is_the_s
     assert [e.text for e in again.state.edits.values()] == ["short"]
 
 
-async def test_what_another_process_has_deleted_is_forgotten_with_its_session() -> None:
-    store, ours, mine, _, _ = await two()
+async def test_what_another_process_has_deleted_is_forgotten_with_its_session(two: Two) -> None:
+    store, ours, mine, _, _ = two
     await store.delete_session("me", "a")
     assert await ours.current(mine.memory, "t") is None
     assert ours.session("me", "a") is None
     assert len(ours) == 0
 
 
-async def test_while_the_store_is_away_what_is_remembered_counts_and_that_is_counted() -> None:
-    store, ours, mine, _, _ = await two()
+async def test_while_the_store_is_away_what_is_remembered_counts_and_that_is_counted(two: Two) -> None:
+    store, ours, mine, _, _ = two
     seen: list[int] = []
     ours.unseen = lambda: seen.append(1)
     store.away = True
@@ -257,8 +265,8 @@ async def test_while_the_store_is_away_what_is_remembered_counts_and_that_is_cou
     assert seen == [1]
 
 
-async def test_of_two_that_decide_on_one_message_the_first_counts_and_both_go_by_it() -> None:
-    store, _, mine, _, other = await two()
+async def test_of_two_that_decide_on_one_message_the_first_counts_and_both_go_by_it(two: Two) -> None:
+    store, _, mine, _, other = two
     for thread, text in ((mine, "first"), (other, "second")):
         thread.state = replace(thread.state, edits={b"k": edit(b"k", text)})
         thread.versions, thread.number = {b"k": 1}, 1
