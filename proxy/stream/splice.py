@@ -11,7 +11,6 @@ import msgspec
 
 from proxy.chat import slices
 from proxy.stream.chunk import Choice, count, read_json, write_json
-from proxy.stream.withhold import with_texts
 
 HEAD = ("id", "created", "model", "system_fingerprint")
 """What has to be the same on all chunks of an answer."""
@@ -49,6 +48,21 @@ def with_changes(raw: bytes, holder: str, changes: dict[int, Change]) -> bytes:
         return write_json(value)
     except (LookupError, TypeError, RecursionError):
         return _NOTHING  # nested to the reader's limit, and with keys that come twice: nobody can read it
+
+
+def with_texts(raw: bytes, holder: str, texts: dict[int, str]) -> bytes:
+    """A chunk or a body with other texts in its choices, every other byte as it was.
+
+    texts: by position in `choices`. holder: the member of a choice that has the text (`delta` or `message`). Raises
+    LookupError and TypeError where there is no such choice.
+    """
+    try:
+        return _spliced(raw, holder, {position: Change(text) for position, text in texts.items()})
+    except (ValueError, LookupError, TypeError, RecursionError):
+        value = read_json(raw)
+        for position, text in texts.items():
+            value["choices"][position][holder]["content"] = text
+        return write_json(value)
 
 
 def _spliced(raw: bytes, holder: str, changes: dict[int, Change]) -> bytes:

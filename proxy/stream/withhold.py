@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from proxy.chat import slices
 from proxy.memory import state
 from proxy.stream.chunk import read_json, whole, write_json
+from proxy.stream.splice import with_texts
 
 BODY_MAX = 1 << 20
 """Of a block longer than this, the rest is withheld but not kept: 4,000 characters are stored in the end."""
@@ -300,34 +300,3 @@ def _rewritten(body: bytes, headings: tuple[str, ...]) -> tuple[bytes, list[stat
         if not choice.get("index"):
             blocks += [replace(block, body=whole(block.body)) for block in found]
     return (write_json(value), blocks) if changed else (body, [])
-
-
-def with_texts(raw: bytes, holder: str, texts: dict[int, str]) -> bytes:
-    """A chunk or a body with other texts in its choices, every other byte as it was.
-
-    texts: by position in `choices`. holder: the member of a choice that has the text (`delta` or `message`). Where
-    the bytes cannot be cut with certainty (a key that comes twice), the JSON is written anew.
-    """
-    try:
-        return _spliced(raw, holder, texts)
-    except (ValueError, LookupError, TypeError, RecursionError):
-        value = read_json(raw)
-        for position, text in texts.items():
-            value["choices"][position][holder]["content"] = text
-        return write_json(value)
-
-
-def _spliced(raw: bytes, holder: str, texts: dict[int, str]) -> bytes:
-    choices = slices.member(raw, "choices")
-    if choices is None:
-        raise ValueError("no choices")
-    spans = slices.elements(raw[choices.start : choices.end]) or []
-    for position in sorted(texts, reverse=True):  # from the end on, so that the spans before stay right
-        start, end = (choices.start + at for at in spans[position])
-        choice = raw[start:end]
-        inner = slices.value(choice, holder)
-        if inner is None:
-            raise ValueError(f"no {holder}")
-        changed = slices.with_member(choice, holder, slices.with_member(inner, "content", write_json(texts[position])))
-        raw = raw[:start] + changed + raw[end:]
-    return raw

@@ -9,7 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from proxy.memory import state
-from proxy.stream.withhold import BODY_MAX, StateFilter, with_texts, without_state
+from proxy.stream.splice import with_texts
+from proxy.stream.withhold import BODY_MAX, StateFilter, without_state
 
 PIECES = [
     "### STATE", "\n", "\n\n", "```", "~~~", "````", "#", "##", "## x", "- ", "1. ", " ", "  ", "a", ":", "\r", "\t",
