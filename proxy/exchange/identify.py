@@ -9,7 +9,6 @@ side call.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import hmac
 import re
@@ -21,6 +20,7 @@ from typing import Literal
 
 from proxy.chat import key, slices
 from proxy.chat.message import Message, Request
+from proxy.exchange.steering.inforce import InForce
 from proxy.exchange.threads import Node, SessionMemory, Thread, Threads
 from proxy.settings import Identity
 from proxy.store.base import Kind
@@ -29,6 +29,8 @@ Relation = Literal["main", "continuation", "fork", "retry", "twin", "side"]
 SIDE_CALL = 3
 """At most so many messages beside the system prompt make a call with another system prompt a side call (WIRE.md
 2.2)."""
+_PAIRS = [a + b for a in "abcdefghijklmnopqrstuvwxyz234567" for b in "abcdefghijklmnopqrstuvwxyz234567"]
+"""Two letters for ten bits (RFC 4648 6, in small letters)."""
 LONGEST = 256
 """Bytes of a session's name as the client gives it; a longer one is hashed."""
 
@@ -42,6 +44,11 @@ class Place:
     kind: Relation
     at: int
     explicit: bool
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the session has just got its name from us, so that nothing can be stored of it yet."""
+        return self.at < 0 and not self.explicit
 
 
 def tenant_of(headers: Mapping[str, str], salt: str) -> str:
@@ -92,7 +99,8 @@ def _clean(value: str) -> str:
 
 def new_id() -> str:
     """A name for a session, thread or exchange of ours: 80 random bits, in base32."""
-    return base64.b32encode(secrets.token_bytes(10)).decode().lower()
+    bits = secrets.randbits(80)
+    return "".join([_PAIRS[bits >> shift & 1023] for shift in range(0, 80, 10)])
 
 
 async def identify(
@@ -111,6 +119,8 @@ async def identify(
     system = key.system_digest(messages)
     if memory is None:
         memory = threads.open_session(tenant, named or new_id(), named is not None)
+        if named is None:
+            memory.steered = InForce()  # nobody can have decided anything for a name that nobody knows
         return Place(_new(threads, memory, "main", system), "main", -1, named is not None)
     if thread is None:
         side = len(nodes) <= SIDE_CALL and await _is_other(threads, memory, system)

@@ -71,16 +71,18 @@ async def recollect(parts: Parts, turn: Turn, project: str) -> None:
     if known is not None and (known.prompt, known.calls) == (prompt, calls):
         return
     pad, fitting = known.scratchpad if known is not None else "", known.memos if known is not None else ()
-    try:
-        async with asyncio.timeout(parts.settings.limits.commit_wait_ms / 1000):
-            if "scratchpad" in names:
-                row = await parts.store.scratchpad(turn.tenant, thread.session)
-                pad = row.text if row is not None else ""
-            if known is None or known.prompt != prompt:  # what fits a message is told when it comes
-                fitting = ()
-                fitting = await _fitting(parts, turn, found[1], project) if "memos" in names else ()
-    except (TimeoutError, StoreUnavailable):
-        parts.metrics.swallowed_total.labels(where="recollect").inc()
+    fits = "memos" in names and memos.reachable(turn.place.explicit, parts.settings.memos.scope)
+    if fits or not turn.place.is_new:  # of a session that has no name yet, nobody can have written anything
+        try:
+            async with asyncio.timeout(parts.settings.limits.commit_wait_ms / 1000):
+                if "scratchpad" in names:
+                    row = await parts.store.scratchpad(turn.tenant, thread.session)
+                    pad = row.text if row is not None else ""
+                if known is None or known.prompt != prompt:  # what fits a message is told when it comes
+                    fitting = ()
+                    fitting = await _fitting(parts, turn, found[1], project) if fits else ()
+        except (TimeoutError, StoreUnavailable):
+            parts.metrics.swallowed_total.labels(where="recollect").inc()
     thread.recollected = Recollected(prompt, calls, pad, fitting)
 
 
@@ -90,9 +92,9 @@ def _calls(messages: tuple[Message, ...]) -> int:
 
 
 async def _fitting(parts: Parts, turn: Turn, about: Message, project: str) -> tuple[Memo, ...]:
-    """Only of a session that the client has named, or where the operator lets all of a tenant's have them."""
+    """The memos that the message is about."""
     limits = parts.settings.memos
-    if not limits.most or not memos.reachable(turn.place.explicit, limits.scope):
+    if not limits.most:
         return ()
     kept = await notebook.all_of(parts.store, turn.tenant, project, limits.keep)
     if not kept:

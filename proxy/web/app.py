@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -217,11 +217,11 @@ class ContextProxy:
         """A `send` whose status is counted at the end; "none" where nothing was sent, and the outer layer tells why."""
         status = "none"
 
-        async def noting(message: Message) -> None:
+        def noting(message: Message) -> Awaitable[None]:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = str(message["status"])
-            await send(message)
+            return send(message)
 
         try:
             yield noting

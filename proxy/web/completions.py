@@ -48,4 +48,4 @@ async def chat(scope: Scope, receive: Receive, send: Send, parts: Parts, path: s
         tenant=caller.one_tenant,
     )
     answer = Answer(patient(send, parts.settings.timeouts.idle_s))
-    await while_connected(receive, converse(parts, incoming, answer))
+    await while_connected(scope, receive, converse(parts, incoming, answer))

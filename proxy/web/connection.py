@@ -25,6 +25,7 @@ from proxy.errors import ProxyError, Unavailable
 from proxy.metrics import Metrics
 from proxy.settings import Settings
 from proxy.web.failures import render, send_error
+from proxy.web.listen import LEAVING, Leaving
 
 log = logging.getLogger(__name__)
 
@@ -91,8 +92,7 @@ class Connection(HttpToolsProtocol):
             self._look_again.cancel()
         running = self._running
         if running is not None and not running.response_complete:
-            running.disconnected = True  # uvicorn tells the newest one alone, which may be waiting behind this one
-            running.message_event.set()
+            self._leave(running)  # uvicorn tells the newest one alone, which may be waiting behind this one
         self.pipeline.clear()
         super().connection_lost(exc)
 
@@ -119,6 +119,7 @@ class Connection(HttpToolsProtocol):
         if len(self.pipeline) >= QUEUED:
             raise ValueError("too many requests wait on one connection")
         super().on_message_begin()
+        self.scope[LEAVING] = Leaving()  # type: ignore[typeddict-unknown-key]  # a key of ours
         if self._phase == DONE:
             self._expect_head()
 
@@ -165,6 +166,13 @@ class Connection(HttpToolsProtocol):
         last = self.pipeline[0][0] if self.pipeline else running
         last.keep_alive = False
 
+    @staticmethod
+    def _leave(running: RequestResponseCycle) -> None:
+        """Nobody is there any more for what is being answered."""
+        running.disconnected = True
+        running.message_event.set()
+        running.scope[LEAVING].tell()  # type: ignore[typeddict-item]
+
     def _end(self, status: int, why: str) -> None:
         """Close, with a word where none of an answer has been said yet."""
         self._deaf = True
@@ -172,8 +180,7 @@ class Connection(HttpToolsProtocol):
         self.metrics.refused_connections_total.labels(why=str(status)).inc()
         if running is None or running.response_complete or not running.response_started:
             if running is not None:
-                running.disconnected = True  # what it says from now on is nobody's
-                running.message_event.set()
+                self._leave(running)  # what it says from now on is nobody's
             error = ProxyError(why)
             error.code, error.type = "invalid_request", "invalid_request_error"
             body = render(error)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from contextlib import suppress
 from typing import Final
 
@@ -95,10 +95,10 @@ def answering(app: App, metrics: Metrics) -> App:
             return
         begun = False
 
-        async def send_noting(message: Message) -> None:
+        def send_noting(message: Message) -> Awaitable[None]:
             nonlocal begun
             begun = True
-            await send(message)
+            return send(message)
 
         try:
             await app(scope, receive, send_noting)

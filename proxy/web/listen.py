@@ -1,16 +1,19 @@
 """Hears the client while work is done for it: its body, and that it has left.
 
 ASGI tells a client's leaving only to who asks, so somebody must always be asking, from before the upstream is
-contacted to the last byte. A half-closed connection counts as left: the server gives up its side as well, so an
-answer could not be delivered. Work is cancelled once and then waited for; a second cancellation would hit its
-clean-up.
+contacted to the last byte: a task that listens beside the one that works. Connections of ours (`connection.py`) tell it
+by themselves (`Leaving`), which saves both tasks. A half-closed connection counts as left: the server gives up its side
+as well, so an answer could not be delivered. Work is cancelled once and then waited for; a second cancellation would
+hit its clean-up.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, MutableMapping
+from functools import partial
+from types import coroutine
 from typing import Any, Final, TypeVar
 
 from proxy.errors import ClientGone, TooLarge
@@ -23,16 +26,57 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 T = TypeVar("T")
 
+LEAVING: Final = "context.leaving"
+"""Where the scope of a connection of ours has its Leaving."""
 HELD: Final = 256 * 1024
 """Bytes of a request body that may wait for the upstream to take them."""
 
 
-async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, which runs in a task of its own. Raises ClientGone once it has ended after the client left.
+class Leaving:
+    """A client's leaving, told by its connection."""
+
+    __slots__ = ("_left", "_task")
+
+    def __init__(self) -> None:
+        self._left = False
+        self._task: asyncio.Task[Any] | None = None
+
+    def tell(self) -> None:
+        """The client has left. Once or often: only the first time counts."""
+        if not self._left and self._task is not None:
+            self._task.cancel()
+        self._left = True
+
+    def has_left(self) -> bool:
+        """Whether it was told."""
+        return self._left
+
+    async def attend(self, work: Coroutine[Any, Any, T]) -> T:
+        """As `while_connected`, in the task that asks."""
+        if self.has_left():
+            work.close()
+            raise ClientGone("the client has left")
+        task = self._task = asyncio.current_task()
+        try:
+            return await work
+        except asyncio.CancelledError as error:
+            if task is None or not self.has_left():
+                raise  # the server gives this request up (shutdown)
+            task.uncancel()
+            raise ClientGone("the client has left") from error
+        finally:
+            self._task = None
+
+
+async def while_connected(scope: Scope, receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`. Raises ClientGone once it has ended after the client left.
 
     Nothing else may call `receive` meanwhile; what it still brings of a request body is dropped (`Upload` keeps it).
     Where the work ends by itself at the moment in which the client leaves, its own result counts.
     """
+    leaving: Leaving | None = scope.get(LEAVING)
+    if leaving is not None:
+        return await leaving.attend(work)
     return await _attend(_until_left(receive), work)
 
 
@@ -126,13 +170,35 @@ def patient(send: Send, seconds: float) -> Send:
     """A `send` that gives a client up as gone when it takes nothing for so long: a full socket must not hold us."""
 
     async def send_in_time(message: Message) -> None:
+        sending = send(message).__await__()
+        try:
+            waiting = next(sending)
+        except StopIteration:
+            return  # taken at once, as nearly always: then no clock is needed
         try:
             async with asyncio.timeout(seconds):
-                await send(message)
+                await _resumed(sending, waiting)
         except TimeoutError as error:
             raise ClientGone(f"the client took nothing for {seconds:g} s") from error
 
     return send_in_time
+
+
+@coroutine
+def _resumed(work: Generator[Any, Any, T], waiting: Any) -> Generator[Any, Any, T]:
+    """The rest of what has already been run to where it waits. waiting: for what."""
+    while True:
+        try:
+            got = yield waiting
+        except BaseException as error:  # noqa: BLE001  # a cancellation, which is for the work to hear
+            step = partial(work.throw, error)
+        else:
+            step = partial(work.send, got)
+        try:
+            waiting = step()
+        except StopIteration as end:
+            result: T = end.value
+            return result
 
 
 async def _until_left(receive: Receive) -> None:

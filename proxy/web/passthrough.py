@@ -60,7 +60,7 @@ async def passthrough(
         upload = Upload(receive)
         await upload.while_connected(_relay(scope, send, client, metrics, target, path, upload.parts()))
     else:
-        await while_connected(receive, _relay(scope, send, client, metrics, target, path, body))
+        await while_connected(scope, receive, _relay(scope, send, client, metrics, target, path, body))
 
 
 def model_of(body: bytes) -> str | None:

@@ -11,6 +11,8 @@ from proxy.metrics import Metrics
 from proxy.web.failures import answering
 from proxy.web.listen import (
     HELD,
+    LEAVING,
+    Leaving,
     Message,
     Receive,
     Scope,
@@ -52,9 +54,9 @@ async def test_work_that_ends_gives_its_result_and_its_error() -> None:
     async def fail() -> None:
         raise UpstreamBroken("x")
 
-    assert await while_connected(Wire([part(b"", False)]), asyncio.sleep(0.01, "done")) == "done"
+    assert await while_connected({}, Wire([part(b"", False)]), asyncio.sleep(0.01, "done")) == "done"
     with pytest.raises(UpstreamBroken):
-        await while_connected(Wire(), fail())
+        await while_connected({}, Wire(), fail())
 
 
 async def test_a_client_that_leaves_cancels_the_work_once_and_its_end_is_waited_for() -> None:
@@ -75,7 +77,7 @@ async def test_a_client_that_leaves_cancels_the_work_once_and_its_end_is_waited_
 
     asyncio.get_running_loop().call_later(0.02, wire.leave)
     with pytest.raises(ClientGone):
-        await while_connected(wire, work())
+        await while_connected({}, wire, work())
     assert (cancelled, ended) == (1, True)
 
 
@@ -87,7 +89,55 @@ async def test_a_result_that_was_there_before_the_leaving_counts() -> None:
             return "stored"
         return ""
 
-    assert await while_connected(Wire([GONE]), work()) == "stored"
+    assert await while_connected({}, Wire([GONE]), work()) == "stored"
+
+
+async def test_a_connection_that_tells_by_itself_cancels_the_work_once_and_its_end_is_waited_for() -> None:
+    leaving, cancelled, ended = Leaving(), 0, False
+
+    async def work() -> None:
+        nonlocal cancelled, ended
+        try:
+            await asyncio.sleep(10)
+        except asyncio.CancelledError:
+            cancelled += 1
+            leaving.tell()
+            await asyncio.sleep(0.05)
+            ended = True
+            raise
+
+    asyncio.get_running_loop().call_later(0.02, leaving.tell)
+    with pytest.raises(ClientGone):
+        await while_connected({LEAVING: leaving}, Wire(), work())
+    assert (cancelled, ended) == (1, True)
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0, "what the task does next is not cancelled with it"
+    with pytest.raises(ClientGone):  # and who has left before gets nothing done
+        await while_connected({LEAVING: leaving}, Wire(), work())
+    assert cancelled == 1
+
+
+async def test_what_the_connection_does_not_tell_of_is_a_cancellation_like_any() -> None:
+    async def work() -> str:
+        try:
+            await asyncio.sleep(0.02)
+        except asyncio.CancelledError:
+            return "stored"
+        return "done"
+
+    leaving = Leaving()
+    assert await while_connected({LEAVING: leaving}, Wire(), work()) == "done"
+    leaving.tell()
+    await asyncio.sleep(0)  # nobody works any more, so nobody is cancelled
+    again = Leaving()
+    asyncio.get_running_loop().call_soon(again.tell)
+    assert await while_connected({LEAVING: again}, Wire(), work()) == "stored"
+    task = asyncio.create_task(while_connected({LEAVING: Leaving()}, Wire(), asyncio.sleep(10)))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 async def test_giving_the_request_up_from_outside_ends_the_work_however_often_it_is_told() -> None:
@@ -101,7 +151,7 @@ async def test_giving_the_request_up_from_outside_ends_the_work_however_often_it
             await asyncio.sleep(0.05)
             ended += 1
 
-    task = asyncio.create_task(while_connected(Wire(), work()))
+    task = asyncio.create_task(while_connected({}, Wire(), work()))
     for _ in range(3):
         await asyncio.sleep(0.01)
         task.cancel()
@@ -233,3 +283,29 @@ async def test_a_client_that_takes_nothing_is_given_up() -> None:
     await patient(at_once, 0.05)({"a": 1})
     with pytest.raises(ClientGone):
         await patient(never, 0.05)({})
+
+
+async def test_a_client_that_takes_its_time_is_waited_for() -> None:
+    heard: list[str] = []
+
+    async def slow(message: Message) -> None:
+        for _ in range(3):
+            await asyncio.sleep(0.01)
+        try:
+            await asyncio.sleep(message["s"])
+        except asyncio.CancelledError:
+            heard.append("cancelled")
+            await asyncio.sleep(0.01)
+            raise
+        if message["s"]:
+            raise ValueError("its own")
+
+    await patient(slow, 5)({"s": 0})
+    with pytest.raises(ValueError, match="its own"):
+        await patient(slow, 5)({"s": 0.001})
+    task = asyncio.ensure_future(patient(slow, 5)({"s": 5}))
+    await asyncio.sleep(0.1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert heard == ["cancelled"]

@@ -133,13 +133,13 @@ class Stream(Response):
         self._follow = follow
         self._idle_s = parts.settings.timeouts.idle_s
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  # as ASGI has it
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # as ASGI has it
         """Write until the client has left or the bus is closed. Raises TooMany before anything is sent."""
         listener = self._news.listen(self._wants, self._after)
         if not self._follow:
             listener.close()
         try:
-            await while_connected(receive, self._write(listener, patient(send, self._idle_s)))
+            await while_connected(scope, receive, self._write(listener, patient(send, self._idle_s)))
         except ClientGone:
             return  # how all of these end: nothing was cut short that anybody waits for
         finally:
