@@ -76,7 +76,7 @@ replay: .venv/.test
 	$(BIN)/python -m pytest -q -p no:cacheprovider -m full_replay $(PYTEST_ARGS)
 
 bench: .venv/.test
-	$(BIN)/python tests/benchmarks/overhead.py $(ARGS)
+	$(BIN)/python tests/benchmarks/run.py $(ARGS)
 
 # The locks hold for 3.11 to 3.13 on Linux and macOS. The test lock takes the first one's versions as given.
 # The marker that stands on every line because of tool.uv.environments says nothing, so it is taken out.

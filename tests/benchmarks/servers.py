@@ -1,6 +1,6 @@
-"""The servers of the benchmarks, each a process of its own: a fake upstream, a bare pass-through, the proxy.
+"""The servers beside the proxy, each a process of its own: a fake upstream, and a bare pass-through.
 
-    servers.py upstream | bare UPSTREAM_PORT | proxy UPSTREAM_PORT DB
+    python tests/benchmarks/servers.py upstream | bare UPSTREAM_PORT
 
 Each prints `port N` once it listens on 127.0.0.1.
 """
@@ -9,55 +9,51 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from typing import Any
 
 import httpx
+import sniffio
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import StreamingResponse
 
-from proxy.settings import load
-from proxy.web.app import create_app
-
-CALL_ID = "call_benchmark_0001"
-MESSAGE = {
-    "role": "assistant",
-    "content": "Let me look at the next file.",
-    "tool_calls": [
-        {
-            "id": CALL_ID,
-            "type": "function",
-            "function": {"name": "run", "arguments": '{"command": "sed -n 1,+40p src/module.py"}'},
-        }
-    ],
-}
-"""What the upstream answers, always."""
-ANSWER = json.dumps(
-    {
-        "id": "chatcmpl-bench",
-        "object": "chat.completion",
-        "created": 1,
-        "model": "bench",
-        "choices": [{"index": 0, "message": MESSAGE, "finish_reason": "tool_calls"}],
-        "usage": {
-            "prompt_tokens": 10,
-            "completion_tokens": 5,
-            "total_tokens": 15,
-            "prompt_tokens_details": {"cached_tokens": 0},
-        },
-    }
-).encode()
+CALL = "call_bench_"
+"""What ids of calls begin with. A number of 8 digits follows, one more than that of the newest call in the history."""
 CHUNKS = 100
+"""Pieces of text in a stream."""
+_ASKED = re.compile(rb'"stream": ?true')
+_GAP = re.compile(rb'"seed": ?(\d+)')
+
+
+def message(number: int) -> dict[str, Any]:
+    """What the upstream says as its answer number so many: it calls a tool, as agents' models do nearly always."""
+    arguments = '{"command": "sed -n 1,+40p src/module.py"}'
+    call = {"id": f"{CALL}{number:08}", "type": "function", "function": {"name": "run", "arguments": arguments}}
+    return {"role": "assistant", "content": "Let me look at the next file.", "tool_calls": [call]}
+
+
+def told() -> str:
+    """The text that a stream adds up to."""
+    return "".join(f"word {n} " for n in range(CHUNKS))
+
+
+def _answer(body: bytes) -> bytes:
+    at = body.rfind(CALL.encode())
+    number = int(body[at + len(CALL) : at + len(CALL) + 8]) + 1 if at >= 0 else 0
+    prompt = len(body) // 4
+    usage = {"prompt_tokens": prompt, "completion_tokens": 30, "total_tokens": prompt + 30}
+    usage |= {"prompt_tokens_details": {"cached_tokens": prompt * 9 // 10 // 128 * 128}}  # type: ignore[dict-item]
+    choice = {"index": 0, "message": message(number), "finish_reason": "tool_calls"}
+    known = {"id": "chatcmpl-bench", "object": "chat.completion", "created": 1, "model": "gpt-5-mini"}
+    return json.dumps({**known, "choices": [choice], "usage": usage}).encode()
 
 
 def _chunk(delta: dict[str, str], finish: str | None = None) -> bytes:
-    body = {"id": "chatcmpl-bench", "object": "chat.completion.chunk", "created": 1, "model": "bench"}
-    return (
-        b"data: "
-        + json.dumps({**body, "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}).encode()
-        + b"\n\n"
-    )
+    known = {"id": "chatcmpl-bench", "object": "chat.completion.chunk", "created": 1, "model": "gpt-5-mini"}
+    choice = {"index": 0, "delta": delta, "finish_reason": finish}
+    return b"data: " + json.dumps({**known, "choices": [choice]}).encode() + b"\n\n"
 
 
 STREAM = [
@@ -69,29 +65,38 @@ STREAM = [
 
 
 async def upstream(scope: Any, receive: Any, send: Any) -> None:
-    """Answers at once, with a body or with a stream of 100 chunks."""
+    """Answers at once, with a body or a stream of 100 chunks; `seed`: how many milliseconds these are apart."""
     if scope["type"] != "http":
         return
-    body = b""
-    more = True
+    parts, more = [], True
     while more:
-        message = await receive()
-        body += message.get("body", b"")
-        more = message.get("more_body", False)
-    if b'"stream": true' in body[-400:]:
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
-        for chunk in STREAM:
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
-            await asyncio.sleep(0)
-        await send({"type": "http.response.body", "body": b""})
+        received = await receive()
+        parts.append(received.get("body", b""))
+        more = received.get("more_body", False)
+    body = b"".join(parts)
+    ends = body[:600] + body[-600:]  # gateways write a body anew, in an order of their own
+    if _ASKED.search(ends):
+        gap = _GAP.search(ends)
+        await _stream(send, int(gap[1]) / 1000 if gap else 0)
         return
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(ANSWER))]
+    answer = _answer(body)
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": ANSWER})
+    await send({"type": "http.response.body", "body": answer})
+
+
+async def _stream(send: Any, gap: float) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
+    for chunk in STREAM:
+        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await asyncio.sleep(gap)
+    await send({"type": "http.response.body", "body": b""})
 
 
 def bare(upstream_port: int) -> Any:
     """FastAPI and httpx, and nothing else: what one would write in ten minutes."""
+    # Without it httpcore tries to import it with every request, which costs a third of all that is measured here.
+    assert sniffio.current_async_library is not None
     app = FastAPI()
     client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{upstream_port}", timeout=60)
 
@@ -106,11 +111,6 @@ def bare(upstream_port: int) -> Any:
     return app
 
 
-def proxy(upstream_port: int, db: str) -> Any:
-    """The proxy with everything on: the default policy, SQLite with full durability, metrics and logs."""
-    return create_app(load(None, {"upstream": f"http://127.0.0.1:{upstream_port}/v1", "db": db}))
-
-
 class Telling(uvicorn.Server):
     """Prints its port once it listens."""
 
@@ -121,20 +121,9 @@ class Telling(uvicorn.Server):
 
 def main() -> None:
     """Serve what the arguments name."""
-    kind = sys.argv[1]
-    app = (
-        upstream
-        if kind == "upstream"
-        else bare(int(sys.argv[2]))
-        if kind == "bare"
-        else proxy(int(sys.argv[2]), sys.argv[3])
-    )
-    loop = "uvloop" if kind != "bare" else "auto"
-    Telling(
-        uvicorn.Config(
-            app, host="127.0.0.1", port=0, log_level="warning", access_log=False, loop=loop, http="httptools"
-        )
-    ).run()
+    app = upstream if sys.argv[1] == "upstream" else bare(int(sys.argv[2]))
+    given: dict[str, Any] = {"log_level": "warning", "access_log": False, "loop": "uvloop", "http": "httptools"}
+    Telling(uvicorn.Config(app, host="127.0.0.1", port=0, **given)).run()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,77 @@
+"""Everything that is measured, with one command: `make bench`, or a group of it alone.
+
+    python tests/benchmarks/run.py [GROUP ...] [--rounds 5] [--quick] [--folder .benchmarks]
+
+It ends with tables in the terminal, `results.json` and SVG plots in the folder. A group that runs alone takes the place
+of its own rows in that file, and leaves the others'. `--quick` only sees that all of it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from tests.benchmarks import overhead
+from tests.benchmarks.rows import Row
+from tests.benchmarks.scope import Scope, loudly
+from tests.benchmarks.table import Group, show
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """A group of cases: what runs it, and how its table is headed."""
+
+    run: Callable[[Scope], list[Row]]
+    group: Group
+
+
+SUITES = {
+    "overhead": Suite(
+        overhead.run,
+        Group(
+            "Overhead: processor time a request",
+            "All threads, user and kernel; the bare one is FastAPI + httpx and does nothing else.",
+        ),
+    ),
+}
+
+
+def main() -> None:
+    """Measure what is named, show it, write it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("groups", nargs="*", choices=[*SUITES, []], metavar="GROUP", help=", ".join(SUITES))
+    parser.add_argument("--rounds", type=int, default=5, help="how often each case is measured (5)")
+    parser.add_argument("--quick", action="store_true", help="only see that all of it runs: the figures mean nothing")
+    parser.add_argument("--folder", type=Path, default=Path(".benchmarks"), help="where files are written")
+    args = parser.parse_args()
+    scope = Scope(1 if args.quick else args.rounds, args.quick, loudly)
+    args.folder.mkdir(parents=True, exist_ok=True)
+    path = args.folder / "results.json"
+    for name in args.groups or SUITES:
+        began = time.monotonic()
+        rows = SUITES[name].run(scope)
+        save(path, name, {"at": datetime.now(UTC).isoformat("T", "seconds"), "rows": rows})
+        loudly(f"{name}: {time.monotonic() - began:.0f} s")
+    results: dict[str, Any] = json.loads(path.read_text())
+    console = Console()
+    for name in args.groups or SUITES:
+        show(console, SUITES[name].group, results[name]["rows"])
+    console.print(f"written: {path}")
+
+
+def save(path: Path, name: str, found: dict[str, Any]) -> None:
+    """At once: what was measured is not lost when what comes after it fails."""
+    results = json.loads(path.read_text()) if path.is_file() else {}
+    path.write_text(json.dumps({**results, name: found}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
