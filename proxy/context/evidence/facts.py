@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from itertools import filterfalse
 
 import msgspec
 
@@ -18,6 +20,10 @@ from proxy.context.plan import Edit, View
 
 NAME = re.compile(r"[\w/.#~][\w./#@:+~-]{2,}\w")
 """A run of characters that paths, ids, versions, URLs and qualified names are made of, at least four long."""
+_INSIDE = b"_./#@:+~-"
+_PARTED = bytes(b if b >= 128 or chr(b).isalnum() or b in _INSIDE else 32 for b in range(256))
+"""Bytes of UTF-8 that no name has in it, made blanks."""
+_marked = re.compile(r"[/_@.0-9]").search
 _LISTING = re.compile(r"\s*\d+(?:\u2192|\t|:|\|)[ ]?")
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 LINE = 12
@@ -29,9 +35,29 @@ Held = tuple[frozenset[int], frozenset[int]]
 
 def names(text: str) -> Iterator[str]:
     """The names in a text, in order, with repetitions: words with a digit or one of / _ @ . in them."""
-    for found in NAME.findall(text):
-        if any(c in "/_@.0123456789" for c in found):
-            yield found
+    return _names(_runs(text))
+
+
+def different(text: str) -> list[str]:
+    """The names in a text, each once, in order."""
+    return unique(_names(dict.fromkeys(_runs(text))))
+
+
+def _runs(text: str) -> Iterable[str]:
+    """What stands between characters that no name has in it, but for plain words: quicker than to search for names."""
+    parted = text.encode("utf-8", "surrogatepass").translate(_PARTED).decode("utf-8", "surrogatepass")
+    return filterfalse(str.isalpha, parted.split())
+
+
+def _names(runs: Iterable[str]) -> Iterator[str]:
+    """The names in these runs: where one is ASCII, all of it but for its ends."""
+    for run in runs:
+        if not run.isascii():
+            yield from filter(_marked, NAME.findall(run))
+        elif len(run) >= 4:
+            name = run.rstrip("./#@:+~-").lstrip("@:+-")
+            if len(name) >= 4 and _marked(name):
+                yield name
 
 
 def words_of(tool: str) -> set[str]:
@@ -55,8 +81,11 @@ def is_numbered(line: str) -> bool:
 
 def held(text: str) -> Held:
     """What a text holds."""
-    lines = frozenset(hash(found) for found in map(bare, text.splitlines()) if len(found) >= LINE)
-    return frozenset(map(hash, names(text))), lines
+    return frozenset(map(hash, different(text))), _lines(text)
+
+
+def _lines(text: str) -> frozenset[int]:
+    return frozenset([hash(line) for line in map(bare, text.splitlines()) if len(line) >= LINE])
 
 
 def said(message: Message) -> str:
@@ -87,8 +116,24 @@ def leaves(value: object) -> Iterator[str]:
         yield str(value)
 
 
+def listed(message: Message) -> list[str]:
+    """The names in a message's text, each once, in order. Kept as one text, which takes the least room."""
+    return message.derive(_listed).split()
+
+
+def _listed(message: Message) -> str:
+    return " ".join(different(message.text))
+
+
 def _of_message(message: Message) -> Held:
-    return held(said(message))
+    if message.calls:
+        return held(said(message))
+    return frozenset(map(hash, listed(message))), _lines(message.text)
+
+
+def replaced(message: Message, text: str) -> Held:
+    """What a text holds that stands in place of the message's own."""
+    return message.derive(lambda _: held(text), ("held", text))
 
 
 def of(message: Message, edit: Edit | None) -> Held:
@@ -97,8 +142,13 @@ def of(message: Message, edit: Edit | None) -> Held:
         return message.derive(_of_message)
     if edit.text is None:
         return frozenset(), frozenset()
-    text = edit.text
-    return message.derive(lambda _: held(text), ("held", edit))
+    return replaced(message, edit.text)
+
+
+@lru_cache(maxsize=16)
+def _of_tools(tools: bytes) -> Held:
+    """What a tools array holds, which most requests of an agent carry unchanged."""
+    return held(tools.decode("utf-8", "replace"))
 
 
 class Standing:
@@ -110,7 +160,7 @@ class Standing:
         for n, message in enumerate(view.messages):
             self.add(of(message, view.edit(n)))
         if view.request.tools:
-            self.add(held(view.request.tools.decode("utf-8", "replace")))
+            self.add(_of_tools(view.request.tools))
 
     def add(self, what: Held) -> None:
         """Another message holds this."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -23,9 +23,18 @@ _CREATES = frozenset({"write", "create"})
 _EDITS = frozenset({"edit", "replace", "insert", "patch", "str", "update", "apply"})
 _SHELL = frozenset({"bash", "sh", "shell", "terminal", "command", "exec", "run"})
 _EXIT = re.compile(r"(?:exit code|returncode>?|exit status)[:=\s]*(\d+)", re.IGNORECASE)
-_ERROR = re.compile(r"^.*(?:\b[A-Za-z]*(?:Error|Exception)\b|\bFAILED\b|\bfatal\b|\bpanic\b).*$", re.MULTILINE)
+_ERROR = re.compile(r"\b[A-Za-z]*(?:Error|Exception)\b|\bFAILED\b|\bfatal\b|\bpanic\b")
+_WORDS = ("Error", "Exception", "FAILED", "fatal", "panic")
+"""One of these stands in every error line."""
 _SHORT = 80
 """Characters of a command or an error line that are told."""
+
+
+class End(NamedTuple):
+    """How a call ended. outcome: ok, or how it failed. errors: the last error lines of its result."""
+
+    outcome: str
+    errors: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -41,6 +50,10 @@ class Ledger:
 
     def note(self, call: Call, result: str | None) -> None:
         """One call and what came back, None where nothing has."""
+        self.add(call, End("no answer") if result is None else _end(result))
+
+    def add(self, call: Call, end: End) -> None:
+        """One call and how it ended."""
         arguments = _object(call.arguments)
         words = facts.words_of(call.name)
         path = _first(arguments, _PATHS)
@@ -52,11 +65,10 @@ class Ledger:
         elif command:
             said = _shown(command)
             self.commands.pop(said, None)
-            self.commands[said] = _outcome(result)
-        if result is not None:
-            for line in _ERROR.findall(result)[-2:]:
-                self.errors.pop(_shown(line), None)
-                self.errors[_shown(line)] = None
+            self.commands[said] = end.outcome
+        for line in end.errors:
+            self.errors.pop(line, None)
+            self.errors[line] = None
 
     def _file(self, words: set[str], path: str) -> None:
         for kinds, files in ((_CREATES, self.created), (_EDITS, self.edited), (_READS, self.read)):
@@ -86,7 +98,7 @@ def record(messages: Sequence[Message], left: Sequence[bool]) -> Ledger:
         if message.calls:
             calls = {call.id: call for call in message.calls}
         elif gone and message.call_id in calls:
-            found.note(calls[message.call_id], message.text)
+            found.add(calls[message.call_id], message.derive(_ended))
     return found
 
 
@@ -107,14 +119,33 @@ def _shown(text: str) -> str:
     return text if len(text) <= _SHORT else text[: _SHORT - 3] + "..."
 
 
-def _outcome(result: str | None) -> str:
+def _ended(message: Message) -> End:
+    return _end(message.text)
+
+
+def _end(result: str) -> End:
     """ok, or how it failed: by the exit code where one is told, else by an error line."""
-    if result is None:
-        return "no answer"
-    code = _EXIT.search(result)
+    errors: list[str] = []
+    words = [word for word in _WORDS if word in result]
+    if words:
+        for line in reversed(result.split("\n")):
+            if any(word in line for word in words) and _ERROR.search(line):
+                errors.insert(0, _shown(line))
+                if len(errors) == 2:
+                    break
+    code = _exit_code(result)
     if code is not None:
-        return "ok" if code[1] == "0" else f"failed ({code[1]})"
-    return "failed" if _ERROR.search(result) else "ok"
+        return End("ok" if code == "0" else f"failed ({code})", tuple(errors))
+    return End("failed" if errors else "ok", tuple(errors))
+
+
+def _exit_code(result: str) -> str | None:
+    small = result.lower()
+    # Looked for first, since the search costs fifty times as much; the long s is one to it.
+    if "t code" in small or "returncode" in small or "t status" in small or "\u017f" in small:
+        found = _EXIT.search(result)
+        return found[1] if found is not None else None
+    return None
 
 
 def _open_items(arguments: Mapping[str, Any]) -> tuple[str, ...]:

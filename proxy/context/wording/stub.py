@@ -23,6 +23,10 @@ _IMPORT = re.compile(
     r"\s*(?:\d+(?:\u2192|\t|:|\|)\s?)?\s*"
     r"(?:import\b|from \S+ import|use |#include|package |require|(?:\w+ )?\"[\w./-]+\"\s*$|\)\s*$)"
 )
+_WORDS = (
+    "Error", "Exception", "Traceback", "FAIL", "panic", "fatal", "error", "denied", "not found", "No such", "E  ",
+)  # fmt: skip
+"""One of these stands in every error line: looked for first, which is quicker by far."""
 _HEAD = 60
 """Lines at the front of a file among which import lines stand."""
 _LONG = 400
@@ -46,11 +50,33 @@ def rough(message: Message) -> int:
 
     Names that stand elsewhere are not known here: nearly all are taken to stand nowhere else, the careful side.
     """
-    lines = message.text.splitlines()
-    fixed = sum(min(len(line), _LONG) for line in lines if _ERROR.search(line[:_LONG])) if lines else 0
+    text = message.text
+    lines = text.splitlines()
+    fixed = sum(len(lines[n]) for n in message.derive(errors))
+    if len(text) > _LONG:
+        fixed += _LONG * len(_telling(text, [line[:_LONG] for line in lines if len(line) > _LONG]))
     first = next((len(line) for line in lines if line.strip()), 0)
-    loose = sum(len(name) + 1 for name in facts.unique(facts.names(message.text)) if len(name) <= _NAME)
-    return int(min(first, 300) + min(fixed, 1200) + min(0.9 * loose, 4000, 0.25 * len(message.text))) + 60
+    loose = sum(len(name) + 1 for name in facts.listed(message) if len(name) <= _NAME)
+    return int(min(first, 300) + min(fixed, 1200) + min(0.9 * loose, 4000, 0.25 * len(text))) + 60
+
+
+def errors(message: Message) -> tuple[int, ...]:
+    """Which lines tell of an error; long ones do not."""
+    lines = message.text.splitlines()
+    return tuple(n for n in _telling(message.text, lines) if len(lines[n]) <= _LONG)
+
+
+def imports(message: Message) -> tuple[int, ...]:
+    """Which lines at the front of a file import something."""
+    return tuple(n for n, line in enumerate(message.text.splitlines()[:_HEAD]) if _IMPORT.match(line))
+
+
+def _telling(text: str, lines: Sequence[str]) -> list[int]:
+    """Which of these lines of a text tell of an error."""
+    words = [word for word in _WORDS if word in text]
+    if not words:
+        return []
+    return [n for n, line in enumerate(lines) if any(word in line for word in words) and _ERROR.search(line)]
 
 
 class Writer:
@@ -66,50 +92,45 @@ class Writer:
         """The stub of one result. held: what it holds now. referred: (start, end) of lines that a later result
         refers to and that stay. is_view: it shows a file or page that may be edited later. name: see `render`."""
         lines = message.text.splitlines()
-        bare = [facts.bare(line) for line in lines]
-        kept = self._fixed(lines, bare, held, is_view=is_view)
+        kept = self._fixed(message, lines, held, is_view=is_view)
         for start, end in referred:
             kept.update(range(start, min(end, len(lines))))
         bridge(lines, kept)
         names = self._loose(message, lines, held, kept)
         text = render(message.text, lines, kept, names, name)
         self._standing.remove(held)
-        self._standing.add(facts.held(text))
+        self._standing.add(facts.replaced(message, text))
         return text
 
-    def _fixed(self, lines: Sequence[str], bare: Sequence[str], held: Held, *, is_view: bool) -> set[int]:
+    def _fixed(self, message: Message, lines: Sequence[str], held: Held, *, is_view: bool) -> set[int]:
         """The first line, error lines that stand nowhere else, the imports of a file."""
-        kept = {n for n, line in enumerate(bare) if line and not any(bare[:n])} if lines else set()
-        errors = [
-            n
-            for n, line in enumerate(lines)
-            if n not in kept
-            and len(line) <= _LONG
-            and _ERROR.search(line)
-            and not self._standing.has_line(bare[n], held[1])
-        ]
-        half = self._keep.errors // 2
-        kept.update(errors if len(errors) <= self._keep.errors else errors[:half] + errors[half - self._keep.errors :])
+        first = next((n for n, line in enumerate(lines) if facts.bare(line)), None)
+        kept = set() if first is None else {first}
+        has, most = self._standing.has_line, self._keep.errors
+        telling = [n for n in message.derive(errors) if n != first and not has(facts.bare(lines[n]), held[1])]
+        kept.update(telling if len(telling) <= most else telling[: most // 2] + telling[most // 2 - most :])
         if is_view:
-            kept.update(n for n in range(min(len(lines), _HEAD)) if _IMPORT.match(lines[n]))
+            kept.update(message.derive(imports))
         return kept
 
     def _loose(self, message: Message, lines: Sequence[str], held: Held, kept: set[int]) -> list[str]:
         """Names of the lines that leave, where they stand nowhere else."""
-        have = {name for n in kept for name in facts.names(lines[n][:300])}
         room = min(self._keep.chars, int(self._keep.share * len(message.text)))
+        shown = [lines[n] for n in kept]
+        have = set(facts.names("\n".join([line[:300] for line in shown])))
+        if all(len(line) <= 300 for line in shown):
+            names = facts.listed(message)
+        else:  # what stands behind the end of a kept line is there in another line, or not at all
+            names = facts.different("\n".join([line for n, line in enumerate(lines) if n not in kept]))
         loose: list[str] = []
-        for n, line in enumerate(lines):
-            if n in kept:
+        has, own = self._standing.has_name, held[0]
+        for name in names:
+            if name in have or len(name) > _NAME or has(name, own):
                 continue
-            for name in facts.names(line):
-                if name in have or len(name) > _NAME or self._standing.has_name(name, held[0]):
-                    continue
-                if len(name) > room:
-                    return loose
-                loose.append(name)
-                have.add(name)
-                room -= len(name) + 1
+            if len(name) > room:
+                return loose
+            loose.append(name)
+            room -= len(name) + 1
         return loose
 
 
@@ -117,8 +138,10 @@ def bridge(lines: Sequence[str], kept: set[int]) -> None:
     """Keep what is no longer than the mark that would stand for it: mostly one blank line."""
     start = 0
     for n in (*sorted(kept), len(lines)):
-        if n > start and sum(map(len, lines[start:n])) + n - start - 1 <= len(missing(n - start)):
-            kept.update(range(start, n))
+        if n > start:
+            longest = len(missing(n - start))
+            if n - start - 1 <= longest and sum(map(len, lines[start:n])) + n - start - 1 <= longest:
+                kept.update(range(start, n))
         start = n + 1
 
 
@@ -131,17 +154,15 @@ def render(text: str, lines: Sequence[str], kept: set[int], names: Sequence[str]
     """The kept lines in their order, a mark where lines are missing, the names, and in front how much there was. name:
     the id by which the model can have all of it again; empty where it cannot."""
     out: list[str] = []
-    gap = 0
-    for n, line in enumerate(lines):
-        if n not in kept:
-            gap += 1
-            continue
-        if gap:
-            out.append(missing(gap))
-            gap = 0
+    start = 0
+    for n in sorted(kept):
+        if n > start:
+            out.append(missing(n - start))
+        line = lines[n]
         out.append(line if len(line) <= 300 else f"{line[:200]}[... {len(line) - 300} characters]{line[-100:]}")
-    if gap:
-        out.append(missing(gap))
+        start = n + 1
+    if len(lines) > start:
+        out.append(missing(len(lines) - start))
     if names:
         out.append("[also there: " + " ".join(names) + "]")
     body = "\n".join(out)

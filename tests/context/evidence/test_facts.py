@@ -17,6 +17,13 @@ def test_names_are_words_with_a_digit_or_a_mark_of_paths_and_ids() -> None:
     assert facts.unique(facts.names(text)) == ["src/app.py:12", "4f3a-99", "user_name"]
 
 
+@given(st.text(st.sampled_from("aB1_./#@:+~- \n\té→—²ſ中\u2028\x1cx")))
+def test_names_are_those_that_a_search_finds(text: str) -> None:
+    found = [name for name in facts.NAME.findall(text) if any(c in "/_@.0123456789" for c in name)]
+    assert list(facts.names(text)) == found
+    assert facts.different(text) == facts.unique(found)
+
+
 def test_a_line_is_compared_without_its_indentation_and_line_number() -> None:
     assert facts.bare("    12\tdef run():") == facts.bare("def run():  ") == "def run():"
     assert facts.bare("7| x = 1") == "x = 1"

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
 
 from proxy.chat.message import Call
 from proxy.context.evidence.ledger import Ledger, record
@@ -32,6 +36,22 @@ def test_commands_are_told_with_how_they_ended() -> None:
         ("bash", {"command": "python x.py"}, "Traceback ...\nKeyError: 'a'"),
         ("bash", {"command": "make test"}, "<returncode>0</returncode>"),
     ) == ["Commands: `make test` ok; `python x.py` failed; `ls` ok", "Last errors: KeyError: 'a'"]
+
+
+@given(
+    st.lists(
+        st.sampled_from([*"aſ1_ \n\r", "Error", "xException", "FAILED", "panic", "EXIT CODE", ": ", "returncode>"])
+    )
+)
+def test_how_a_command_ended_is_what_a_search_of_all_of_it_finds(pieces: list[str]) -> None:
+    text = "".join(pieces)
+    lines = re.findall(r"^.*(?:\b[A-Za-z]*(?:Error|Exception)\b|\bFAILED\b|\bfatal\b|\bpanic\b).*$", text, re.MULTILINE)
+    code = re.search(r"(?:exit code|returncode>?|exit status)[:=\s]*(\d+)", text, re.IGNORECASE)
+    failed = f"failed ({code[1]})" if code and code[1] != "0" else "failed" if lines and not code else "ok"
+    ledger = Ledger()
+    ledger.note(Call("1", "bash", '{"command": "run"}'), text)
+    assert ledger.commands == {"run": failed}
+    assert list(ledger.errors) == list(dict.fromkeys(reversed([" ".join(line.split()) for line in lines[-2:]])))[::-1]
 
 
 def test_open_items_are_those_of_the_last_list() -> None:

@@ -108,3 +108,25 @@ def test_what_is_no_longer_than_its_mark_stays() -> None:
     held = {1}
     bridge([lines[0], "kept", lines[1]], held)
     assert held == {0, 1}, "13 characters are as many as the mark has"
+
+
+LINES = st.lists(
+    st.sampled_from([*FILLER[:3], "see src/a.py", "id_7 and id_8", "an Error: id_7", "import os", "", "x" * 401])
+)
+
+
+@given(LINES, st.lists(st.tuples(LINES, st.booleans()), min_size=1, max_size=4))
+def test_a_stub_is_the_same_whether_or_not_its_result_was_looked_at_before(
+    lines: list[str], turns: list[tuple[list[str], bool]]
+) -> None:
+    """What is remembered of a result is what its text alone says, whatever stood around it when it was first seen."""
+    values = [user("a"), assistant(None, "1"), result("1", "\n".join(["head", *lines])), user("b")]
+    known = look(values).messages[2]
+    for others, is_view in turns:
+        fresh = look([*values, user("\n".join(others))])
+        stubs = [
+            Writer(Standing(fresh), Keep()).write(message, facts.of(message, None), is_view=is_view)
+            for message in (known, fresh.messages[2])
+        ]
+        assert stubs[0] == stubs[1]
+        assert rough(known) == rough(fresh.messages[2])
