@@ -8,6 +8,7 @@ answered, so that the lines can be copied as they stand.
 from __future__ import annotations
 
 import asyncio
+import gc
 import ipaddress
 import logging
 import os
@@ -34,6 +35,11 @@ log = logging.getLogger(__name__)
 
 SPARE_FILES = 100
 """Files beside connections: the store, its log, the listener, children of tools."""
+COLLECT = (20_000, 10, 100)
+"""How many objects have to come before the garbage collector looks at the young ones, how often it does that before it
+looks at those that stayed, and so again before it looks at all. The usual (700, 10, 10) looks at all that live sessions
+hold every few hundred requests, and holds the event loop for that: 120 ms measured with one history of 4,000 messages.
+Requests leave next to no cycles behind, and sessions none: reference counts free them."""
 
 
 def serve(
@@ -74,6 +80,13 @@ def allow_files(wanted: int) -> None:
         log.warning("%d files may be open at once, limits.connections may need %d: see ulimit -n", allowed, wanted)
 
 
+def spare_collector() -> None:
+    """Have the garbage collector leave alone what is there for as long as the process, and come seldom."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*COLLECT)
+
+
 class Announced(uvicorn.Server):
     """uvicorn, which says where it listens once it does."""
 
@@ -102,6 +115,7 @@ class Announced(uvicorn.Server):
         """Start, then say so."""
         await super().startup(sockets)
         if self.started:
+            spare_collector()
             announce(self._settings, base_url(*self._address), Console())
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

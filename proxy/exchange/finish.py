@@ -14,7 +14,7 @@ import msgspec
 
 from proxy.chat import key
 from proxy.chat.dialects.completions import read_message
-from proxy.errors import NotManaged, StoreUnavailable
+from proxy.errors import NotManaged
 from proxy.exchange import announcing, money, record
 from proxy.exchange.parts import Headers, Parts
 from proxy.exchange.record import Turn
@@ -148,9 +148,6 @@ def _count(parts: Parts, turn: Turn, answer: Answer | None) -> None:
     metrics = parts.metrics
     metrics.tokens_before.observe(turn.plan.before)
     metrics.tokens_after.observe(turn.plan.before if turn.observed else turn.plan.after)
-    metrics.live_threads.set(len(parts.threads))
-    metrics.message_cache_bytes.set(parts.messages.size)
-    metrics.store_queue.set(parts.store.queued)
     usage = answer.usage if answer is not None else None
     if usage is None:
         return
@@ -168,13 +165,12 @@ def _count(parts: Parts, turn: Turn, answer: Answer | None) -> None:
 async def durable(parts: Parts, turn: Turn, rows: Sequence[Row]) -> bool:
     """Whether the rows are on disk before `commit_wait_ms` is over. They go on being written in any case."""
     written = parts.store.put(rows)
-    try:
-        await asyncio.wait_for(asyncio.shield(written), parts.settings.limits.commit_wait_ms / 1000)
-    except TimeoutError:
+    await asyncio.wait((written,), timeout=parts.settings.limits.commit_wait_ms / 1000)
+    if not written.done():
         parts.metrics.persist_deferred_total.inc()
         written.add_done_callback(lambda done: lost(parts, turn, done))
         return False
-    except StoreUnavailable:
+    if written.exception() is not None:
         parts.metrics.persist_dropped_total.inc()
         parts.threads.forget(turn.place.thread.memory)
         return False

@@ -54,9 +54,8 @@ class Place:
 def tenant_of(headers: Mapping[str, str], salt: str) -> str:
     """One tenant per credential, as an HMAC of it: the credential itself is never kept."""
     credential = headers.get("authorization") or headers.get("api-key") or headers.get("x-api-key") or ""
-    return hmac.new(
-        b"context-proxy:" + salt.encode(), credential.encode("utf-8", "surrogateescape"), hashlib.sha256
-    ).hexdigest()[:32]
+    made = hmac.digest(b"context-proxy:" + salt.encode(), credential.encode("utf-8", "surrogateescape"), "sha256")
+    return made.hex()[:32]
 
 
 def session_name(path: str | None, headers: Mapping[str, str], body: Request | None, settings: Identity) -> str | None:

@@ -73,6 +73,8 @@ class Turn:
     """What the rounds before the last one have used."""
     hidden: Round | None = None
     """What was asked and given behind the answer; `key` is not known before the answer is."""
+    groups: list[str] | None = None
+    """The group id of each message of the request, once somebody has asked for it (`group_ids`)."""
     written: Future[None] | None = None
     """Done when what was last given to the store is there."""
 
@@ -170,11 +172,12 @@ def hidden(turn: Turn, answer_key: bytes, now: float) -> list[Row]:
     thread = turn.place.thread
     if thread.offer is None or not thread.offer.names:
         return []
-    known = thread.memory.rounds.setdefault(turn.head, [])
+    rounds = thread.memory.rounds
+    known = rounds.setdefault(turn.head, ())
     if turn.hidden is None or any(one.key == answer_key for one in known):
         return []
     made = replace(turn.hidden, key=answer_key, head=turn.head, at=now)
-    known.append(made)
+    rounds[turn.head] = (*known, made)
     return [RoundRow(turn.tenant, thread.session, answer_key, turn.head, turn.id, write_round(made), now)]
 
 
@@ -222,15 +225,14 @@ def _ingest_messages(threads: Threads, turn: Turn, now: float) -> Forms:
     system: list[tuple[int, str]] = []
     other: dict[int, bytes] = {}
     parent, position, reached = key.origin(turn.tenant), 0, False
-    names: list[str] | None = None
     for n, message in enumerate(messages):
         if message.is_system:
             system.append((n, _form(turn, message.form, message.raw)))
             continue
         node = memory.nodes.get(keys[n])
         if node is None:
-            names = names or group_ids(turn)
-            turn.rows.append(message_row(turn, message, keys[n], parent, position, names[n], now, reached=reached))
+            group_id = group_ids(turn)[n]
+            turn.rows.append(message_row(turn, message, keys[n], parent, position, group_id, now, reached=reached))
             threads.note(memory, keys[n], Node(message.form, thread.name, reached, turn.strategy, now))
         else:
             reached = reached or node.reached
@@ -248,11 +250,11 @@ def _ingest_messages(threads: Threads, turn: Turn, now: float) -> Forms:
 
 def group_ids(turn: Turn) -> list[str]:
     """The group id of each message of the request."""
-    names = [""] * len(turn.keys)
-    for found in group.groups(turn.request.messages, turn.keys, turn.policy.observation):
-        for n in range(found.start, found.end):
-            names[n] = found.id
-    return names
+    if turn.groups is None:
+        names = turn.groups = [""] * len(turn.keys)
+        for found in group.groups(turn.request.messages, turn.keys, turn.policy.observation):
+            names[found.start : found.end] = [found.id] * (found.end - found.start)
+    return turn.groups
 
 
 def message_row(

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar
 
+import msgspec
+
 from proxy.context.plan import Edit, Found
 from proxy.context.session import Session, cuts
 from proxy.errors import StoreUnavailable
@@ -33,10 +35,12 @@ MOVES = 64
 """Of its own moves of a thread, so many are told from those of another process."""
 
 
-@dataclass(slots=True)
-class Node:
+class Node(msgspec.Struct, gc=False):
     """A chain key that is stored: the first form it came in, the thread that brought it, whether an answer of ours
-    stands at or before it, the wire format that it was made for, and when it was first stored, in seconds."""
+    stands at or before it, the wire format that it was made for, and when it was first stored, in seconds.
+
+    There are as many as messages in live sessions, so the garbage collector is spared them: none refers to another.
+    """
 
     form: bytes
     thread: str
@@ -63,7 +67,7 @@ class SessionMemory:
     partial: bool = False
     steered: InForce | None = None
     """What the operator has decided; None while that has not been read."""
-    rounds: dict[bytes, list[Round]] = field(default_factory=dict)
+    rounds: dict[bytes, tuple[Round, ...]] = field(default_factory=dict)
     """By the head of a request, what stands behind the answers to it; of heads that are not here, only the store
     knows."""
 
@@ -241,6 +245,7 @@ class Threads:
         for thread in memory.threads.values():
             if thread.began is not None:
                 self._drop(self._first, (memory.tenant, thread.began), thread)
+        memory.threads.clear()  # they refer to it: without this nothing of it would be let go before a full collection
 
     @staticmethod
     def _drop(index: dict[tuple[str, bytes], list[T]], at: tuple[str, bytes], what: T) -> None:

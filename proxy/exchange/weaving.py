@@ -63,10 +63,10 @@ async def _rounds(parts: Parts, turn: Turn) -> Rounds:
     missing = [k for k in dict.fromkeys(turn.keys[n - 1] for n in answered) if k not in memory.rounds]
     if missing:
         rows = await parts.store.rounds(turn.tenant, memory.session, missing)
-        found: dict[bytes, list[Round]] = {k: [] for k in missing}
+        found: dict[bytes, tuple[Round, ...]] = dict.fromkeys(missing, ())
         for row in rows:
             if row.head in found:
-                found[row.head].append(read_round(row.key, row.head, row.body, row.created_at))
+                found[row.head] += (read_round(row.key, row.head, row.body, row.created_at),)
         for head, known in found.items():
             memory.rounds.setdefault(head, known)
     return memory.rounds

@@ -107,6 +107,10 @@ def make_parts(settings: Settings, store: Store) -> Parts:
         settings.limits.live_threads, store,
         look_s=settings.limits.commit_wait_ms / 1000, unseen=metrics.swallowed_total.labels(where="standing").inc,
     )  # fmt: skip
+    messages = MessageCache(settings.limits.message_cache_mb << 20)
+    metrics.live_threads.set_function(lambda: len(threads))
+    metrics.message_cache_bytes.set_function(lambda: messages.size)
+    metrics.store_queue.set_function(lambda: store.queued)
     models = read_models(settings.model_table())
     purse = Purse(settings.helper.dollars_a_day)
     return Parts(
@@ -115,7 +119,7 @@ def make_parts(settings: Settings, store: Store) -> Parts:
         client=client,
         metrics=metrics,
         threads=threads,
-        messages=MessageCache(settings.limits.message_cache_mb << 20),
+        messages=messages,
         models=models,
         policies=make_policies(settings),
         weigh=weigh,

@@ -203,3 +203,10 @@ def test_as_many_files_may_be_open_as_the_limits_need(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.split("\n")[:3] == ["(300, 512)", "(300, 512)", "(512, 512)"], done.stderr
     assert "ulimit -n" in done.stderr
+
+
+def test_the_garbage_collector_leaves_alone_what_was_there_at_the_start() -> None:
+    told = "import gc\nspare_collector()\nprint(gc.get_freeze_count() > 10_000, gc.get_threshold() == COLLECT)"
+    code = f"from proxy.cli.serve import COLLECT, spare_collector\n{told}"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["True", "True"]

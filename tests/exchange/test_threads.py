@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -75,6 +76,19 @@ def test_a_session_that_has_left_is_neither_counted_nor_indexed_again() -> None:
     assert len(threads) == 1
     assert indexes(threads) == [{}, {}]
     assert old.memory.nodes == {b"late": NODE}, "the request itself still finds what it noted"
+
+
+def test_a_session_that_has_left_is_let_go_without_the_garbage_collector() -> None:
+    threads = Threads(1, MemoryStore())
+    begin(threads, "leaves")
+    gc.disable()
+    try:
+        begin(threads, "stays")
+        held = [one.session for one in gc.get_objects() if isinstance(one, SessionMemory)]
+    finally:
+        gc.enable()
+    assert "stays" in held
+    assert "leaves" not in held
 
 
 def test_forgetting_takes_a_session_out_and_only_the_one_that_is_meant() -> None:
