@@ -111,16 +111,21 @@ class Connection(asyncio.Protocol):
             self._answer.set_result(found)
 
 
-async def send(server: Server, lines: Sequence[Sequence[bytes]], headers: Sequence[bytes] = ()) -> list[list[Answer]]:
-    """The bodies of each line one after the other, on a connection a line, all lines at once."""
+async def send(
+    server: Server, lines: Sequence[Sequence[bytes]], headers: Sequence[bytes] = (), over: float = 0.0
+) -> list[list[Answer]]:
+    """The bodies of each line one after the other, on a connection a line, all lines at once. over: seconds over which
+    their beginnings are spread."""
     made = [Connection(server) for _ in lines]
     given = list(headers) or [b""] * len(lines)
 
-    async def one(connection: Connection, bodies: Sequence[bytes], header: bytes) -> list[Answer]:
+    async def one(number: int, connection: Connection, bodies: Sequence[bytes], header: bytes) -> list[Answer]:
+        if over:
+            await asyncio.sleep(over * number / len(lines))
         return [await connection.ask(body, header) for body in bodies]
 
     try:
-        return await asyncio.gather(*map(one, made, lines, given))
+        return await asyncio.gather(*map(one, range(len(made)), made, lines, given))
     finally:
         for connection in made:
             connection.close()

@@ -123,6 +123,6 @@ def run(scope: Scope) -> list[Row]:
     rows: list[Row] = []
     with field(postgres=not scope.quick) as (_, servers):
         for size, kind, clients in itertools.product((SMALL, LARGE), KINDS, CLIENTS):
-            scope.say(f"{size // 1000} KB, {kind}, {clients} at once")
-            rows += measure(servers, kind, size, clients, scope)
+            if scope.wants(f"{size // 1000} KB, {kind}, x{clients}"):
+                rows += measure(servers, kind, size, clients, scope)
     return rows

@@ -19,7 +19,7 @@ from typing import Any
 
 from rich.console import Console
 
-from tests.benchmarks import overhead
+from tests.benchmarks import loop, overhead, streams
 from tests.benchmarks.rows import Row
 from tests.benchmarks.scope import Scope, loudly
 from tests.benchmarks.table import Group, show
@@ -34,6 +34,20 @@ class Suite:
 
 
 SUITES = {
+    "streams": Suite(
+        streams.run,
+        Group(
+            "Streams of 100 chunks: processor time a stream, milliseconds added to the time to the first token",
+            "fast: as fast as the upstream can; spaced: 5 ms between two chunks. Time to first token by the clock.",
+        ),
+    ),
+    "loop": Suite(
+        loop.run,
+        Group(
+            "The event loop: for how long it is held at most while something large comes among small requests",
+            "Medians of each round's longest hold: by the clock, and of that by the process itself.",
+        ),
+    ),
     "overhead": Suite(
         overhead.run,
         Group(
@@ -50,9 +64,10 @@ def main() -> None:
     parser.add_argument("groups", nargs="*", choices=[*SUITES, []], metavar="GROUP", help=", ".join(SUITES))
     parser.add_argument("--rounds", type=int, default=5, help="how often each case is measured (5)")
     parser.add_argument("--quick", action="store_true", help="only see that all of it runs: the figures mean nothing")
+    parser.add_argument("--only", default="", help="cases with this in their names")
     parser.add_argument("--folder", type=Path, default=Path(".benchmarks"), help="where files are written")
     args = parser.parse_args()
-    scope = Scope(1 if args.quick else args.rounds, args.quick, loudly)
+    scope = Scope(1 if args.quick else args.rounds, args.quick, args.only, loudly)
     args.folder.mkdir(parents=True, exist_ok=True)
     path = args.folder / "results.json"
     for name in args.groups or SUITES:

@@ -23,8 +23,17 @@ class Scope:
 
     rounds: int = 5
     quick: bool = False
+    only: str = ""
+    """Part of the names of the cases that are measured; empty: all."""
     say: Callable[[str], None] = quietly
     """Told what is measured next."""
+
+    def wants(self, case: str) -> bool:
+        """Whether a case is measured; if so it is announced."""
+        if self.only not in case:
+            return False
+        self.say(case)
+        return True
 
     def few(self, usual: int, least: int) -> int:
         """How many of something: as many as usual, or as few as can be."""

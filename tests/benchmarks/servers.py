@@ -1,8 +1,8 @@
 """The servers beside the proxy, each a process of its own: a fake upstream, and a bare pass-through.
 
-    python tests/benchmarks/servers.py upstream | bare UPSTREAM_PORT
+    python tests/benchmarks/servers.py upstream | bare UPSTREAM_PORT [FILE]
 
-Each prints `port N` once it listens on 127.0.0.1.
+Each prints `port N` once it listens on 127.0.0.1. FILE: where to tell how long the event loop was held.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import json
 import re
 import sys
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -18,6 +19,8 @@ import sniffio
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import StreamingResponse
+
+from tests.benchmarks.probe import Probe
 
 CALL = "call_bench_"
 """What ids of calls begin with. A number of 8 digits follows, one more than that of the newest call in the history."""
@@ -115,6 +118,8 @@ class Telling(uvicorn.Server):
     """Prints its port once it listens."""
 
     async def startup(self, sockets: Any = None) -> None:
+        if len(sys.argv) > 3:
+            Probe(Path(sys.argv[3])).start()
         await super().startup(sockets)
         print("port", self.servers[0].sockets[0].getsockname()[1], flush=True)
 

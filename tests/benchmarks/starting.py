@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.postgres import new_database, server
@@ -35,6 +35,8 @@ class Server:
     port: int
     path: str = "/v1/chat/completions"
     headers: bytes = b""
+    probe: Path = Path()
+    """Where it tells how long its event loop was held, where it is looked at."""
 
 
 @contextmanager
@@ -76,12 +78,19 @@ def upstream() -> Iterator[Server]:
 
 
 @contextmanager
-def bare(upstream_port: int) -> Iterator[Server]:
+def bare(upstream_port: int, *, probe: bool = False) -> Iterator[Server]:
     """The pass-through that does nothing."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, str(HERE / "servers.py"), "bare", str(upstream_port)]
+        held = Path(folder) / "held"
+        command = [
+            sys.executable,
+            str(HERE / "servers.py"),
+            "bare",
+            str(upstream_port),
+            *([str(held)] if probe else []),
+        ]
         with started(BARE, command, r"^port (\d+)", Path(folder) / "log") as found:
-            yield found
+            yield replace(found, probe=held)
 
 
 @contextmanager
@@ -89,12 +98,13 @@ def proxy(upstream_port: int, db: str = "", *, probe: bool = False) -> Iterator[
     """The proxy as a user runs it: the command with its defaults, the log into a file. db: where is stored; without it
     a SQLite file of its own. probe: with a look at how long its event loop is held."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, str(HERE / "probed.py"), f"{folder}/held"] if probe else [str(COMMAND)]
+        held = Path(folder) / "held"
+        command = [sys.executable, str(HERE / "probed.py"), str(held)] if probe else [str(COMMAND)]
         command += ["serve", "--port", "0", "--upstream", f"http://127.0.0.1:{upstream_port}/v1"]
         command += ["--db", db or f"{folder}/bench.sqlite3"]
         name = ON_POSTGRES if db.startswith("postgresql") else PROXY
         with started(name, command, r"listening +http://127\.0\.0\.1:(\d+)/", Path(folder) / "log") as found:
-            yield found
+            yield replace(found, probe=held)
 
 
 @contextmanager

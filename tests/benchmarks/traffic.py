@@ -69,18 +69,22 @@ class Conversation:
         return start.encode() + b", ".join(self.messages) + b"]" + end.encode() + b"}"
 
 
-def long(seed: str, messages: int, size: int, *, stream: bool = False) -> Conversation:
+def long(seed: str, messages: int, size: int, *, stream: bool = False, gap: int = 0) -> Conversation:
     """A conversation that has gone on for so many messages, about `size` bytes in all."""
-    found = Conversation(seed, stream)
-    turns = max(1, (messages - 2) // 2)
-    once = len(dumped(servers.message(0))) + len(CALL_FRAME)
-    while len(found.messages) < messages:
-        found.turn(int((size - 700) / turns - once))
+    found = Conversation(seed, stream, gap)
+    turns = (messages - 2) // 2
+    each = (size - len(found.body())) // max(1, turns) - frame(stream)
+    for _ in range(turns):
+        found.turn(each)
     return found
 
 
-CALL_FRAME = dumped({"role": "tool", "tool_call_id": f"{servers.CALL}00000000", "content": ""}) + b" " * 12
-"""What stands around a result, and escapes in it."""
+def frame(stream: bool) -> int:
+    """Bytes that a turn has beside its text of 1,000 characters, their escapes counted in."""
+    tried = Conversation("frame", stream)
+    before = len(tried.body())
+    tried.turn(1000)
+    return len(tried.body()) - before - 1000
 
 
 def short(seed: str, *, stream: bool = False, gap: int = 0) -> Conversation:
