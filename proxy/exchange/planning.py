@@ -46,12 +46,11 @@ async def prepare(parts: Parts, incoming: Incoming) -> tuple[Turn, Target]:
     it is.
     """
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in incoming.headers}
-    request, front = await _read(parts, incoming.body)
+    tenant = incoming.tenant or identify.tenant_of(headers, parts.settings.identity.salt.get_secret_value())
+    request, front, keys = await _read(parts, incoming.body, tenant)
     target = parts.client.route(request.model)
     model = model_of(parts, request.model)
-    tenant = incoming.tenant or identify.tenant_of(headers, parts.settings.identity.salt.get_secret_value())
     named = identify.session_name(incoming.session, headers, request, parts.settings.identity)
-    keys = _keys(tenant, request, front)
     weigh = parts.weigh(model)
     await _count(parts, weigh, request)
     retry = headers.get("x-stainless-retry-count", "0") not in ("", "0")
@@ -102,19 +101,21 @@ def options(headers: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in own.items() if name not in ("key", "session", "user")}
 
 
-async def _read(parts: Parts, body: bytes) -> tuple[Request, Front | None]:
+async def _read(parts: Parts, body: bytes, tenant: str) -> tuple[Request, Front | None, Sequence[bytes]]:
+    """The request, how it begins, and the chain keys of its messages; of those that are known from an earlier request,
+    as they were then."""
+
+    def read() -> tuple[Request, Front | None, Sequence[bytes]]:
+        request, front = parts.messages.request(body)
+        if front is None:
+            return request, None, key.chain(tenant, request.messages)
+        keys = key.chain(tenant, request.messages, front.keys if front.chain == tenant else ())
+        front.chain, front.keys = tenant, tuple(keys)
+        return request, front, front.keys
+
     if len(body) < LARGE or parts.messages.knows(body):
-        return parts.messages.request(body)
-    return await asyncio.to_thread(parts.messages.request, body)
-
-
-def _keys(tenant: str, request: Request, front: Front | None) -> Sequence[bytes]:
-    """The chain keys of the request's messages; of those that are known from an earlier request, as they were then."""
-    if front is None:
-        return key.chain(tenant, request.messages)
-    keys = key.chain(tenant, request.messages, front.keys if front.chain == tenant else ())
-    front.chain, front.keys = tenant, tuple(keys)
-    return front.keys
+        return read()
+    return await asyncio.to_thread(read)
 
 
 async def _count(parts: Parts, weigh: Weigh, request: Request) -> None:
@@ -266,7 +267,7 @@ async def _commit(parts: Parts, turn: Turn, forms: Forms) -> None:
         _put(parts, turn)
         return
     # The exchange follows by itself: it has to say with which edits the request went out.
-    written = _put(parts, turn)
+    written = _put(parts, turn, waited=True)
     try:
         await asyncio.wait_for(asyncio.shield(written), parts.settings.limits.commit_wait_ms / 1000)
     except (TimeoutError, StoreUnavailable) as problem:
@@ -308,9 +309,10 @@ async def _agree(parts: Parts, turn: Turn, new: Sequence[Edit]) -> None:
         thread.state = replace(thread.state, edits=turn.plan.edits)
 
 
-def _put(parts: Parts, turn: Turn) -> asyncio.Future[None]:
-    """Give the turn's rows to the store; where they are lost, the session is forgotten and read back."""
+def _put(parts: Parts, turn: Turn, *, waited: bool = False) -> asyncio.Future[None]:
+    """Give the turn's rows to the store; where they are lost, the session is forgotten and read back. waited: for them;
+    others are on disk with the answer, or a moment later where that is not there yet."""
     rows, turn.rows = turn.rows, []
-    written = turn.written = parts.store.put(rows)
+    written = turn.written = parts.store.put(rows) if waited else parts.store.later(rows)
     written.add_done_callback(lambda done: lost(parts, turn, done))
     return written

@@ -33,6 +33,11 @@ class Round(msgspec.Struct, frozen=True):
     usage: Usage | None
 
 
+def may_call(body: bytes, hidden: frozenset[str]) -> bool:
+    """Whether a body can hold a call of these: looked for as bytes, so that "no" is certain and costs next to nothing."""
+    return b"\\u" in body or any(name.encode() in body for name in hidden)
+
+
 def read_round(body: bytes, hidden: frozenset[str]) -> Round:
     """What upstream says and asks for in one body."""
     answer = Answer.from_body(body, max(LIMIT, len(body)))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.stream.whole import join_rounds, read_round
+from proxy.stream.whole import join_rounds, may_call, read_round
 
 HIDDEN = frozenset({"recall"})
 OURS = (
@@ -46,6 +46,14 @@ def test_of_a_mixed_answer_the_clients_calls_keep_their_bytes(calls: bytes) -> N
     if calls.count(OURS) == 1:
         assert found.message == body(calls).split(b'"message":')[1].split(b',"finish_reason"')[0]
     assert found.hidden_calls[0].arguments == '{"n": 1.50}'
+
+
+def test_a_call_of_ours_is_never_overlooked_however_its_name_is_written() -> None:
+    for name in (b"recall", b"r\\u0065call", b"\\u0072\\u0065\\u0063\\u0061\\u006c\\u006c"):
+        called = body(OURS.replace(b"recall", name))
+        assert read_round(called, HIDDEN).goes_on
+        assert may_call(called, HIDDEN)
+    assert not may_call(body(THEIRS), HIDDEN)
 
 
 def test_indexes_that_a_server_gives_are_counted_anew() -> None:
