@@ -34,7 +34,7 @@ class Round(msgspec.Struct, frozen=True):
 
 
 def may_call(body: bytes, hidden: frozenset[str]) -> bool:
-    """Whether a body can hold a call of these: looked for as bytes, so that "no" is certain and costs next to nothing."""
+    """Whether a body can hold a call of these. Looked for as bytes: no is certain, and costs next to nothing."""
     return b"\\u" in body or any(name.encode() in body for name in hidden)
 
 
