@@ -21,7 +21,7 @@ from proxy.store.derived import AnswerRow, IterationRecord, IterationRow, Spendi
 from proxy.store.keywords import IndexRow, Match
 from proxy.store.listing import ListingStore, MessageFilter
 from proxy.store.removal import EraseRow, RemovalStore
-from proxy.store.standing import StandingStore
+from proxy.store.standing import Hit, Known, StandingStore
 from proxy.store.written import WrittenRow, WrittenStore
 
 Kind = Literal["main", "fork", "twin", "side"]
@@ -200,31 +200,6 @@ Row = (
 )  # fmt: skip
 
 
-class Hit(Struct, frozen=True, gc=False):
-    """A stored node of the hash chain that a request reaches."""
-
-    session: str
-    thread: str
-    """The thread that stored the node first; forks of it share the node."""
-    key: bytes
-    position: int
-    reached: bool
-    answer: bool
-    last_at: float
-    """When that thread was last used."""
-
-
-class Known(Struct, frozen=True, gc=False):
-    """What is known of a stored message without reading it: see `MessageRow`."""
-
-    form: bytes
-    thread: str
-    reached: bool
-    strategy: str
-    seen: float
-    """When it was first stored."""
-
-
 class ThreadRecord(ThreadRow, frozen=True, kw_only=True):
     """A thread with where it stands and what is in force on it."""
 
@@ -316,6 +291,15 @@ class Store(WrittenStore, ListingStore, RemovalStore, StandingStore, Protocol):
         """One transaction: all of `rows` or none, in the order of the calls. Never raises and never waits. The future
         resolves when the rows are durable, and holds StoreUnavailable if they were refused (the spool is full, a
         value cannot be stored, the store closed). Cancelling the future does not take the rows back."""
+        ...
+
+    def later(self, rows: Sequence[Row]) -> asyncio.Future[None]:
+        """As `put`, for rows that nobody waits for: they may go into one transaction with those of the next `put`, and
+        are written by themselves where none comes soon. They keep their place in the order of the calls."""
+        ...
+
+    def hurry(self) -> None:
+        """Has what was put by `later` written now: somebody waits for it after all, or wants to read it."""
         ...
 
     async def find(self, tenant: str, keys: Sequence[bytes], session: str | None) -> list[Hit]:

@@ -17,10 +17,9 @@ import asyncpg
 
 from proxy.errors import StoreRefused, StoreUnavailable
 from proxy.store import keywords, postgres_index
-from proxy.store.base import Row
 from proxy.store.postgres_schema import migrate
 from proxy.store.postgres_writer import PostgresWriter, lock, told
-from proxy.store.reads import Reads
+from proxy.store.spooled import Spooled
 from proxy.store.sql import for_postgres
 
 log = logging.getLogger(__name__)
@@ -38,7 +37,7 @@ class _Connection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg has no t
         return ""
 
 
-class PostgresStore(Reads):
+class PostgresStore(Spooled):
     """`Store` on a PostgreSQL server (12 or newer). url: `postgresql://user:password@host:port/database`."""
 
     shared = True
@@ -64,28 +63,11 @@ class PostgresStore(Reads):
         self._pool: Any = None
         self._read_trouble = "not open"
         self._writer = PostgresWriter(self._connect, spool_bytes=spool_mb << 20, drain_s=drain_s)
+        super().__init__(self._writer)
         self._closed = False
 
-    @property
-    def healthy(self) -> bool:
-        return not self.trouble
-
-    @property
-    def trouble(self) -> str:
-        return self._writer.trouble or self._read_trouble
-
-    @property
-    def queued(self) -> int:
-        return self._writer.spool.waiting
-
-    @property
-    def dropped(self) -> int:
-        return self._writer.spool.dropped
-
-    @property
-    def commits(self) -> int:
-        """Transactions so far; far fewer than items under load."""
-        return self._writer.commits
+    def _reading(self) -> str:
+        return self._read_trouble
 
     async def _connect(self) -> Any:
         milliseconds = str(int(self._write_s * 1000))
@@ -151,13 +133,7 @@ class PostgresStore(Reads):
                 async with asyncio.timeout(self._read_s):
                     await self._pool.close()
             self._pool.terminate()
-        if self.dropped:
-            log.warning("store closed; %d items were not stored", self.dropped)
-        else:
-            log.info("store closed; 0 items dropped")
-
-    def put(self, rows: Sequence[Row]) -> asyncio.Future[None]:
-        return self._writer.put(rows)
+        self._tell_closed()
 
     @contextlib.asynccontextmanager
     async def alone(self, what: str) -> AsyncIterator[bool]:
@@ -176,6 +152,7 @@ class PostgresStore(Reads):
     async def _fetch(self, text: str, args: Sequence[Any]) -> list[tuple[Any, ...]]:
         if self._pool is None or self._closed:
             raise StoreUnavailable("the store is closed.")
+        self.hurry()  # what is there is seen
         try:
             async with asyncio.timeout(self._read_s), self._pool.acquire() as connection:
                 rows = await connection.fetch(for_postgres(text), *args)

@@ -51,18 +51,18 @@ _CLASH = (asyncpg.UniqueViolationError, asyncpg.DeadlockDetectedError, asyncpg.S
 
 
 class PostgresWriter:
-    """One task. `put` never waits; `connect` gives a new connection, and may raise anything."""
+    """One task. `connect` gives a new connection, and may raise anything."""
 
     def __init__(self, connect: Callable[[], Awaitable[Any]], *, spool_bytes: int, drain_s: float = 5.0) -> None:
         self.commits = 0
         self.trouble = "not started"
-        self.spool = Spool(spool_bytes)
+        self._wake = asyncio.Event()
+        self.spool = Spool(spool_bytes, self._wake.set)
         self._connect = connect
         self._drain_s = drain_s
         self._pending: deque[Item] = deque()
         self._connection: Any = None
         self._failures = 0
-        self._wake = asyncio.Event()
         self._stop_at: float | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -72,15 +72,9 @@ class PostgresWriter:
         self.trouble = ""
         self._task = asyncio.create_task(self._main(), name="store-writer")
 
-    def put(self, rows: Sequence[Row]) -> asyncio.Future[None]:
-        future = self.spool.put(rows)
-        self._wake.set()
-        return future
-
     async def stop(self) -> None:
         """Writes what waits, for `drain_s` at most if the server does not let it, and ends the task. Idempotent."""
         self.spool.close()
-        self._wake.set()
         if self._task is not None:
             await asyncio.shield(self._task)
 
@@ -119,11 +113,11 @@ class PostgresWriter:
         self._wake.clear()
         with contextlib.suppress(Empty):
             while len(self._pending) < _BATCH and self._stop_at is None:
-                item = self.spool.inbox.get_nowait()
-                if item is None:
+                items = self.spool.inbox.get_nowait()
+                if items is None:
                     self._stop_at = time.monotonic() + self._drain_s
                 else:
-                    self._pending.append(item)
+                    self._pending.extend(items)
 
     async def _write(self) -> None:
         batch = list(islice(self._pending, _BATCH))

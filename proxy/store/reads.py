@@ -6,6 +6,7 @@ a thread or a network between, the trip costs more than the work.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import re
@@ -17,10 +18,9 @@ from proxy.store import keywords, sql
 from proxy.store.base import (
     EditRow,
     ExchangeRecord,
-    Hit,
-    Known,
     LeftOut,
     MessageRecord,
+    Row,
     SessionRecord,
     StateRow,
     ThreadRecord,
@@ -32,7 +32,7 @@ from proxy.store.keywords import Match
 from proxy.store.listing import ListingReads, MessageFilter, says
 from proxy.store.removal import Removal
 from proxy.store.schema import TABLES
-from proxy.store.standing import StandingReads
+from proxy.store.standing import Hit, Known, StandingReads
 from proxy.store.texts import to_text
 from proxy.store.written import WrittenReads
 
@@ -84,6 +84,13 @@ def _exchange(row: Sequence[Any]) -> ExchangeRecord:
 
 class Reads(WrittenReads, ListingReads, StandingReads, Removal):
     """The reading half of a `Store`, and what is made of reads and puts."""
+
+    def later(self, rows: Sequence[Row]) -> asyncio.Future[None]:
+        """As `put`, where nothing is gained by waiting."""
+        return self.put(rows)
+
+    def hurry(self) -> None:
+        """Nothing waits."""
 
     async def find(self, tenant: str, keys: Sequence[bytes], session: str | None) -> list[Hit]:
         hits: list[Hit] = []

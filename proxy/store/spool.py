@@ -1,15 +1,19 @@
 """What waits to be written, seen from the event loop: futures, the bound, and the record of what was lost.
 
-All of this runs on the event loop, so that it needs no lock; the writer thread takes items from `inbox` and has
-`settle` called with those that are done. The bound holds from the moment of `put` until the item is durable: an item
-that the writer has in hand while a disk is full still counts.
+All of this runs on the event loop, so that it needs no lock; the writer takes items from `inbox` and has `settle`
+called with those that are done. The bound holds from the moment of `put` until the item is durable: an item that the
+writer has in hand while a disk is full still counts.
+
+A commit costs more than what is in it. So what nobody waits for is held back until somebody does, and goes into the
+same transaction: what a request says and what it is answered are one commit where the answer comes quickly. It is held
+back for `HOLD_S` at most, and never behind what was put after it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 
 from proxy.errors import StoreUnavailable
@@ -17,6 +21,12 @@ from proxy.store import encode
 from proxy.store.base import GapRow, Row
 
 log = logging.getLogger(__name__)
+
+HOLD_S = 0.05
+"""So long something may be held back: a model hardly ever answers sooner, and a request that is under way when the
+process is killed is on disk by then."""
+_HOLD_BYTES = 64 << 10
+"""More than that is written at once: who is waited for next would wait until it is written, too."""
 
 _MOST_GAPS = 4096
 """Exchanges of which a loss is remembered one by one; beyond that, losses are added up without a name."""
@@ -34,20 +44,28 @@ class Item:
 
 
 class Spool:
-    """Items on their way to the writer. `limit` is in bytes, as `encode.size` counts them."""
+    """Items on their way to the writer. `limit` is in bytes, as `encode.size` counts them. wake: called when something
+    is in the inbox."""
 
-    def __init__(self, limit: int) -> None:
-        self.inbox: SimpleQueue[Item | None] = SimpleQueue()
+    def __init__(self, limit: int, wake: Callable[[], None] = lambda: None) -> None:
+        self.inbox: SimpleQueue[list[Item] | None] = SimpleQueue()
         """None is the last thing that comes."""
         self.waiting = 0
         self.bytes = 0
         self.dropped = 0
         self._limit = limit
+        self._wake = wake
         self._gaps: dict[tuple[str, str, str, str], GapRow] = {}
+        self._held: list[Item] = []
+        self._held_bytes = 0
+        self._due_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
         self._open = True
 
-    def put(self, rows: Sequence[Row]) -> asyncio.Future[None]:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def put(self, rows: Sequence[Row], *, waited: bool = True) -> asyncio.Future[None]:
+        """waited: for these rows, so that they and all that is held back are handed on at once."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
         if not rows:
             future.set_result(None)
             return future
@@ -58,13 +76,36 @@ class Spool:
             # A single item over the limit is taken when nothing else waits: it could never be stored otherwise.
             self._lose(item, "spool full", StoreUnavailable(f"{self.bytes} bytes already wait to be written."))
         else:
-            self._enqueue(item)
+            self._hold(item)
+            if waited or self._held_bytes > _HOLD_BYTES:
+                self.hurry()
+            elif self._timer is None:
+                self._timer = loop.call_later(HOLD_S, self._due, loop)
         return future
 
-    def _enqueue(self, item: Item) -> None:
+    def _hold(self, item: Item) -> None:
         self.waiting += 1
         self.bytes += item.size
-        self.inbox.put(item)
+        if not self._held:
+            self._due_at = asyncio.get_running_loop().time() + HOLD_S
+        self._held.append(item)
+        self._held_bytes += item.size
+
+    def hurry(self) -> None:
+        """Hand on what is held back."""
+        if self._held:
+            held, self._held, self._held_bytes = self._held, [], 0
+            self.inbox.put(held)
+            self._wake()
+
+    def _due(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The timer is not set anew with every item: it finds out whether what is held back now is due."""
+        self._timer = None
+        left = self._due_at - loop.time()
+        if self._held and left > 0:
+            self._timer = loop.call_later(left, self._due, loop)
+        else:
+            self.hurry()
 
     def settle(self, items: Sequence[Item], error: Exception | None) -> None:
         """The items are durable, or can never be because of `error`."""
@@ -102,12 +143,17 @@ class Spool:
         gaps = tuple(self._gaps.values())
         self._gaps.clear()
         log.warning("storing works again; %d gaps are recorded", len(gaps))
-        self._enqueue(Item(gaps, asyncio.get_running_loop().create_future(), encode.size(gaps)))
+        self._hold(Item(gaps, asyncio.get_running_loop().create_future(), encode.size(gaps)))
+        self.hurry()
 
     def close(self) -> None:
         """Nothing is taken any more, and the writer learns that what it has is all. Idempotent."""
         if self._open:
             if self._gaps:
                 self._write_gaps()
+            self.hurry()
             self._open = False
+            if self._timer is not None:
+                self._timer.cancel()
             self.inbox.put(None)
+            self._wake()

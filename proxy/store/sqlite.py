@@ -19,9 +19,8 @@ import aiosqlite
 
 from proxy.errors import StoreRefused, StoreUnavailable
 from proxy.store import files
-from proxy.store.base import Row
 from proxy.store.migrate import Damaged, migrate
-from proxy.store.reads import Reads
+from proxy.store.spooled import Spooled
 from proxy.store.sql import for_sqlite
 from proxy.store.writer import Writer
 
@@ -30,7 +29,7 @@ log = logging.getLogger(__name__)
 _BAD_ARGUMENT = (OverflowError, UnicodeError, sqlite3.ProgrammingError, sqlite3.InterfaceError)
 
 
-class SqliteStore(Reads):
+class SqliteStore(Spooled):
     """`Store` on a file. `quarantine`: a damaged file is moved aside and a new one begun, instead of refused."""
 
     def __init__(
@@ -48,29 +47,12 @@ class SqliteStore(Reads):
         self._quarantine = quarantine
         self._lock = files.Lock(self.path)
         self._writer = Writer(self.path, durability=durability, spool_bytes=spool_mb << 20, drain_s=drain_s)
+        super().__init__(self._writer)
         self._readers = [_Reader(self.path, read_s) for _ in range(readers)]
         self._closed = False
 
-    @property
-    def healthy(self) -> bool:
-        return not self.trouble
-
-    @property
-    def trouble(self) -> str:
-        return self._writer.trouble or next((reader.trouble for reader in self._readers if reader.trouble), "")
-
-    @property
-    def queued(self) -> int:
-        return self._writer.spool.waiting
-
-    @property
-    def dropped(self) -> int:
-        return self._writer.spool.dropped
-
-    @property
-    def commits(self) -> int:
-        """Transactions so far; far fewer than items under load."""
-        return self._writer.commits
+    def _reading(self) -> str:
+        return next((reader.trouble for reader in self._readers if reader.trouble), "")
 
     @property
     def log_bytes(self) -> int:
@@ -116,15 +98,10 @@ class SqliteStore(Reads):
         # Last, so that its connection is the last one and SQLite copies the log into the database.
         await self._writer.stop()
         self._lock.release()
-        if self.dropped:
-            log.warning("store closed; %d items were not stored", self.dropped)
-        else:
-            log.info("store closed; 0 items dropped")
-
-    def put(self, rows: Sequence[Row]) -> asyncio.Future[None]:
-        return self._writer.put(rows)
+        self._tell_closed()
 
     async def _fetch(self, text: str, args: Sequence[Any]) -> list[tuple[Any, ...]]:
+        self.hurry()  # what is there is seen
         reader: _Reader = min(self._readers, key=attrgetter("busy"))
         return await reader.fetch(for_sqlite(text), args)
 

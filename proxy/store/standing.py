@@ -1,4 +1,5 @@
-"""Where a thread stands in the store: what a replica looks at before it takes what it remembers for the truth.
+"""Where a thread stands in the store, and its messages: what is looked at before what is remembered is taken for the
+truth.
 
 Any number of processes may write to one session. Each remembers threads, and looks here with every request whether
 another one has moved the thread on since: one row by its primary key, and two ends of an index.
@@ -24,6 +25,31 @@ class Standing(Struct, frozen=True, gc=False):
     last_at: float
     edits: int
     states: int
+
+
+class Hit(Struct, frozen=True, gc=False):
+    """A stored node of the hash chain that a request reaches."""
+
+    session: str
+    thread: str
+    """The thread that stored the node first; forks of it share the node."""
+    key: bytes
+    position: int
+    reached: bool
+    answer: bool
+    last_at: float
+    """When that thread was last used."""
+
+
+class Known(Struct, frozen=True, gc=False):
+    """What is known of a stored message without reading it: see `MessageRow`."""
+
+    form: bytes
+    thread: str
+    reached: bool
+    strategy: str
+    seen: float
+    """When it was first stored."""
 
 
 STANDING = """

@@ -33,7 +33,6 @@ from queue import Empty
 from typing import Literal
 
 from proxy.store import encode
-from proxy.store.base import Row
 from proxy.store.files import Identity, beside, make_private, uri
 from proxy.store.spool import Item, Spool
 from proxy.store.sql import for_sqlite
@@ -68,7 +67,7 @@ _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 class Writer:
-    """`put` and `stop` are called on the event loop; everything else with an underscore runs in the thread."""
+    """`start` and `stop` are called on the event loop; what has an underscore runs in the thread."""
 
     def __init__(
         self, path: Path, *, durability: Literal["full", "normal"], spool_bytes: int, drain_s: float = 5.0
@@ -102,9 +101,6 @@ class Writer:
         self._thread = threading.Thread(target=self._main, args=(started,), name="store-writer", daemon=True)
         self._thread.start()
         await started
-
-    def put(self, rows: Sequence[Row]) -> asyncio.Future[None]:
-        return self.spool.put(rows)
 
     async def stop(self) -> None:
         """Writes what waits, for `drain_s` at most if the disk does not let it, and ends the thread. Idempotent."""
@@ -176,11 +172,11 @@ class Writer:
             while len(self._pending) < _BATCH and self._stop_at is None:
                 self._accept(inbox.get_nowait())
 
-    def _accept(self, item: Item | None) -> None:
-        if item is None:
+    def _accept(self, items: list[Item] | None) -> None:
+        if items is None:
             self._stop_at = time.monotonic() + self._drain_s
         else:
-            self._pending.append(item)
+            self._pending.extend(items)
 
     def _until_next_look(self) -> float:
         if self.trouble:

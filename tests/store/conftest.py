@@ -33,14 +33,6 @@ BACKENDS: dict[str, Callable[[str], Store]] = {
 """Each from the address of a database: a path, nothing, a URL."""
 
 
-@pytest.fixture
-async def database(postgres: str) -> AsyncIterator[str]:
-    """The URL of an empty PostgreSQL database, dropped afterwards."""
-    url = await new_database(postgres)
-    yield url
-    await drop_database(url)
-
-
 @pytest.fixture(params=sorted(BACKENDS))
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
     address = f"{tmp_path}/store.sqlite3"

@@ -217,7 +217,7 @@ async def test_a_full_spool_refuses_and_says_so_later(database: str) -> None:
     writer = PostgresWriter(connect, spool_bytes=10_000, drain_s=0.2)
     await writer.start()
     await writer._connection.close()
-    futures = [writer.put([make.form(b"x" * 3000)]) for _ in range(5)]
+    futures = [writer.spool.put([make.form(b"x" * 3000)]) for _ in range(5)]
     await eventually(lambda: writer.trouble)
     assert sum(future.done() for future in futures) == 2
     assert writer.spool.dropped == 2

@@ -1,6 +1,11 @@
 from __future__ import annotations
 
+import asyncio
+import time
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from proxy.errors import StoreUnavailable
 from proxy.store import spool as module
@@ -12,12 +17,21 @@ make = Make()
 
 
 def take(spool: Spool) -> list[Item]:
-    items = []
+    return [item for part in parts(spool) for item in part]
+
+
+def parts(spool: Spool) -> list[list[Item]]:
+    """What was handed on, each time."""
+    found = []
     while not spool.inbox.empty():
-        item = spool.inbox.get_nowait()
-        assert item is not None
-        items.append(item)
-    return items
+        items = spool.inbox.get_nowait()
+        assert items is not None
+        found.append(items)
+    return found
+
+
+def later(spool: Spool, body: bytes) -> asyncio.Future[None]:
+    return spool.put([make.form(body)], waited=False)
 
 
 async def test_items_come_out_in_the_order_of_put_and_resolve_when_settled() -> None:
@@ -109,3 +123,86 @@ async def test_after_close_nothing_is_taken_and_the_end_is_marked_once() -> None
     assert spool.put([make.form(b"x")]).done()
     assert spool.inbox.get_nowait() is None
     assert spool.inbox.empty()
+
+
+async def test_what_nobody_waits_for_is_held_back_and_goes_with_what_somebody_waits_for() -> None:
+    woken: list[int] = []
+    spool = Spool(1 << 20, lambda: woken.append(1))
+    held = [later(spool, b"%d" % n) for n in range(3)]
+    assert (parts(spool), woken, spool.waiting) == ([], [], 3)
+    waited = spool.put([make.form(b"last")])
+    (items,) = parts(spool)
+    assert [item.future for item in items] == [*held, waited]
+    assert woken == [1]
+
+
+async def test_what_nobody_comes_for_is_handed_on_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HOLD_S", 0.02)
+    spool = Spool(1 << 20)
+    later(spool, b"early")
+    await asyncio.sleep(0.015)
+    spool.hurry()  # the timer that was set for it is not that of what comes now
+    assert len(take(spool)) == 1
+    began = time.monotonic()
+    later(spool, b"late")
+    while spool.inbox.empty():
+        assert time.monotonic() - began < 1.0
+        await asyncio.sleep(0.001)
+    assert time.monotonic() - began >= 0.019
+    assert len(take(spool)) == 1
+
+
+async def test_the_wait_is_counted_from_the_first_that_is_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HOLD_S", 0.03)
+    spool = Spool(1 << 20)
+    began = time.monotonic()
+    while spool.inbox.empty():
+        assert time.monotonic() - began < 1.0
+        later(spool, b"x")
+        await asyncio.sleep(0.002)
+    assert time.monotonic() - began >= 0.029
+
+
+async def test_much_is_not_held_back() -> None:
+    spool = Spool(1 << 20)
+    later(spool, b"x" * 40_000)
+    assert parts(spool) == []
+    later(spool, b"y" * 40_000)
+    assert [len(items) for items in parts(spool)] == [2]
+
+
+async def test_the_end_takes_what_is_held_back_along() -> None:
+    spool = Spool(1000)
+    later(spool, b"x")
+    spool.close()
+    assert len(spool.inbox.get_nowait() or []) == 1
+    assert spool.inbox.get_nowait() is None
+
+
+async def test_what_is_held_back_counts_for_the_bound() -> None:
+    spool = Spool(1000)
+    assert not later(spool, b"x" * 500).done()
+    assert later(spool, b"x" * 500).done()
+    assert (spool.dropped, spool.waiting) == (1, 1)
+
+
+@given(st.lists(st.sampled_from(["put", "later", "hurry"]), max_size=30))
+@settings(deadline=None)
+def test_everything_comes_out_in_its_order_whoever_waits(steps: list[str]) -> None:
+    async def work() -> None:
+        spool = Spool(1 << 20)
+        futures = []
+        for number, step in enumerate(steps):
+            if step == "hurry":
+                spool.hurry()
+            else:
+                futures.append(spool.put([make.form(b"%d" % number)], waited=step == "put"))
+                assert spool.waiting == len(futures)
+        spool.close()
+        items = []
+        while (part := spool.inbox.get_nowait()) is not None:
+            assert part
+            items += part
+        assert [item.future for item in items] == futures
+
+    asyncio.run(work())

@@ -55,17 +55,17 @@ async def eventually(what: object, seconds: float = 5.0) -> None:
 
 
 async def test_a_lone_item_is_committed_at_once(writer: Writer, path: Path) -> None:
-    await writer.put(make.begin())
+    await writer.spool.put(make.begin())
     started = time.monotonic()
     for number in range(20):
-        await writer.put([make.form(b"%d" % number)])
+        await writer.spool.put([make.form(b"%d" % number)])
     assert (time.monotonic() - started) / 20 < 0.1
     assert writer.commits == 21
     assert count(path, "forms") == 20
 
 
 async def test_many_items_at_once_take_few_commits(writer: Writer, path: Path) -> None:
-    futures = [writer.put([make.form(b"%d" % number)]) for number in range(500)]
+    futures = [writer.spool.put([make.form(b"%d" % number)]) for number in range(500)]
     await asyncio.gather(*futures)
     assert writer.commits < 50
     assert count(path, "forms") == 500
@@ -73,7 +73,7 @@ async def test_many_items_at_once_take_few_commits(writer: Writer, path: Path) -
 
 async def test_an_item_resolves_only_when_another_connection_can_read_it(writer: Writer, path: Path) -> None:
     for number in range(20):
-        await writer.put([make.form(b"%d" % number)])
+        await writer.spool.put([make.form(b"%d" % number)])
         assert count(path, "forms") == number + 1
 
 
@@ -86,7 +86,7 @@ async def test_the_loop_is_called_once_a_batch(writer: Writer, monkeypatch: pyte
         settle(items, error)
 
     monkeypatch.setattr(writer.spool, "settle", counted)
-    await asyncio.gather(*(writer.put([make.form(b"%d" % number)]) for number in range(200)))
+    await asyncio.gather(*(writer.spool.put([make.form(b"%d" % number)]) for number in range(200)))
     assert sum(calls) == 200
     assert len(calls) == writer.commits
 
@@ -94,7 +94,7 @@ async def test_the_loop_is_called_once_a_batch(writer: Writer, monkeypatch: pyte
 async def test_stop_writes_what_waits(path: Path) -> None:
     writer = Writer(path, durability="normal", spool_bytes=1 << 20)
     await writer.start()
-    futures = [writer.put([make.form(b"%d" % number)]) for number in range(300)]
+    futures = [writer.spool.put([make.form(b"%d" % number)]) for number in range(300)]
     await writer.stop()
     await writer.stop()
     assert all(future.done() and future.exception() is None for future in futures)
@@ -105,7 +105,7 @@ async def test_stop_gives_up_where_the_disk_does_not_come_back(path: Path) -> No
     writer = Writer(path, durability="full", spool_bytes=1 << 20, drain_s=0.3)
     await writer.start()
     path.rename(path.with_name("moved"))
-    future = writer.put([make.form(b"lost")])
+    future = writer.spool.put([make.form(b"lost")])
     await asyncio.sleep(0.05)
     await asyncio.wait_for(writer.stop(), 3)
     with pytest.raises(StoreUnavailable):
@@ -118,7 +118,7 @@ async def test_while_another_process_holds_the_lock_items_wait_and_are_written_a
 ) -> None:
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    future = writer.put([make.form(b"waits")])
+    future = writer.spool.put([make.form(b"waits")])
     await eventually(lambda: "locked" in writer.trouble)
     assert not future.done()
     other.execute("ROLLBACK")
@@ -134,17 +134,17 @@ async def test_a_reader_with_an_old_snapshot_does_not_stop_writing_and_the_log_s
     monkeypatch.setattr(module, "_IDLE_S", 0.1)
     writer = Writer(path, durability="full", spool_bytes=64 << 20)
     await writer.start()
-    await writer.put([make.form(b"first")])
+    await writer.spool.put([make.form(b"first")])
     reader = sqlite3.connect(path, isolation_level=None)
     reader.execute("BEGIN")
     reader.execute("SELECT count(*) FROM forms").fetchone()
     for number in range(60):
-        await writer.put([make.form(b"%d" % number * 50_000)])
+        await writer.spool.put([make.form(b"%d" % number * 50_000)])
     held = writer.log_bytes
     assert held > 2 << 20
     reader.execute("COMMIT")
     reader.close()
-    await writer.put([make.form(b"last")])
+    await writer.spool.put([make.form(b"last")])
     await eventually(lambda: writer.log_bytes == 0)
     await writer.stop()
 
@@ -152,9 +152,9 @@ async def test_a_reader_with_an_old_snapshot_does_not_stop_writing_and_the_log_s
 async def test_a_deleted_file_is_noticed_and_nothing_is_acknowledged_until_it_is_back(
     writer: Writer, path: Path
 ) -> None:
-    await writer.put([make.form(b"before")])
+    await writer.spool.put([make.form(b"before")])
     path.rename(path.with_name("moved"))
-    future = writer.put([make.form(b"after")])
+    future = writer.spool.put([make.form(b"after")])
     await eventually(lambda: "No such file" in writer.trouble)
     assert not future.done()
     assert not path.exists()
@@ -177,31 +177,31 @@ async def test_a_lost_file_is_noticed_without_a_write_too(path: Path, monkeypatc
 
 
 async def test_a_truncated_file_is_noticed(writer: Writer, path: Path) -> None:
-    await writer.put([make.form(b"before")])
+    await writer.spool.put([make.form(b"before")])
     with path.open("r+b") as file:
         file.truncate(1000)
-    future = writer.put([make.form(b"after")])
+    future = writer.spool.put([make.form(b"after")])
     await eventually(lambda: bool(writer.trouble))
     assert not future.done()
 
 
 async def test_rights_that_were_opened_are_taken_back(writer: Writer, path: Path) -> None:
     path.chmod(0o644)
-    await writer.put([make.form(b"x")])
+    await writer.spool.put([make.form(b"x")])
     assert path.stat().st_mode & 0o777 == 0o600
 
 
 async def test_after_an_io_error_the_log_is_copied_before_anything_is_acknowledged(
     writer: Writer, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await writer.put([make.form(b"before")])
+    await writer.spool.put([make.form(b"before")])
     reader = sqlite3.connect(path, isolation_level=None)
     reader.execute("BEGIN")
     reader.execute("SELECT count(*) FROM forms").fetchone()
-    await writer.put([make.form(b"in the log, and not copied while the reader is there")])
+    await writer.spool.put([make.form(b"in the log, and not copied while the reader is there")])
     writer._distrust = True
     path.rename(path.with_name("moved"))
-    future = writer.put([make.form(b"after")])
+    future = writer.spool.put([make.form(b"after")])
     await eventually(lambda: "No such file" in writer.trouble)
     path.with_name("moved").rename(path)
     await eventually(lambda: "I/O error" in writer.trouble)
@@ -228,7 +228,7 @@ async def test_normal_durability_syncs_the_log_within_a_second(path: Path, monke
         commits = 0
         async with asyncio.timeout(30):
             while len(synced) < 4:
-                await writer.put([make.form(b"%f" % time.monotonic())])
+                await writer.spool.put([make.form(b"%f" % time.monotonic())])
                 commits += 1
         # Not with every commit, and never sooner than the second (a tenth of one here) is over.
         assert commits > len(synced)
@@ -267,17 +267,17 @@ async def test_what_was_removed_is_given_back_in_steps_and_leaves_no_trace(
     monkeypatch.setattr(module, "_IDLE_LOG", 0)
     secret = b"canary-%d"
     for start in range(0, 400, 50):
-        await asyncio.gather(*(writer.put([make.form((secret % n) * 800)]) for n in range(start, start + 50)))
+        await asyncio.gather(*(writer.spool.put([make.form((secret % n) * 800)]) for n in range(start, start + 50)))
     await eventually(lambda: writer.log_bytes == 0)
     full = path.stat().st_size
     assert full > 3 << 20
     assert b"canary-7" in path.read_bytes()
     for _ in range(3):
-        await writer.put([EraseRow("t1", "s1", "forms")])
+        await writer.spool.put([EraseRow("t1", "s1", "forms")])
     await eventually(lambda: path.stat().st_size < full / 2)
     await eventually(lambda: writer.log_bytes == 0)
     assert b"canary-7" not in path.read_bytes()
-    await writer.put(make.begin())
+    await writer.spool.put(make.begin())
     assert writer.trouble == ""
     assert writer.spool.dropped == 0
     connection = sqlite3.connect(path)
@@ -287,8 +287,8 @@ async def test_what_was_removed_is_given_back_in_steps_and_leaves_no_trace(
 
 async def test_a_few_free_pages_stay(writer: Writer, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_IDLE_S", 0.02)
-    await asyncio.gather(*(writer.put([make.form(b"%d" % n * 500)]) for n in range(100)))
-    await writer.put([EraseRow("t1", "s1", "forms")])
+    await asyncio.gather(*(writer.spool.put([make.form(b"%d" % n * 500)]) for n in range(100)))
+    await writer.spool.put([EraseRow("t1", "s1", "forms")])
     await asyncio.sleep(0.2)
     assert not writer._vacuuming
     assert writer.trouble == ""

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from proxy.store import spool
+from proxy.store.base import Store
+from proxy.store.postgres import PostgresStore
+from proxy.store.sqlite import SqliteStore
+from tests.postgres import drop_database, new_database
+from tests.store.conftest import Make, digest
+
+make = Make()
+Either = SqliteStore | PostgresStore
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def spooled(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Either]:
+    database = await new_database(request.getfixturevalue("postgres")) if request.param == "postgres" else ""
+    made = PostgresStore(database) if database else SqliteStore(tmp_path / "store.sqlite3")
+    await made.open()
+    yield made
+    await made.close()
+    if database:
+        await drop_database(database)
+
+
+async def test_a_request_and_its_answer_are_one_transaction(spooled: Either) -> None:
+    await spooled.put(make.begin())
+    before = spooled.commits
+    asked = spooled.later([make.message(digest("asked")), make.exchange("x1")])
+    await spooled.put([make.message(digest("answer"), digest("asked"), 1, answer=True), make.outcome("x1")])
+    assert asked.done()
+    assert asked.exception() is None
+    assert spooled.commits == before + 1
+    found = await spooled.exchange("t1", "s1", "x1")
+    assert found is not None
+    assert found.status == "complete"
+
+
+async def test_what_nobody_waits_for_is_stored_within_the_time_that_is_told(spooled: Either) -> None:
+    await spooled.put(make.begin())
+    began = time.monotonic()
+    await asyncio.wait_for(spooled.later([make.message(digest("m"))]), 5)
+    assert spool.HOLD_S * 0.9 < time.monotonic() - began < spool.HOLD_S + 1.0
+
+
+async def test_a_read_has_what_waits_written(spooled: Either, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spool, "HOLD_S", 60.0)
+    await spooled.put(make.begin())
+    written = spooled.later([make.message(digest("m"))])
+    await spooled.known("t1", "s1", [digest("m")])
+    await asyncio.wait_for(written, 5)
+    assert set(await spooled.known("t1", "s1", [digest("m")])) == {digest("m")}
+
+
+async def test_closing_writes_what_nobody_waits_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spool, "HOLD_S", 60.0)
+    store = SqliteStore(tmp_path / "store.sqlite3")
+    await store.open()
+    written = store.later([*make.begin(), make.message(digest("m"))])
+    await store.close()
+    assert written.exception() is None
+    again = SqliteStore(tmp_path / "store.sqlite3")
+    await again.open()
+    assert await again.known("t1", "s1", [digest("m")])
+    await again.close()
+
+
+async def test_rows_that_cannot_be_stored_fail_alone_among_those_held_back(
+    spooled: Either, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool, "HOLD_S", 60.0)
+    good = spooled.later(make.begin())
+    bad = spooled.later([make.message(digest("bad"), position=1 << 80)])
+    await spooled.put([make.message(digest("good"))])
+    assert good.exception() is None
+    assert bad.exception() is not None
+    assert spooled.dropped == 1
+    assert set(await spooled.known("t1", "s1", [digest("bad"), digest("good")])) == {digest("good")}
+
+
+async def test_stores_without_a_writer_have_it_at_once(store: Store) -> None:
+    """Whatever the backend: what was put later, in which order, is there after the next put."""
+    store.later(make.begin())
+    store.later([make.edit(digest("m"), 1, "first")])
+    store.later([make.edit(digest("m"), 2, "second")])
+    store.hurry()
+    await store.put([make.state(digest("m"), "told")])
+    found = await store.edits("t1", "s1", "main")
+    assert [(row.text, number) for row, number in found] == [("second", 2)]
+
+
+async def test_it_says_how_it_does(spooled: Either, caplog: pytest.LogCaptureFixture) -> None:
+    assert (spooled.healthy, spooled.trouble, spooled.queued) == (True, "", 0)
+    written = spooled.later(make.begin())
+    assert spooled.queued == 1
+    spooled.hurry()
+    await written
+    assert spooled.queued == 0
+    with caplog.at_level("INFO"):
+        await spooled.close()
+    assert "0 items dropped" in caplog.text
+
+
+async def test_a_process_that_dies_loses_what_nobody_was_told_of_and_no_more(tmp_path: Path) -> None:
+    """The copy of the files in the middle is what a process that is killed there leaves."""
+    store = SqliteStore(tmp_path / "store.sqlite3")
+    await store.open()
+    await store.put(make.begin())
+    await store.put([make.form(b"told")])
+    held = store.later([make.form(b"held back")])
+    dead = tmp_path / "dead.sqlite3"
+    for end in ("", "-wal"):
+        (tmp_path / f"dead.sqlite3{end}").write_bytes((tmp_path / f"store.sqlite3{end}").read_bytes())
+    assert not held.done()
+    with sqlite3.connect(dead) as left:
+        assert [row[0] for row in left.execute("SELECT body FROM forms")] == [b"told"]
+    left.close()
+    await store.close()
