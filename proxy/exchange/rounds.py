@@ -26,7 +26,7 @@ from proxy.stream.assemble import Answer
 from proxy.stream.chunk import Usage
 from proxy.stream.hidden import HiddenCall
 from proxy.stream.relay import Relay
-from proxy.stream.whole import join_rounds, read_round
+from proxy.stream.whole import join_rounds, may_call, read_round
 from proxy.tools.desk import Desk
 from proxy.tools.run import failure, run
 from proxy.upstream.client import Reply, Target
@@ -111,6 +111,8 @@ class Rounds:
     async def whole(self, body: bytes, clean: Callable[[bytes], bytes]) -> bytes | None:
         """The same for answers that come in one body each: the one that the client gets. None where the original
         request has to be asked. clean: takes out of a body what the client must not see beside."""
+        if not may_call(body, self.names):
+            return body
         bodies = [body]
         found = read_round(body, self.names)
         while found.goes_on and not self._bare and found.message is not None:
@@ -163,6 +165,7 @@ class Rounds:
         other write."""
         written = self._turn.written
         if written is not None and not written.done():
+            self._parts.store.hurry()
             await asyncio.wait([written], timeout=self._parts.settings.limits.commit_wait_ms / 1000)
 
     def _ended(self, calls: Sequence[HiddenCall]) -> str:
