@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.faults.promises import Writer
-from tests.postgres import shared_url
+from tests.postgres import drop_database, new_database, shared_url
+
+if TYPE_CHECKING:
+    from tests.faults.nursery import Nursery
 
 SHARED = Path(__file__).parents[2] / "shared"
 """Recorded agent traffic. It is there only where the project is built, never in a checkout of somebody else."""
@@ -44,6 +48,24 @@ def postgres() -> Iterator[str]:
     """The URL of a PostgreSQL server that the whole run shares; each test makes databases of its own there."""
     with shared_url() as url:
         yield url
+
+
+@pytest.fixture
+async def database(postgres: str) -> AsyncIterator[str]:
+    """The URL of an empty PostgreSQL database, dropped afterwards."""
+    url = await new_database(postgres)
+    yield url
+    await drop_database(url)
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    """Makes served proxies, as processes of their own, without loading everything anew for each."""
+    from tests.faults.nursery import Nursery  # noqa: PLC0415  it loads the whole proxy, which most tests do not need
+
+    made = Nursery()
+    yield made
+    made.close()
 
 
 @pytest.fixture(autouse=True)

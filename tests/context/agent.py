@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -30,6 +31,19 @@ POLICIES = (
     "reflective", "reflective/over_budget", "reflective/when_it_pays",
     "hierarchical", "hierarchical/over_budget", "hierarchical/when_it_pays",
 )  # fmt: skip
+TALK = [
+    system(),
+    user("one?"),
+    assistant("so", "1"),
+    result("1", "first " * 50),
+    assistant("done one"),
+    user("two"),
+    assistant(None, "2"),
+    result("2", "second " * 50),
+    assistant("done two"),
+    user("three"),
+]
+"""Two groups that are done, each with a call and its result, and a prompt that has no answer yet."""
 LONG = "\n".join(f"{n:03} def name_{n}(argument): return '/path/to/{n}.py', error {n * 7919}" for n in range(120))
 
 
@@ -41,6 +55,13 @@ def load(name: str) -> Policy:
     policy = read_policy(tomllib.loads(path.read_text()), BUILT_IN, VOICES)
     known: dict[str, ScheduleName] = {"over_budget": "over_budget", "when_it_pays": "when_it_pays"}
     return with_schedule(policy, known[schedule]) if schedule else policy
+
+
+def told(made: Plan, talk: list[Json] = TALK) -> list[str | None]:
+    """What goes out of that talk, message by message."""
+    raws = made.messages
+    assert made.refused is None
+    return [m["content"] for m in (talk if raws is None else [json.loads(raw) for raw in raws])]
 
 
 @dataclass(frozen=True)

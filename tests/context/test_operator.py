@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -15,21 +14,9 @@ from proxy.context.plan import Edit, Plan
 from proxy.context.policy import Policy
 from proxy.context.session import Session
 from proxy.context.stages.close_window import CloseWindow
-from tests.context.agent import POLICIES, load
-from tests.conversations import PLAIN, WEIGH, Json, assistant, messages, request, result, system, user
+from tests.context.agent import POLICIES, TALK, load, told
+from tests.conversations import PLAIN, WEIGH, Json, assistant, messages, request, result, user
 
-TALK = [
-    system(),
-    user("one?"),
-    assistant("so", "1"),
-    result("1", "first " * 50),
-    assistant("done one"),
-    user("two"),
-    assistant(None, "2"),
-    result("2", "second " * 50),
-    assistant("done two"),
-    user("three"),
-]
 KEYS = key.chain("", messages(*TALK))
 
 
@@ -39,39 +26,33 @@ def plan(policy: str | Policy, steering: Steering | None, talk: list[Json] = TAL
     return rewrite(request(talk), session, chosen, PLAIN, 0.0, weigh=WEIGH)
 
 
-def texts(made: Plan, talk: list[Json] = TALK) -> list[str | None]:
-    raws = made.messages
-    assert made.refused is None
-    return [m["content"] for m in (talk if raws is None else [json.loads(raw) for raw in raws])]
-
-
 @pytest.mark.parametrize("policy", [*POLICIES, "progressive"])
 def test_what_is_restored_is_whole_in_every_policy(policy: str) -> None:
     gone = {k: Edit(k, "gone", None, "close_window", "", 9, 0) for k in KEYS[1:5]}
     restored = Steering(restored=frozenset(KEYS[1:5]))
     made = plan(policy, restored, edits=gone, pins=restored.restored)
-    assert texts(made)[1:5] == [m["content"] for m in TALK[1:5]]
+    assert told(made)[1:5] == [m["content"] for m in TALK[1:5]]
     assert not any(k in made.edits for k in KEYS[1:5])
 
 
 def test_the_operators_window_stands_in_place_of_the_policys() -> None:
     narrow = replace(load("rolling"), stages=(CloseWindow(groups=1),), ask="never")
-    assert len(texts(plan(narrow, None))) == 2
-    assert len(texts(plan(narrow, Steering(window=2)))) == 6
-    assert len(texts(plan(narrow, Steering(window=0)))) == 10
-    assert len(texts(plan(narrow, Steering(window=-1)))) == 2
+    assert len(told(plan(narrow, None))) == 2
+    assert len(told(plan(narrow, Steering(window=2)))) == 6
+    assert len(told(plan(narrow, Steering(window=0)))) == 10
+    assert len(told(plan(narrow, Steering(window=-1)))) == 2
 
 
 def test_a_wider_window_brings_back_what_a_narrow_one_took() -> None:
     first = plan("thrifty", Steering(window=1))
-    assert len(texts(first)) == 2
+    assert len(told(first)) == 2
     again = plan("thrifty", Steering(window=3), edits=first.edits)
-    assert len(texts(again)) == 10
+    assert len(told(again)) == 10
     assert again.edits == {}
 
 
 def test_the_window_keeps_what_is_pinned() -> None:
-    out = texts(plan("thrifty", Steering(window=1), pins=frozenset(KEYS[1:5])))
+    out = told(plan("thrifty", Steering(window=1), pins=frozenset(KEYS[1:5])))
     assert "one?" in out
     assert "two" not in out
 
@@ -80,12 +61,12 @@ def test_the_window_keeps_what_is_pinned() -> None:
 def test_a_note_is_told_once_and_leaves_when_it_is_withdrawn(policy: str) -> None:
     note = OperatorNote("n1", "Use tabs.")
     first = plan(policy, Steering(notes=(note,)))
-    assert (texts(first)[-1] or "").endswith("three\n\n[Operator's note n1] Use tabs.")
+    assert (told(first)[-1] or "").endswith("three\n\n[Operator's note n1] Use tabs.")
     talk = [*TALK, assistant("ok"), user("four")]
     second = plan(policy, Steering(notes=(note,)), talk, edits=first.edits)
-    assert sum("Use tabs" in (text or "") for text in texts(second, talk)) == 1
+    assert sum("Use tabs" in (text or "") for text in told(second, talk)) == 1
     third = plan(policy, Steering(withdrawn=("n1",)), talk, edits=second.edits)
-    assert not any("Use tabs" in (text or "") for text in texts(third, talk))
+    assert not any("Use tabs" in (text or "") for text in told(third, talk))
 
 
 def test_policies_that_change_nothing_do_what_the_operator_wants_alone() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -15,21 +14,9 @@ from proxy.context.plan import Edit, Plan
 from proxy.context.policy import Policy
 from proxy.context.session import Session
 from proxy.context.steered import kept
-from tests.context.agent import POLICIES, load
-from tests.conversations import PLAIN, WEIGH, Json, assistant, messages, request, result, system, user
+from tests.context.agent import POLICIES, TALK, load, told
+from tests.conversations import PLAIN, WEIGH, Json, assistant, messages, request, result, user
 
-TALK = [
-    system(),
-    user("one?"),
-    assistant("so", "1"),
-    result("1", "first " * 50),
-    assistant("done one"),
-    user("two"),
-    assistant(None, "2"),
-    result("2", "second " * 50),
-    assistant("done two"),
-    user("three"),
-]
 NOTHING = Policy("nothing", ask="never")
 KEYS = key.chain("", messages(*TALK))
 
@@ -43,36 +30,30 @@ def plan(policy: str | Policy, steering: Steering | None, talk: list[Json] = TAL
     return left.completed(made)
 
 
-def texts(made: Plan, talk: list[Json] = TALK) -> list[str | None]:
-    raws = made.messages
-    assert made.refused is None
-    return [m["content"] for m in (talk if raws is None else [json.loads(raw) for raw in raws])]
-
-
 def dropped(*numbers: int) -> Steering:
     return Steering(dropped={KEYS[n]: "dropped by the operator" for n in numbers})
 
 
 @pytest.mark.parametrize("policy", [*POLICIES, "progressive"])
 def test_what_is_dropped_is_out_in_every_policy(policy: str) -> None:
-    out = texts(plan(policy, dropped(1, 2, 3, 4)))
+    out = told(plan(policy, dropped(1, 2, 3, 4)))
     assert not any("one?" in (text or "") or "first first" in (text or "") for text in out)
     assert any("done two" in (text or "") for text in out)
 
 
 def test_half_a_step_never_leaves() -> None:
-    assert texts(plan("thrifty", dropped(3))) == [m["content"] for m in TALK]
+    assert told(plan("thrifty", dropped(3))) == [m["content"] for m in TALK]
 
 
 def test_the_last_user_message_and_system_messages_stay() -> None:
     everything = Steering(dropped=dict.fromkeys([key.origin(""), *KEYS], "all"))
-    assert texts(plan(NOTHING, everything)) == [TALK[0]["content"], "three"]
+    assert told(plan(NOTHING, everything)) == [TALK[0]["content"], "three"]
 
 
 def test_a_mark_in_the_text_does_not_keep_what_the_operator_drops() -> None:
     talk = [user("[pin] one"), assistant("done"), user("two")]
     steering = Steering(dropped=dict.fromkeys(key.chain("", messages(*talk))[:2], "dropped"))
-    assert texts(plan(NOTHING, steering, talk), talk) == ["two"]
+    assert told(plan(NOTHING, steering, talk), talk) == ["two"]
 
 
 def test_what_stands_behind_a_drop_costs_nothing_to_edit() -> None:
@@ -108,7 +89,7 @@ def test_places_of_inserts_are_those_of_the_request_that_came() -> None:
 
 
 def test_a_prompt_never_stands_behind_a_tool_result_that_was_answered() -> None:
-    assert texts(plan(NOTHING, dropped(8))) == [m["content"] for m in TALK]
+    assert told(plan(NOTHING, dropped(8))) == [m["content"] for m in TALK]
 
 
 def test_rounds_of_ours_leave_with_the_answer_that_they_led_to() -> None:
@@ -123,7 +104,7 @@ def test_a_plan_that_is_refused_still_leaves_out_what_the_operator_took() -> Non
     left = kept(request(TALK), KEYS, Session(steering=dropped(1, 2, 3, 4)), NOTHING, PLAIN, WEIGH)
     made = rewrite(left.request, left.session, NOTHING, PLAIN, 0.0, weigh=WEIGH, keys=left.keys)
     done = left.completed(replace(made, refused="W6", messages=None))
-    assert len(texts(done)) == 6
+    assert len(told(done)) == 6
 
 
 def test_a_reference_to_what_is_out_is_taken_back() -> None:
@@ -136,7 +117,7 @@ def test_a_reference_to_what_is_out_is_taken_back() -> None:
 def test_an_order_that_the_client_has_already_is_none_to_keep() -> None:
     broken_off = [user("one?"), assistant(None, "1"), result("1", "r"), user("two?"), assistant("ok"), user("three?")]
     keys = key.chain("", messages(*broken_off))
-    out = texts(plan(NOTHING, Steering(dropped=dict.fromkeys(keys[3:5], "dropped")), broken_off), broken_off)
+    out = told(plan(NOTHING, Steering(dropped=dict.fromkeys(keys[3:5], "dropped")), broken_off), broken_off)
     assert out == ["one?", None, "r", "three?"]
     strict = replace(PLAIN, alternate=True)
     twice = [user("one?"), assistant("ok"), user("two?"), user("and?"), assistant("ok"), user("three?")]

@@ -4,7 +4,6 @@ answered by the process that answered the one before it."""
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
 from typing import Any, cast
 
 import pytest
@@ -13,25 +12,11 @@ from tests.clients.weather import ASKED, CITIES, FIRST, LAST, SCHEMA, SYSTEM, TH
 from tests.exchange.hiding import Played, assert_hidden, assert_true, ours, says, theirs
 from tests.faults.nursery import Nursery
 from tests.faulty import faulty
-from tests.postgres import drop_database, execute, new_database
+from tests.postgres import execute
 from tests.running import Agent, Heard, Running
 from tests.scripted import Scripted
 
 STREAMS = pytest.mark.parametrize("stream", [False, True])
-
-
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    made = Nursery()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-async def database(postgres: str) -> AsyncIterator[str]:
-    url = await new_database(postgres)
-    yield url
-    await drop_database(url)
 
 
 async def two(nursery: Nursery, database: str, upstream: int, policy: str) -> list[Running]:

@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.faults.killing import Acknowledged, Load, kill_rounds, look, of_postgres, of_sqlite, sound
 from tests.faults.nursery import Nursery
-from tests.postgres import drop_database, new_database
 
 Record = Callable[[str, object], None]
 
 LONG = int(os.environ.get("KILLS", "1000"))
 """Lives in the long form."""
-
-
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    made = Nursery()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-async def database(postgres: str) -> AsyncIterator[str]:
-    url = await new_database(postgres)
-    yield url
-    await drop_database(url)
 
 
 def told(load: Load, rounds: int, record: Record) -> None:

@@ -8,7 +8,7 @@ import json
 import os
 import random
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -21,13 +21,6 @@ from tests.running import CHAT, heard, running
 
 WORKERS = 16
 FAULTS = 0.01
-
-
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    made = Nursery()
-    yield made
-    made.close()
 
 
 async def model(request: Request, there: Connection) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from tests.postgres import drop_database, execute, new_database
+from tests.postgres import execute
 from tests.recorded.test_shared import AGENTS, OPEN, PRICES, SAMPLE, Rows, assert_sound, files, free_port, run, score
 from tests.replicas.fleet import Fleet, fleet
 
@@ -18,13 +17,6 @@ pytestmark = pytest.mark.long
 EVERY_S = 20.0
 """One replica is ended in order and another one killed so often."""
 NEAR = 0.02
-
-
-@pytest.fixture
-async def database(postgres: str) -> AsyncIterator[str]:
-    url = await new_database(postgres)
-    yield url
-    await drop_database(url)
 
 
 async def come_and_go(proxies: Fleet) -> None:

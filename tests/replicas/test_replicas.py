@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from tests.faulty import faulty
-from tests.postgres import drop_database, execute, new_database
+from tests.postgres import execute
 from tests.replicas.fleet import fleet
 from tests.replicas.talk import Client, Model
 from tests.running import running
@@ -23,13 +22,6 @@ TREE: dict[str, Any] = {
     "tools": {"offer": "first_request"},
     "limits": {"commit_wait_ms": 5000},
 }
-
-
-@pytest.fixture
-async def database(postgres: str) -> AsyncIterator[str]:
-    url = await new_database(postgres)
-    yield url
-    await drop_database(url)
 
 
 def clients(*, stream: bool) -> list[Client]:
