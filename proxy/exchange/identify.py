@@ -219,7 +219,8 @@ async def _search(
     threads: Threads, tenant: str, messages: Sequence[Message], keys: Sequence[bytes], nodes: Sequence[int]
 ) -> tuple[SessionMemory | None, int]:
     """The same in the store, for what this process has forgotten or another one has stored."""
-    hits = [hit for hit in await threads.store.find(tenant, [keys[n] for n in nodes], None) if hit.reached]
+    answers = [keys[n] for n in nodes if messages[n].role == "assistant"]
+    hits = await threads.store.find(tenant, answers, None)
     if hits:
         best = hits[0]
         memory = threads.session(tenant, best.session) or threads.open_session(tenant, best.session, False)

@@ -304,7 +304,8 @@ class Store(WrittenStore, ListingStore, RemovalStore, StandingStore, Protocol):
 
     async def find(self, tenant: str, keys: Sequence[bytes], session: str | None) -> list[Hit]:
         """The stored nodes among `keys`, which are in chain order, root first. At most 32: deepest first, then of the
-        thread used last. `session` keeps the search inside one."""
+        thread used last. `session` keeps the search inside one; over all sessions only the proxy's answers are found,
+        since what others say first may stand in thousands of them."""
         ...
 
     async def thread(self, tenant: str, session: str, thread: str) -> ThreadRecord | None: ...

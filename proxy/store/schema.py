@@ -270,6 +270,15 @@ MIGRATIONS: tuple[Migration, ...] = (
         "What our tools, the model through them and operators write; sessions by their last use.",
         (*written.MIGRATION, *listing.MIGRATION),
     ),
+    Migration(
+        6,
+        "Conversations are recognised by our answers in them: an index of those alone, since one of all messages is"
+        " written at as many places as a request has messages.",
+        (
+            "DROP INDEX messages_by_key",
+            "CREATE INDEX answers_by_key ON messages (tenant, key, created_at) WHERE answer",
+        ),
+    ),
 )
 
 LATEST = MIGRATIONS[-1].number

@@ -114,9 +114,9 @@ LEFT JOIN threads t ON /* each */ (t.tenant = m.tenant AND t.session = m.session
 
 FIND_IN_SESSION = per_chunk(_HIT + "WHERE m.tenant = ? AND m.session = ? AND m.key IN ({keys})")
 
-FIND = per_chunk(_HIT + "WHERE m.tenant = ? AND m.key IN ({keys}) LIMIT ?")
+FIND = per_chunk(_HIT + "WHERE m.tenant = ? AND m.key IN ({keys}) AND m.answer LIMIT ?")
 
-FIND_NEWEST = _HIT + "WHERE m.tenant = $1 AND m.key = $2 ORDER BY m.created_at DESC LIMIT $3"
+FIND_NEWEST = _HIT + "WHERE m.tenant = $1 AND m.key = $2 AND m.answer ORDER BY m.created_at DESC LIMIT $3"
 """For a key that more sessions share than FIND may give."""
 
 KNOWN = per_chunk("""

@@ -4,11 +4,16 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from msgspec.structs import astuple
 
 from proxy.errors import StoreRefused
 from proxy.store import files
 from proxy.store.migrate import APPLICATION_ID, Damaged, migrate
 from proxy.store.schema import LATEST, MIGRATIONS, TABLES, Migration
+from proxy.store.sqlite import SqliteStore
+from tests.store.conftest import Make
+
+make = Make()
 
 
 @pytest.fixture
@@ -51,6 +56,22 @@ async def test_a_store_of_version_1_is_brought_up_to_date_with_its_rows(path: Pa
     assert await migrate(path, [*MIGRATIONS, later]) == len(MIGRATIONS)
     assert ask(path, "SELECT tenant, title FROM sessions") == [("t", None)]
     assert ask(path, "PRAGMA user_version") == [(LATEST + 1,)]
+
+
+async def test_answers_of_a_store_of_version_5_are_found_by_their_index(path: Path) -> None:
+    await migrate(path, MIGRATIONS[:5])
+    store = SqliteStore(path)
+    rows = make.line(4)
+    columns = "tenant, session, key, parent, position, thread, role, group_id, body, form, call_id, status, strategy"
+    with sqlite3.connect(path) as old:
+        text = f"INSERT INTO messages ({columns}, tokens, answer, reached, created_at, seq) VALUES ({'?, ' * 17}?)"
+        old.executemany(text, [(*astuple(row), number) for number, row in enumerate(rows, 1)])
+    old.close()
+    await store.open()
+    found = await store.find("t1", [row.key for row in rows], None)
+    await store.close()
+    assert [hit.position for hit in found] == [3, 1]
+    assert ask(path, "SELECT name FROM sqlite_master WHERE name LIKE '%_by_key'") == [("answers_by_key",)]
 
 
 async def test_a_migration_that_breaks_off_leaves_the_old_schema_and_can_be_run_again(path: Path) -> None:

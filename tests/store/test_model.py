@@ -78,7 +78,9 @@ class StoreMachine(RuleBasedStateMachine):
             position = known[parent].position + 1 if parent in known else 0
             at = self.tick()
             key = digest(parent, at % 7)
-            row = Make(*place).message(key, parent, position, body=b"%f" % at, thread=thread, at=at)
+            row = Make(*place).message(
+                key, parent, position, body=b"%f" % at, thread=thread, at=at, answer=position % 2 == 1
+            )
             rows.append(row)
             known.setdefault(key, row)
             parent = key
@@ -142,7 +144,7 @@ class StoreMachine(RuleBasedStateMachine):
             (-row.position, -self.last_at(p, row.thread), p[1], key)
             for p in within
             for key, row in self.messages[p].items()
-            if key in keys
+            if key in keys and (named or row.answer)
         ]
         hits = self.do(self.store.find(tenant, keys, session if named else None))
         found = [(-hit.position, -hit.last_at, hit.session, hit.key) for hit in hits]

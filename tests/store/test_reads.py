@@ -70,17 +70,19 @@ async def test_find_gives_the_deepest_stored_nodes_first(store: Store, make: Mak
     await store.put([*make.begin(), *rows])
     for session in ("s1", None):
         hits = await store.find("t1", [*(row.key for row in rows), *unknown], session)
-        assert [hit.position for hit in hits] == list(range(count - 1, -1, -1))[: sql.FIND_MOST]
-        assert hits[0].key == rows[-1].key
-        assert hits[0].answer is rows[-1].answer
-        assert hits[0].thread == "main"
+        expected = [row for row in reversed(rows) if session or row.answer][: sql.FIND_MOST]
+        assert [(hit.position, hit.key, hit.answer) for hit in hits] == [
+            (row.position, row.key, row.answer) for row in expected
+        ]
+        assert {hit.thread for hit in hits} <= {"main"}
 
 
 async def test_find_reaches_a_node_far_behind_many_unknown_keys(store: Store, make: Make) -> None:
     rows = make.line(3)
     await store.put([*make.begin(), *rows])
     keys = [*(row.key for row in rows), *(digest("new", n) for n in range(600))]
-    assert [hit.position for hit in await store.find("t1", keys, None)] == [2, 1, 0]
+    assert [hit.position for hit in await store.find("t1", keys, "s1")] == [2, 1, 0]
+    assert [hit.position for hit in await store.find("t1", keys, None)] == [1]
     assert await store.find("t1", [], None) == []
 
 
@@ -88,18 +90,18 @@ async def test_find_prefers_the_thread_that_was_used_last(store: Store) -> None:
     key = digest("shared")
     for number, last in ((1, 30.0), (2, 50.0), (3, 40.0)):
         one = Make(session=f"s{number}")
-        await store.put([*one.begin(), one.message(key), one.head(key, last)])
+        await store.put([*one.begin(), one.message(key, answer=True), one.head(key, last)])
     hits = await store.find("t1", [key], None)
     assert [(hit.session, hit.last_at) for hit in hits] == [("s2", 50.0), ("s3", 40.0), ("s1", 30.0)]
 
 
-async def test_find_gives_the_newest_of_very_many_sessions_that_share_their_first_message(store: Store) -> None:
-    root, second = digest("run the daily check"), digest("second")
+async def test_find_gives_the_newest_of_very_many_sessions_that_share_their_first_answer(store: Store) -> None:
+    root, second = digest("the daily check is done"), digest("second")
     for number in range(150):
         one = Make(session=f"s{number:03}")
-        await store.put([*one.begin(float(number)), one.message(root, at=float(number))])
+        await store.put([*one.begin(float(number)), one.message(root, at=float(number), answer=True)])
     deep = Make(session="s007")
-    await store.put([deep.message(second, root, 1)])
+    await store.put([deep.message(second, root, 1, answer=True)])
     hits = await store.find("t1", [root], None)
     assert [hit.session for hit in hits] == [f"s{n:03}" for n in range(149, 149 - sql.FIND_MOST, -1)]
     hits = await store.find("t1", [root, second], None)

@@ -72,7 +72,7 @@ def test_a_statement_names_the_tenant(name: str) -> None:
 @pytest.mark.parametrize("name", [*(f"FIND[{size}]" for size in CHUNKS), "FIND_NEWEST"])
 def test_the_search_over_sessions_uses_its_index_and_does_not_sort(name: str, database: sqlite3.Connection) -> None:
     found = plan(database, ALL[name])
-    assert "messages_by_key" in found
+    assert "answers_by_key" in found
     assert "TEMP B-TREE" not in found
 
 

@@ -168,13 +168,19 @@ async def test_opening_keeps_aiosqlite_from_logging_what_users_wrote(
 
 async def test_searches_stay_quick_with_many_sessions(tmp_path: Path) -> None:
     store = await opened(tmp_path / "db", durability="normal")
-    root = digest("the same first message")
+    root = digest("the same first answer")
     futures = []
     for number in range(3000):
         one = Make(session=f"s{number}")
         own = digest("own", number)
         futures.append(
-            store.put([*one.begin(), one.message(root, at=float(number)), one.message(own, root, 1, at=float(number))])
+            store.put(
+                [
+                    *one.begin(),
+                    one.message(root, at=float(number), answer=True),
+                    one.message(own, root, 1, at=float(number), answer=True),
+                ]
+            )
         )
     await asyncio.gather(*futures)
     started = time.monotonic()
