@@ -88,6 +88,8 @@ def passed(answers: Sequence[Answer], sessions: int = 0) -> Counter[str]:
     if sessions and (len(seen) > sessions or (len(seen) < sessions and len(named) == len(answers))):
         raise Broken(f"{len(seen)} conversations were seen where {sessions} are")
     told = [answer.header(b"x-context-fallback") for answer in answers]
+    if b"error" in told:
+        raise Broken("a fault of the proxy's own: see its log")
     told += [answer.header(b"x-context-persist") for answer in answers]
     return Counter(each.decode() for each in told if each)
 

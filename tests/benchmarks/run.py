@@ -19,7 +19,7 @@ from typing import Any
 
 from rich.console import Console
 
-from tests.benchmarks import loop, overhead, streams
+from tests.benchmarks import growth, loop, memory, overhead, planning, sessions, stored, streams
 from tests.benchmarks.rows import Row
 from tests.benchmarks.scope import Scope, loudly
 from tests.benchmarks.table import Group, show
@@ -34,10 +34,17 @@ class Suite:
 
 
 SUITES = {
+    "overhead": Suite(
+        overhead.run,
+        Group(
+            "Overhead: processor time a request",
+            "All threads, user and kernel; the bare one is FastAPI + httpx and does nothing else.",
+        ),
+    ),
     "streams": Suite(
         streams.run,
         Group(
-            "Streams of 100 chunks: processor time a stream, milliseconds added to the time to the first token",
+            "Streams of 100 chunks: processor time a stream, and what is added to the time to the first token",
             "fast: as fast as the upstream can; spaced: 5 ms between two chunks. Time to first token by the clock.",
         ),
     ),
@@ -48,11 +55,41 @@ SUITES = {
             "Medians of each round's longest hold: by the clock, and of that by the process itself.",
         ),
     ),
-    "overhead": Suite(
-        overhead.run,
+    "growth": Suite(
+        growth.run,
         Group(
-            "Overhead: processor time a request",
-            "All threads, user and kernel; the bare one is FastAPI + httpx and does nothing else.",
+            "Growth with the history: processor time a request, two new messages with each",
+            "Messages of 1.7 KB. The last line is the slope over all lengths; it is to be at most 1 above bare.",
+        ),
+    ),
+    "sessions": Suite(
+        sessions.run,
+        Group(
+            "Growth with live sessions: processor time a request",
+            "Each request goes on with one of them, drawn at random.",
+        ),
+    ),
+    "store": Suite(
+        stored.run,
+        Group(
+            "The store: processor time by rows stored",
+            "A whole request of the proxy and of the bare one; and the store's own part, in a process of its own.",
+            "stored",
+        ),
+    ),
+    "planning": Suite(
+        planning.run,
+        Group(
+            "Planning: processor time of one more request by messages, caches warm, in the process",
+            "Messages of 2,000 characters, all known; the window is always too small. Aim: 4 ms for 400.",
+            "messages",
+        ),
+    ),
+    "memory": Suite(
+        memory.run,
+        Group(
+            "Memory: RSS of the process",
+            "With 1,000 live sessions of 200 KB at most 150 MB above the idle process.",
         ),
     ),
 }

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tests.benchmarks.rows import Row
-from tests.benchmarks.starting import BARE
+from tests.benchmarks.starting import BARE, PROXY
 
 ABREAST = 4
 """Servers that have room side by side; more of them stand one under the other."""
@@ -27,6 +27,8 @@ class Group:
 
     title: str
     note: str
+    columns: str = "server"
+    """What stands side by side: a key of the rows."""
 
 
 def show(console: Console, group: Group, rows: Sequence[Row]) -> None:
@@ -34,34 +36,43 @@ def show(console: Console, group: Group, rows: Sequence[Row]) -> None:
     console.print()
     console.print(Text(group.title, style="bold"))
     console.print(Text(group.note, style="dim"))
-    servers = list(dict.fromkeys(row["server"] for row in rows))
-    made = _abreast if len(servers) <= ABREAST else _below
-    console.print(made(rows, servers, wide=console.width >= ROOM))
+    heads = list(dict.fromkeys(row[group.columns] for row in rows))
+    wide = console.width >= ROOM
+    if group.columns == "server" and len(heads) > ABREAST:
+        console.print(_below(rows, wide=wide))
+    else:
+        console.print(_abreast(rows, group.columns, heads, wide=wide))
     for line in told(rows):
         console.print(Text(line, style="yellow"))
 
 
-def _abreast(rows: Sequence[Row], servers: Sequence[str], *, wide: bool) -> Table:
+def _abreast(rows: Sequence[Row], key: str, heads: Sequence[str], *, wide: bool) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
     table.add_column("case")
-    for server in servers:
-        table.add_column(server.replace(", ", ",\n").replace("context-proxy", "proxy"), justify="right", no_wrap=True)
-        if any("ratio" in row for row in rows if row["server"] == server) and server != BARE:
+    rated = {row[key] for row in rows if "ratio" in row and row["server"] != BARE and key == "server"}
+    for head in heads:
+        table.add_column(head.replace(", ", ",\n").replace("context-proxy", "proxy"), justify="right", no_wrap=True)
+        if head in rated:
             table.add_column("of bare", justify="right", no_wrap=True)
             if wide:
                 table.add_column("quartiles", justify="right", no_wrap=True, style="dim")
-    for case in dict.fromkeys(map(called, rows)):
+    for case in dict.fromkeys(_line(row, key) for row in rows):
         cells = [Text(case)]
-        for server in servers:
-            row = next((row for row in rows if called(row) == case and row["server"] == server), None)
+        for head in heads:
+            row = next((row for row in rows if _line(row, key) == case and row[key] == head), None)
             cells.append(Text(measured(row) if row else ""))
-            if any("ratio" in row for row in rows if row["server"] == server) and server != BARE:
+            if head in rated:
                 cells += [ratio(row)] + ([Text(spread(row))] if wide else [])
         table.add_row(*cells)
     return table
 
 
-def _below(rows: Sequence[Row], servers: Sequence[str], *, wide: bool) -> Table:
+def _line(row: Row, key: str) -> str:
+    """What a line is headed: where servers do not stand side by side, the server too."""
+    return called(row) if key == "server" or row["server"] in ("", PROXY) else f"{called(row)}, {row['server']}"
+
+
+def _below(rows: Sequence[Row], *, wide: bool) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
     for name in ("case", "server"):
         table.add_column(name)
