@@ -37,10 +37,10 @@ class Group:
     end: int
 
 
-def steps(messages: Sequence[Message]) -> list[Step]:
-    """The steps of a conversation, in order, covering every message once."""
-    found = []
-    at = 0
+def steps(messages: Sequence[Message], known: Sequence[Step] = ()) -> list[Step]:
+    """The steps of a conversation, in order, covering every message once. known: those of a front of it."""
+    found = list(known[:-1])  # the last one may go on
+    at = known[-1].start if known else 0
     while at < len(messages):
         end = at + 1
         if messages[at].calls:
@@ -52,25 +52,34 @@ def steps(messages: Sequence[Message]) -> list[Step]:
 
 
 def groups(
-    messages: Sequence[Message], keys: Sequence[bytes], observation: re.Pattern[str] | None = None
+    messages: Sequence[Message],
+    keys: Sequence[bytes],
+    observation: re.Pattern[str] | None = None,
+    known: Sequence[Group] = (),
 ) -> list[Group]:
     """The groups of a conversation, in order, covering every message once.
 
     What stands before the first user message (system prompt, a greeting) belongs to the first group.
     `observation` marks user messages that are really tool output, for agents without tool calls: they open none.
+    known: the groups of a front of these messages.
     """
-    starts: list[int] = []
-    previous_user = False
-    for n, message in enumerate(messages):
-        is_prompt = message.role == "user" and not (observation and observation.search(message.text))
-        if is_prompt and not previous_user:
-            starts.append(n)
-        if not message.is_system:  # a system message between two user messages does not part them
-            previous_user = is_prompt
     if not messages:
         return []
-    starts = [0, *starts[1:]] if starts else [0]
-    found = []
+    begin = known[-1].end if known else 0
+    opened = len(known) > 1 or any(_is_prompt(messages[n], observation) for n in range(begin))
+    starts = [known[-1].start if known else 0]
+    previous = next((n for n in range(begin - 1, -1, -1) if not messages[n].is_system), -1)
+    previous_user = previous >= 0 and _is_prompt(messages[previous], observation)
+    for n in range(begin, len(messages)):
+        message = messages[n]
+        is_prompt = _is_prompt(message, observation)
+        if is_prompt and not previous_user:
+            if opened:
+                starts.append(n)
+            opened = True
+        if not message.is_system:  # a system message between two user messages does not part them
+            previous_user = is_prompt
+    found = list(known[:-1])
     for start, end in zip(starts, [*starts[1:], len(messages)], strict=True):
         first = next((n for n in range(start, end) if messages[n].role == "user"), start)
         prompt_end = first
@@ -78,3 +87,7 @@ def groups(
             prompt_end += 1
         found.append(Group(public_id(keys[first]), start, prompt_end, end))
     return found
+
+
+def _is_prompt(message: Message, observation: re.Pattern[str] | None) -> bool:
+    return message.role == "user" and not (observation and observation.search(message.text))

@@ -99,6 +99,8 @@ class Request:
     """How many messages at the front were known from an earlier request of the same history."""
     rest: int = 0
     """Where in the body what was not known begins."""
+    notes: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
+    """What was found out about a front of its messages, by who has: handed on to the next request of the history."""
 
 
 @dataclass(slots=True, eq=False)
@@ -107,13 +109,14 @@ class Front:
 
     text: the body up to, not including, the closing bracket of the messages. start: where that array begins.
     spans: of the values in front of it. chain: the tenant for which `keys` holds the messages' chain keys. gap: what
-    stands between any two messages, None where that is not known.
+    stands between any two messages, None where that is not known. notes: the request's.
     """
 
     text: bytes
     start: int
     spans: dict[str, tuple[int, int]]
     messages: tuple[Message, ...]
+    notes: dict[Hashable, Any] = field(default_factory=dict)
     chain: str | None = None
     keys: tuple[bytes, ...] = ()
     gap: bytes | None = None

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from proxy.chat import key
 from proxy.chat.group import Group, Step
 from proxy.chat.message import Request
 from proxy.chat.tokens import Weigh
-from proxy.context import inserts, noting, operator, rules, schedule, turns, view
+from proxy.context import inserts, noting, operator, outgoing, schedule, turns, view
 from proxy.context.pins import pinned
 from proxy.context.plan import STRENGTH, Ask, Edit, Found, Insert, Note, Plan, Proposal, View
 from proxy.context.policy import Policy, for_model
 from proxy.context.prices import Model
-from proxy.context.render import Rendering, render
+from proxy.context.render import Rendering
 from proxy.context.session import Session, cuts
 from proxy.context.stage import Stage
 from proxy.context.view import Beside
@@ -76,8 +77,7 @@ def rewrite(
 
 def _rewritten(seen: View, session: Session, policy: Policy, model: Model, now: float, *, frozen: bool) -> Plan:
     """The plan for what is seen."""
-    keys = seen.keys
-    edits = dict(seen.edits)
+    edits = seen.edits
     notes: list[Note] = []
     force = session.steering.force if session.steering is not None and session.stopped is None else ""
     if force == "prune":
@@ -91,15 +91,15 @@ def _rewritten(seen: View, session: Session, policy: Policy, model: Model, now: 
     wanted: list[Insert] = []
     asked = False
     if session.stopped is None:
-        wanted, asked = inserts.inserts(seen, session, policy, cuts(edits))
+        wanted, asked = inserts.inserts(
+            seen, session, policy, seen.applied.cuts if edits is seen.edits else cuts(edits)
+        )
         if policy.voices:
-            told = replace(seen, edits=edits, tokens=[_size(seen, n, edits) for n in range(len(keys))])
+            told = seen if edits is seen.edits else replace(seen, edits=edits, tokens=_sizes(seen, edits))
             wanted += [insert for voice in policy.voices for insert in voice(told)]
     by_index, after, edits = _place(seen, wanted, edits)
     try:
-        made = render(seen.messages, keys, edits, seen.whole, by_index, after)
-        if edits or wanted:
-            rules.check(made.outs, seen.messages, model)
+        made = outgoing.rendered(seen, edits, by_index, after, model)
     except RuleBroken as broken:
         return _refused(seen, session, broken.rule, broken.message)
     except ValueError as problem:
@@ -117,10 +117,12 @@ def _at_once(policy: Policy) -> list[Stage]:
 def _over(seen: View, policy: Policy) -> set[bytes]:
     """Keys of edits that only such a stage made, for a reason that is over: what was kept from another upstream comes
     back to the one that it was made for. All other edits stay for ever."""
+    if not seen.edits:
+        return set()
     made = {type(stage).__module__.rpartition(".")[2] for stage in _at_once(policy)}  # a stage's name is its module's
-    held = {k for k, e in seen.edits.items() if e.stage in made} if made else set()
-    if not held:
-        return held
+    if made.isdisjoint(seen.applied.stages):
+        return set()
+    held = {k for k, e in seen.edits.items() if e.stage in made}
     plain = replace(seen, edits={k: e for k, e in seen.edits.items() if k not in held})
     return held - {seen.keys[p.index] for p in _proposals(plain, _at_once(policy))}
 
@@ -169,8 +171,7 @@ def _completed(chosen: list[Proposal], open_: Sequence[Proposal]) -> list[Propos
 def _proposals(seen: View, stages: Iterable[Stage]) -> list[Proposal]:
     """One proposal a message, the strongest; none for what must stay, none weaker than the edit in force."""
     best: dict[int, Proposal] = {}
-    last = len(seen.messages) - 1
-    last_user = max((n for n, m in enumerate(seen.messages) if m.role == "user"), default=-1)
+    last, last_user = len(seen.messages) - 1, seen.ground.prompt
     held = _held(seen)
     for stage in stages:
         for proposal in stage(seen):
@@ -190,7 +191,7 @@ def _proposals(seen: View, stages: Iterable[Stage]) -> list[Proposal]:
 def _held(seen: View) -> frozenset[int]:
     """What stays because of the client's own cache marks: the message that bears one, and with it its step, or its
     group where that is over, since of neither a part can leave."""
-    marked = [n for n, m in enumerate(seen.messages) if m.marked and not m.is_system]
+    marked = [n for n in seen.ground.marked if not seen.messages[n].is_system]
     if not marked:
         return frozenset()
     found = [u for u in _units(seen) if any(u.start <= n < u.end for n in marked)]
@@ -206,9 +207,15 @@ def _supersedes(proposal: Proposal, edit: Edit | None) -> bool:
     return stronger or (proposal.action == edit.action == "text" and proposal.after < edit.after)
 
 
-def _taken(seen: View, chosen: Sequence[Proposal], edits: dict[bytes, Edit], *, literal: bool) -> dict[bytes, Edit]:
+def _taken(seen: View, chosen: Sequence[Proposal], old: Mapping[bytes, Edit], *, literal: bool) -> Mapping[bytes, Edit]:
     """The edits in force once these proposals are made. Whole steps leave or none of their messages does."""
-    old = dict(edits)
+    if (
+        not chosen
+        and old is seen.edits
+        and (seen.applied.whole or seen.settled("whole steps", partial(turns.are_whole, seen)))
+    ):
+        return old  # nothing that is in force is withdrawn to keep turns in order
+    edits = dict(old)
     gone = frozenset(p.index for p in chosen)
     for proposal in reversed(chosen):  # newest first: of two copies of a thing the older one may go
         message = seen.messages[proposal.index]
@@ -229,35 +236,19 @@ def _taken(seen: View, chosen: Sequence[Proposal], edits: dict[bytes, Edit], *, 
             k = seen.keys[proposal.index]  # what would say what it takes away was not written
             edits.pop(k, None)
             edits.update({k: old[k]} if k in old else {})
-    return turns.mended(seen, _whole_steps(seen, edits, old), old)
+    return turns.mended(seen, turns.whole_steps(seen, edits, old), old)
 
 
 def _stands(edit: Edit | None) -> bool:
     return edit is not None and edit.action in ("text", "append")
 
 
-def _whole_steps(seen: View, edits: dict[bytes, Edit], old: Mapping[bytes, Edit]) -> dict[bytes, Edit]:
-    """Withdraw what would leave half a step, which every strict upstream refuses. What was cut before stays cut."""
-    for step in seen.steps:
-        if step.end - step.start == 1:
-            continue
-        actions = [e.action if (e := edits.get(k)) else "" for k in seen.keys[step.start : step.end]]
-        if actions[0] in ("gone", "text_only") and all(action == "gone" for action in actions[1:]):
-            continue  # all of it, or all but the text of the assistant message
-        for k, action in zip(seen.keys[step.start : step.end], actions, strict=True):
-            if action in ("gone", "text_only"):
-                del edits[k]
-                if k in old and old[k].action not in ("gone", "text_only"):
-                    edits[k] = old[k]
-    return edits
-
-
-def _fit(seen: View, policy: Policy, edits: dict[bytes, Edit], notes: list[Note]) -> dict[bytes, Edit]:
+def _fit(seen: View, policy: Policy, edits: Mapping[bytes, Edit], notes: list[Note]) -> Mapping[bytes, Edit]:
     """While the prompt is over its budget: the stages of last resort, oldest first, until it fits."""
     last = [stage for stage in policy.stages if stage.when == "last"]
     if not last or seen.budget is None:
         return edits
-    tokens = [_size(seen, n, edits) for n in range(len(seen.messages))]
+    tokens = _sizes(seen, edits)
     over = seen.head + sum(tokens) - seen.budget
     if over <= 0:
         return edits
@@ -283,17 +274,26 @@ def _units(seen: View) -> list[Group | Step]:
     return [*seen.groups[:-1], *(step for step in seen.steps if step.start >= seen.active)]
 
 
-def _size(seen: View, n: int, edits: Mapping[bytes, Edit]) -> int:
-    edit = None if seen.messages[n].is_system else edits.get(seen.keys[n])
-    return seen.whole[n] if edit is None else edit.after
+def _sizes(seen: View, edits: Mapping[bytes, Edit]) -> Sequence[int]:
+    """Tokens of each message with these edits."""
+    if edits is seen.edits:
+        return seen.tokens
+    sizes = list(seen.whole)
+    for n, (k, message) in enumerate(zip(seen.keys, seen.messages, strict=True)):
+        edit = edits.get(k)
+        if edit is not None and not message.is_system:
+            sizes[n] = edit.after
+    return sizes
 
 
 def _place(
-    seen: View, wanted: Sequence[Insert], edits: dict[bytes, Edit]
-) -> tuple[dict[int, list[Insert]], list[Insert], dict[bytes, Edit]]:
+    seen: View, wanted: Sequence[Insert], edits: Mapping[bytes, Edit]
+) -> tuple[dict[int, list[Insert]], list[Insert], Mapping[bytes, Edit]]:
     """Where each insert goes: appended to a message, in a message of ours, or - kept - as an edit."""
     by_index: dict[int, list[Insert]] = {}
     after: list[Insert] = []
+    if not wanted:
+        return by_index, after, edits
     system = inserts.system_target(seen)
     tail, own = inserts.tail_target(seen)
     for insert in wanted:
@@ -323,20 +323,22 @@ def _plan(
     seen: View,
     session: Session,
     policy: Policy,
-    edits: dict[bytes, Edit],
+    edits: Mapping[bytes, Edit],
     placed: Sequence[tuple[int, Insert]],
     notes: list[Note],
     made: Rendering,
     now: float,
     asked: bool,
 ) -> Plan:
-    new = tuple(e for k, e in edits.items() if session.edits.get(k) != e)
+    old = session.edits
+    same = edits is seen.edits and not policy.literal  # then all of them are among those of the session
+    new = () if same else tuple(e for k, e in edits.items() if (o := old.get(k)) is not e and o != e)
     notes += noting.of_stages(policy.stages, seen, edits, new)
     added = sum(seen.weigh.count(i.text) for _, i in placed)
     return Plan(
         messages=tuple(made.raws) if edits or placed else None,
         new=new,
-        edits=edits if policy.literal else {**session.edits, **edits},
+        edits=old if same else edits if policy.literal else {**old, **edits},
         placed=tuple(placed),
         asks=tuple(ask for stage in policy.stages for ask in _asks(stage, seen) if ask.id not in session.answers),
         notes=tuple(notes),
@@ -345,7 +347,7 @@ def _plan(
         keys=seen.keys,
         before=seen.head + sum(seen.whole),
         after=seen.head + sum(made.sizes) + added,
-        predicted=_predicted(seen, session, made, now, moved=bool(seen.toll and cuts(edits))),
+        predicted=outgoing.predicted(seen, session, made, now, moved=bool(seen.toll and cuts(edits))),
         asked=asked and any(i.source == "ask" for _, i in placed),
     )
 
@@ -354,28 +356,6 @@ def _asks(stage: object, seen: View) -> Iterable[Ask]:
     """What a stage would like to know of a helper model: stages that ask have a method `asks`."""
     asks = getattr(stage, "asks", None)
     return asks(seen) if asks is not None else ()
-
-
-def _predicted(seen: View, session: Session, made: Rendering, now: float, *, moved: bool) -> int:
-    """Tokens that the provider's cache should serve of what goes out now. moved: tool definitions come into the head
-    with it."""
-    if not session.sent:
-        return min(seen.cached, seen.head + sum(made.sizes))
-    if session.sent_at is None or now - session.sent_at > seen.model.ttl_s or seen.model.cache == "none":
-        return 0
-    same = found = seen.head
-    matched = 0
-    sent = () if moved else session.sent
-    for mine, theirs, size, out in zip(made.marks, sent, made.sizes, made.outs, strict=False):
-        if mine != theirs:
-            break
-        matched += 1
-        same += size
-        if out.message is not None and out.message.marked:
-            found = same
-    if seen.model.cache == "breakpoint" and matched < len(session.sent):
-        same = found
-    return same // seen.model.block * seen.model.block if same >= seen.model.min else 0
 
 
 def _refused(seen: View, session: Session, rule: str, why: str) -> Plan:

@@ -8,8 +8,10 @@ caller sends and remembers. All of it is data: nothing here does anything by its
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, Literal, TypeVar
 
 from proxy.chat.group import Group, Step
@@ -19,6 +21,8 @@ from proxy.context.prices import Model
 from proxy.memory.memos import Memo
 
 T = TypeVar("T")
+Facts = dict[str, tuple[int, object, Any]]
+"""What was found out about messages, by name: (of how many at the front, for whom, what)."""
 
 Action = Literal["text", "gone", "text_only", "append"]
 """text: another text. gone: left out. text_only: an assistant message without its calls. append: text at its end."""
@@ -135,6 +139,52 @@ class Found:
     text: str
 
 
+@dataclass(slots=True, eq=False)
+class Ground:
+    """What the messages of a request say by themselves, found out for its front when that was the last request.
+
+    whole: tokens of each. requests: how many answers there are up to each. answers: which are the assistant's. marked:
+    which bear a cache mark of the client's. prompt: which is the user's last one, -1 for none. applied: these messages,
+    or a front of them, with the edits that were in force then. Nothing in it is changed once it was handed out.
+    """
+
+    messages: tuple[Message, ...]
+    keys: tuple[bytes, ...]
+    weigh: Weigh
+    observation: re.Pattern[str] | None
+    whole: list[int]
+    requests: list[int]
+    is_result: list[bool]
+    answers: list[int]
+    marked: list[int]
+    prompt: int
+    steps: list[Step]
+    groups: list[Group]
+    facts: Facts
+    applied: Applied | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Applied:
+    """The first `count` messages with the edits that the thread has (`given`, of which there were `number`).
+
+    edits: those in force here. tokens: of each as it goes out. marks, sizes: of each that does go out. cuts: how many
+    edits take something out. whole: none takes away a message or its calls. stages: who has made them.
+    """
+
+    count: int
+    given: Mapping[bytes, Edit]
+    number: int
+    edits: dict[bytes, Edit]
+    tokens: list[int]
+    marks: list[bytes]
+    sizes: list[int]
+    cuts: int
+    whole: bool
+    stages: frozenset[str]
+    facts: Facts
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
     """The conversation as it would go out now, old edits applied.
@@ -151,7 +201,8 @@ class View:
     scratchpad: the session's. memos: those that fit the last user message.
     now: seconds. times: when each message was first seen, in seconds. state, answers, said, pins: as `Session` has
     them. found: what a search of the store has brought up for this request. relevance: how near messages are to
-    the current task, 0 to 1, by form, where somebody knows better than by their words.
+    the current task, 0 to 1, by form, where somebody knows better than by their words. ground, applied: what is known
+    from the request before.
     """
 
     request: Request
@@ -173,6 +224,8 @@ class View:
     strategy: str
     is_result: Sequence[bool]
     literal: bool
+    ground: Ground
+    applied: Applied
     now: float = 0.0
     times: Sequence[float] = ()
     state: str | None = None
@@ -197,6 +250,19 @@ class View:
         made: T = self._made[name]
         return made
 
+    def grown(self, name: str, make: Callable[[int, T | None], T], owner: object = None) -> T:
+        """What `make` finds in the messages alone. make: called with the number of messages at the front for which it
+        is known from an earlier request, and with what is known of them; it returns that of all of them, and leaves
+        what it was given as it is. owner: who asks, where another would find something else."""
+        return _grown(self.ground.facts, name, len(self.messages), make, owner)
+
+    def settled(self, name: str, make: Callable[[int, T | None], T], owner: object = None) -> T:
+        """The same for what depends on the edits in force too: known as long as no other edit comes into force."""
+        applied = self.applied
+        if applied.edits is self.edits and applied.tokens is self.tokens:
+            return _grown(applied.facts, name, len(self.messages), make, owner)
+        return make(0, None)
+
     @property
     def total(self) -> int:
         """Tokens of the whole prompt as it would go out."""
@@ -212,12 +278,12 @@ class View:
         if self.toll:
             return [min(self.cached, self.head)] * len(self.messages)
         at = found = self.head
+        if self.model.cache != "breakpoint":
+            cached = self.cached
+            return [min(cached, front) for front in accumulate(self.tokens[:-1], initial=at)]
         fronts = []
         for message, size in zip(self.messages, self.tokens, strict=True):
-            if self.model.cache != "breakpoint":
-                fronts.append(min(self.cached, at))
-            else:
-                fronts.append(found if found >= self.model.min else 0)
+            fronts.append(found if found >= self.model.min else 0)
             at += size
             if message.marked and at <= self.cached:
                 found = at
@@ -226,6 +292,17 @@ class View:
     def edit(self, index: int) -> Edit | None:
         """The edit in force on messages[index]. System messages bear none: they share their neighbour's key."""
         return None if self.messages[index].is_system else self.edits.get(self.keys[index])
+
+
+def _grown(facts: Facts, name: str, count: int, make: Callable[[int, T | None], T], owner: object) -> T:
+    begin, whose, found = facts.get(name, (0, owner, None))
+    if whose is not owner:
+        begin, found = 0, None
+    if begin < count or found is None:
+        found = make(begin, found)
+        facts[name] = (count, owner, found)
+    made: T = found
+    return made
 
 
 @dataclass(frozen=True, slots=True, eq=False)

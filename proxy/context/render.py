@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
 from proxy.chat.dialects import completions
 from proxy.chat.message import Message
+from proxy.context.ground import mark, with_texts
 from proxy.context.plan import Edit, Insert
 from proxy.context.rules import Out
-from proxy.context.view import mark, with_texts
 
 
 def edited(message: Message, edit: Edit | None) -> bytes | None:
@@ -37,20 +38,59 @@ def visible(message: Message, edit: Edit | None) -> str:
 
 
 class Rendering:
-    """The outgoing messages of a plan: bytes, marks, sizes, and what the rules look at."""
+    """The outgoing messages of a plan: bytes, marks, sizes, what the rules look at, and which message each is."""
 
-    def __init__(self) -> None:
-        self.raws: list[bytes] = []
-        self.marks: list[bytes] = []
-        self.sizes: list[int] = []
-        self.outs: list[Out] = []
+    __slots__ = ("marks", "outs", "places", "raws", "sizes")
 
-    def add(self, raw: bytes, mark: bytes, size: int, out: Out) -> None:
+    def __init__(self, front: Rendering | None = None) -> None:
+        """front: what it goes on from."""
+        self.raws: list[bytes] = [*front.raws] if front else []
+        self.marks: list[bytes] = [*front.marks] if front else []
+        self.sizes: list[int] = [*front.sizes] if front else []
+        self.outs: list[Out] = [*front.outs] if front else []
+        self.places: list[int] = [*front.places] if front else []
+
+    def add(self, raw: bytes, mark: bytes, size: int, out: Out, place: int) -> None:
         """One more message at the end."""
         self.raws.append(raw)
         self.marks.append(mark)
         self.sizes.append(size)
         self.outs.append(out)
+        self.places.append(place)
+
+    def place_of(self, index: int) -> int | None:
+        """Where messages[index] stands, None where it is gone."""
+        at = bisect_left(self.places, index)
+        return at if at < len(self.places) and self.places[at] == index else None
+
+
+def plain(
+    messages: Sequence[Message],
+    keys: Sequence[bytes],
+    edits: Mapping[bytes, Edit],
+    whole: Sequence[int],
+    begin: int = 0,
+    front: Rendering | None = None,
+) -> Rendering:
+    """All messages in order, with nothing added to them. front: the first `begin` of them."""
+    made = Rendering(front)
+    raws, marks, sizes, outs, places = made.raws, made.marks, made.sizes, made.outs, made.places
+    for n in range(begin, len(messages)):
+        message = messages[n]
+        edit = None if message.is_system else edits.get(keys[n])
+        if edit is None:  # most messages of most prompts
+            raws.append(message.raw)
+            marks.append(message.form)
+            sizes.append(whole[n])
+            outs.append(Out(message, message.text, bool(message.calls)))
+            places.append(n)
+            continue
+        raw = edited(message, edit)
+        if raw is None:
+            continue
+        calls = bool(message.calls) and edit.action != "text_only"
+        made.add(raw, mark(message, edit), edit.after, Out(message, visible(message, edit), calls), n)
+    return made
 
 
 def render(
@@ -60,37 +100,31 @@ def render(
     whole: Sequence[int],
     inserts: Mapping[int, Sequence[Insert]],
     after: Sequence[Insert],
+    without: Rendering | None = None,
 ) -> Rendering:
     """All messages in order. inserts: texts by the index of the message that they are appended to. after: texts that go
-    into a user message of ours at the end.
+    into a user message of ours at the end. without: the same without all of these, where that is known.
 
     A mark names the message without what is inserted into it: a text at the very end of a prompt does not
     break the cached prefix in front of it.
     """
-    made = Rendering()
-    raws, marks, sizes, outs = made.raws, made.marks, made.sizes, made.outs
-    for n, message in enumerate(messages):
-        edit = None if message.is_system else edits.get(keys[n])
-        added = inserts.get(n)
-        if edit is None and added is None:  # most messages of most prompts
-            raws.append(message.raw)
-            marks.append(message.form)
-            sizes.append(whole[n])
-            outs.append(Out(message, message.text, bool(message.calls)))
+    made = without or plain(messages, keys, edits, whole)
+    if not inserts and not after:
+        return made
+    made = Rendering(made)
+    for n, added in inserts.items():
+        at = made.place_of(n)
+        if at is None:
             continue
-        raw = edited(message, edit)
-        if raw is None:
-            continue
-        text = visible(message, edit)
-        mark_bytes = mark(message, edit)
-        for insert in added or ():
-            raw = completions.with_appended(raw, insert.text)
+        out = made.outs[at]
+        text = out.text
+        for insert in added:
+            made.raws[at] = completions.with_appended(made.raws[at], insert.text)
             text += insert.text
             if insert.place == "system":
-                mark_bytes = with_texts(mark_bytes, [insert.text])
-        calls = bool(message.calls) and not (edit and edit.action == "text_only")
-        made.add(raw, mark_bytes, whole[n] if edit is None else edit.after, Out(message, text, calls))
+                made.marks[at] = with_texts(made.marks[at], [insert.text])
+        made.outs[at] = Out(out.message, text, out.calls)
     if after:
         text = "\n\n".join(insert.text.strip() for insert in after)
-        made.add(completions.user_message(text), b"", 0, Out(None, text, False))
+        made.add(completions.user_message(text), b"", 0, Out(None, text, False), len(messages))
     return made

@@ -26,51 +26,67 @@ class Out(NamedTuple):
         return self.message.role if self.message else "user"
 
 
-def check(plan: Sequence[Out], original: Sequence[Message], model: Model) -> None:
-    """Raise RuleBroken where the plan breaks a rule that the original does not."""
-    broken = _violations(plan, model)
-    if broken:
-        before = _violations([Out(m, m.text, bool(m.calls)) for m in original], model)
-        for rule, message in broken.items():
-            if rule not in before:
-                raise RuleBroken(rule, message)
-    _check_kept(plan, original)
+class Walk:
+    """The rules looked at from message to message, so that a prompt that goes on is not looked at from its start again.
 
+    count: messages so far.
+    """
 
-def _violations(plan: Sequence[Out], model: Model) -> dict[str, str]:
-    """rule -> what is wrong."""
-    return _pairs(plan) | _order(plan, model)
+    __slots__ = ("_order", "_pairs", "_previous", "_waiting", "count", "model")
 
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.count = 0
+        self._previous = ""
+        self._waiting: dict[str, int] = {}
+        self._pairs: dict[str, str] = {}
+        self._order: dict[str, str] = {}
 
-def _pairs(plan: Sequence[Out]) -> dict[str, str]:
-    """W1 and W2: no result without its call before it, no call without all its results right behind it."""
-    wrong: dict[str, str] = {}
-    waiting: dict[str, int] = {}
-    for n, (message, _, calls) in enumerate(plan):
+    def on(self, plan: Sequence[Out]) -> Walk:
+        """The walk after these messages too."""
+        if not plan:
+            return self
+        walk = Walk(self.model)
+        walk._previous, walk._waiting = self._previous, dict(self._waiting)
+        walk._pairs, walk._order = dict(self._pairs), dict(self._order)
+        for n, out in enumerate(plan, self.count):
+            walk._pair(n, out)
+            walk._follow(n, out)
+        walk.count = self.count + len(plan)
+        return walk
+
+    def violations(self) -> dict[str, str]:
+        """rule -> what is wrong, if the prompt ends here."""
+        pairs, order = dict(self._pairs), dict(self._order)
+        if any(self._waiting.values()):
+            pairs.setdefault("W2", "the last calls have no result")
+        if self._previous == "assistant":
+            order.setdefault("W7", "the last message is the assistant's")
+        return pairs | order
+
+    def _pair(self, n: int, out: Out) -> None:
+        """W1 and W2: no result without its call before it, no call without all its results right behind it."""
+        message, _, calls = out
+        wrong, waiting = self._pairs, self._waiting
         if message is not None and message.is_result:
             call_id = message.call_id or ""
             if not waiting.get(call_id):
                 wrong.setdefault("W1", f"message {n}: a tool result without its call")
             else:
                 waiting[call_id] -= 1
-            continue
+            return
         if waiting:
             if any(waiting.values()):
                 wrong.setdefault("W2", f"message {n}: calls before it are left without a result")
-            waiting = {}
+            waiting.clear()
         if calls and message is not None:
             for call in message.calls:
                 waiting[call.id] = waiting.get(call.id, 0) + 1
-    if any(waiting.values()):
-        wrong.setdefault("W2", "the last calls have no result")
-    return wrong
 
-
-def _order(plan: Sequence[Out], model: Model) -> dict[str, str]:
-    """W4 to W8: who may follow whom, who is last, and that nobody says nothing."""
-    wrong: dict[str, str] = {}
-    previous = ""
-    for n, (message, text, calls) in enumerate(plan):
+    def _follow(self, n: int, out: Out) -> None:
+        """W4 to W8: who may follow whom, who is last, and that nobody says nothing."""
+        message, text, calls = out
+        wrong, model, previous = self._order, self.model, self._previous
         role = message.role if message is not None else "user"
         if role == "assistant":
             if not calls and not text and not (message and message.media):
@@ -82,10 +98,32 @@ def _order(plan: Sequence[Out], model: Model) -> dict[str, str]:
             wrong.setdefault("W4", f"message {n}: a system message that is not in front")
         if model.alternate and role == previous and role in ("user", "assistant"):
             wrong.setdefault("W5", f"message {n}: two {role} messages in a row")
-        previous = role
-    if previous == "assistant":
-        wrong.setdefault("W7", "the last message is the assistant's")
-    return wrong
+        self._previous = role
+
+
+def check(plan: Sequence[Out], original: Sequence[Message], model: Model) -> None:
+    """Raise RuleBroken where the plan breaks a rule that the original does not."""
+    broken = _violations(plan, model)
+    if broken:
+        compare(broken, _violations(outs(original), model))
+    _check_kept(plan, original)
+
+
+def compare(broken: dict[str, str], before: dict[str, str]) -> None:
+    """Raise RuleBroken where something is broken that was not before."""
+    for rule, message in broken.items():
+        if rule not in before:
+            raise RuleBroken(rule, message)
+
+
+def outs(original: Sequence[Message]) -> list[Out]:
+    """Messages as they came."""
+    return [Out(m, m.text, bool(m.calls)) for m in original]
+
+
+def _violations(plan: Sequence[Out], model: Model) -> dict[str, str]:
+    """rule -> what is wrong."""
+    return Walk(model).on(plan).violations()
 
 
 def _check_kept(plan: Sequence[Out], original: Sequence[Message]) -> None:
@@ -93,14 +131,17 @@ def _check_kept(plan: Sequence[Out], original: Sequence[Message]) -> None:
     kept = {id(out.message): out for out in plan if out.message is not None}
     last_user = next((m for m in reversed(original) if m.role == "user"), None)
     for message in original:
-        if not (message.is_system or message is last_user or message is original[-1]):
-            continue
-        out = kept.get(id(message))
-        if out is None:
-            raise RuleBroken("kept", f"the {message.role} message that must stay is gone")
-        if message.is_result and message is not last_user:
-            continue  # the newest result may be shortened, but never be gone
-        if not out.text.startswith(message.text):
-            raise RuleBroken("kept", f"the {message.role} message that must stay has another text")
+        if message.is_system or message is last_user or message is original[-1]:
+            check_kept(message, kept.get(id(message)), is_prompt=message is last_user)
     if not any(out.role == "user" for out in plan) and last_user is not None:
         raise RuleBroken("kept", "no user message is left")
+
+
+def check_kept(message: Message, out: Out | None, *, is_prompt: bool) -> None:
+    """Raise RuleBroken where a message that must stay is gone, or begins otherwise."""
+    if out is None:
+        raise RuleBroken("kept", f"the {message.role} message that must stay is gone")
+    if message.is_result and not is_prompt:
+        return  # the newest result may be shortened, but never be gone
+    if not out.text.startswith(message.text):
+        raise RuleBroken("kept", f"the {message.role} message that must stay has another text")

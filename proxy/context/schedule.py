@@ -38,6 +38,8 @@ def when_it_pays(view: View, proposals: Sequence[Proposal], rent: float = 1.0, p
     share of the requests so far; 0: not asked. Tool definitions that come with the first edit are part of its price,
     and so is the head that they move. Riders go along behind the first edit of a batch and count for nothing.
     """
+    if not proposals:
+        return []
     w, r = view.model.w, view.model.r
     total = view.total
     keep = w * (total - view.cached) + r * view.cached

@@ -7,14 +7,45 @@ roles have to alternate). What parted the two comes back.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from operator import attrgetter
 
+from proxy.chat.group import Step
 from proxy.chat.message import Message
 from proxy.context.plan import Edit, View
 
 USER_FIRST = ("anthropic", "gemini", "gemini_gca")
 """Strategies whose upstreams refuse a conversation that the assistant opens, and in it a call without a prompt."""
+
+
+def are_whole(seen: View, begin: int, known: bool | None) -> bool:
+    """Whether the edits in force leave no half step. The last one of those that were known may have gone on."""
+    if known is False:
+        return False
+    first = bisect_left(seen.steps, begin, key=attrgetter("end")) if begin else 0
+    return not any(_is_half(seen, step, seen.edits) for step in seen.steps[first:])
+
+
+def _is_half(seen: View, step: Step, edits: Mapping[bytes, Edit]) -> bool:
+    """Whether some of the step leaves, and not all of it or all but the text of the assistant message."""
+    actions = [e.action if (e := edits.get(k)) else "" for k in seen.keys[step.start : step.end]]
+    if len(actions) == 1 or (actions[0] in ("gone", "text_only") and all(action == "gone" for action in actions[1:])):
+        return False
+    return any(action in ("gone", "text_only") for action in actions)
+
+
+def whole_steps(seen: View, edits: dict[bytes, Edit], old: Mapping[bytes, Edit]) -> dict[bytes, Edit]:
+    """Withdraw what would leave half a step, which every strict upstream refuses. What was cut before stays cut."""
+    for step in seen.steps:
+        if step.end - step.start > 1 and _is_half(seen, step, edits):
+            for k in seen.keys[step.start : step.end]:
+                if k in edits and edits[k].action in ("gone", "text_only"):
+                    del edits[k]
+                    if k in old and old[k].action not in ("gone", "text_only"):
+                        edits[k] = old[k]
+    return edits
 
 
 def mended(view: View, edits: dict[bytes, Edit], force: Mapping[bytes, Edit]) -> dict[bytes, Edit]:

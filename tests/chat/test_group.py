@@ -9,6 +9,8 @@ from proxy.chat import key
 from proxy.chat.group import Step, groups, steps
 from tests.conversations import Json, assistant, messages, result, system, user
 
+TALKS = st.lists(st.sampled_from("suoacr"), max_size=12)
+
 
 def cut(*values: Json) -> list[tuple[int, int]]:
     return [(s.start, s.end) for s in steps(messages(*values))]
@@ -119,3 +121,21 @@ def test_steps_and_groups_cover_every_message_once_and_no_group_cuts_a_step(valu
     assert all(g.start <= g.prompt_end <= g.end for g in found)
     assert len({g.id for g in found}) == len(found)
     assert all(s == Step(s.start, s.end) and s.end > s.start for s in parts)
+
+
+@given(TALKS, st.integers(0, 12), st.sampled_from([None, "^o"]))
+def test_a_front_that_is_known_is_gone_on_from(roles: list[str], front: int, observation: str | None) -> None:
+    makers = {
+        "s": system(),
+        "u": user("a"),
+        "o": user("o"),
+        "a": assistant("t"),
+        "c": assistant(None, "1"),
+        "r": result("1", "x"),
+    }
+    talk = messages(*(makers[role] for role in roles))
+    keys = key.chain("t", talk)
+    pattern = re.compile(observation) if observation else None
+    known = talk[:front]
+    assert steps(talk, steps(known)) == steps(talk)
+    assert groups(talk, keys, pattern, groups(known, keys, pattern)) == groups(talk, keys, pattern)

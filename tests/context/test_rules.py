@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from proxy.context.prices import Model
-from proxy.context.rules import Out, check
+from proxy.context.rules import Out, Walk, check
 from proxy.errors import RuleBroken
 from tests.conversations import Json, assistant, messages, result, system, user
 
@@ -185,3 +187,11 @@ def test_kept_the_last_message_may_be_shortened_but_not_go() -> None:
 def test_what_is_wrong_is_said() -> None:
     with pytest.raises(RuleBroken, match="message 3: a tool result without its call"):
         check([*WHOLE[:2], *WHOLE[5:6], WHOLE[3]], [o.message for o in WHOLE if o.message], LOOSE)
+
+
+@given(st.permutations(range(len(WHOLE))), st.integers(0, len(WHOLE)), st.sampled_from([STRICT, LOOSE]))
+def test_rules_are_looked_at_from_where_a_prompt_goes_on(order: list[int], front: int, model: Model) -> None:
+    plan = [WHOLE[n] for n in order]
+    known = Walk(model).on(plan[:front])
+    assert known.on(plan[front:]).violations() == Walk(model).on(plan).violations()
+    assert known.violations() == Walk(model).on(plan[:front]).violations(), "what was known is as it was"

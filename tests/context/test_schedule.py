@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from proxy.context.ground import mark
 from proxy.context.plan import Proposal, View
 from proxy.context.schedule import over_budget, saved, when_it_pays
 from proxy.context.session import Session
-from proxy.context.view import mark
 from tests.conversations import Json, assistant, look, messages, result, user
 
 SINCE = 4

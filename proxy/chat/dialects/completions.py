@@ -6,7 +6,7 @@ make a message `none`-shaped or the request unmanaged, never an error: upstream 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import msgspec
@@ -113,7 +113,7 @@ def read_request(body: bytes, read: Reader = read_message, front: Front | None =
     if front is not None and body.startswith(front.text):
         longer = _read_rest(body, read, front)
         if longer is not None:
-            return _request(body, *longer, len(front.messages), len(front.text))
+            return _request(body, *longer, len(front.messages), len(front.text), front.notes)
     members = slices.members(body)
     if members is None:
         raise NotManaged("unreadable", "the body's members cannot be told apart")
@@ -124,7 +124,7 @@ def read_request(body: bytes, read: Reader = read_message, front: Front | None =
     inside = slices.elements(body[start:end])
     if not inside:
         raise NotManaged("shape", "messages is no list, or an empty one")
-    return _request(body, spans, tuple(read(body[start + a : start + b]) for a, b in inside), 0, 0)
+    return _request(body, spans, tuple(read(body[start + a : start + b]) for a, b in inside), 0, 0, {})
 
 
 _OPEN = b'{"messages":['
@@ -157,7 +157,12 @@ def _read_rest(
 
 
 def _request(
-    body: bytes, spans: dict[str, tuple[int, int]], messages: tuple[Message, ...], shared: int, rest: int
+    body: bytes,
+    spans: dict[str, tuple[int, int]],
+    messages: tuple[Message, ...],
+    shared: int,
+    rest: int,
+    notes: dict[Hashable, Any],
 ) -> Request:
     plain = _Fields(body, spans)
     tools = plain.raw("tools")
@@ -183,6 +188,7 @@ def _request(
         effort=str(plain.get("reasoning_effort") or ""),
         shared=shared,
         rest=rest,
+        notes=notes,
     )
 
 
@@ -190,7 +196,7 @@ def front_of(request: Request) -> Front:
     """What the next request of the same history is expected to begin with."""
     start, end = request.spans["messages"]
     spans = {name: span for name, span in request.spans.items() if span[1] <= start}
-    return Front(request.body[: end - 1].rstrip(b" \t\r\n"), start, spans, request.messages)
+    return Front(request.body[: end - 1].rstrip(b" \t\r\n"), start, spans, request.messages, request.notes)
 
 
 class _Fields:

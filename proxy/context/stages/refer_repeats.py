@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -40,23 +41,20 @@ class ReferRepeats:
 
     def __call__(self, view: View) -> Iterable[Proposal]:
         """A proposal for each new result with such runs."""
+        earlier: list[int] | None = None
         new = _new_from(view)
-        earlier: list[int] = []
-        for n, message in enumerate(view.messages):
+        for n in range(new, len(view.messages)):
+            message = view.messages[n]
             if not view.is_result[n] or not message.text:
                 continue
-            if (
-                n >= new
-                and view.whole[n] >= self.least
-                and view.edit(n) is None
-                and message.shape in ("string", "parts")
-            ):
+            if view.whole[n] >= self.least and view.edit(n) is None and message.shape in ("string", "parts"):
+                earlier = _whole(view, n) if earlier is None else earlier
                 text = self._referring(view, n, earlier)
                 if text is not None:
                     after = PER_MESSAGE + view.weigh.count(text)
                     yield Proposal(n, "text", "refer_repeats", "stands in an earlier result", after, text, since=n)
                     continue
-            if view.edit(n) is None:
+            if earlier is not None and view.edit(n) is None:
                 earlier.append(n)
 
     def _referring(self, view: View, n: int, earlier: Sequence[int]) -> str | None:
@@ -106,6 +104,21 @@ class ReferRepeats:
                 at += best
             else:
                 at += 1
+
+
+def _whole(view: View, end: int) -> list[int]:
+    """The results in front of `end` that say something and stand whole."""
+
+    def more(begin: int, known: list[int] | None) -> list[int]:
+        found = known or []
+        return found + [n for n in range(begin, len(view.messages)) if _is_whole(view, n)]
+
+    found: list[int] = view.settled("refer_repeats", more)
+    return found[: bisect_left(found, end)]
+
+
+def _is_whole(view: View, n: int) -> bool:
+    return view.is_result[n] and bool(view.messages[n].text) and view.edit(n) is None
 
 
 def _new_from(view: View) -> int:

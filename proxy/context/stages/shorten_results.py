@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal
 
 from proxy.chat.key import public_id
@@ -17,6 +19,9 @@ from proxy.context.wording.stub import Keep, Writer, rough
 
 Rules = tuple[tuple[int, int], ...]
 """(user turns since, steps since) that make a result stale; one that holds is enough."""
+
+Open = tuple[int, "Kind", int]
+"""(index, kind, tokens that its stub will have)"""
 
 Kind = Literal["view", "other", "unknown"]
 """view: the text of a file, an edit's echo, which an agent quotes when it edits, long after. other: searches, listings,
@@ -75,21 +80,10 @@ class ShortenResults:
         """A proposal for each stale result; riders for those that are not new any more."""
         share = self.recalled_share if "recall" in view.offered else self.share
         batch = _Batch(view, Keep(self.errors, self.chars, share))
-        turns = _Turns(view)
         now = view.requests[-1]
-        for n, kind in results(view, frozenset(self.files)):
-            message, whole = view.messages[n], view.whole[n]
-            if whole < self.least or message.shape not in ("string", "parts") or message.media:
-                continue
-            edit = view.edit(n)
-            if edit is not None and edit.action != "append" and edit.stage != "refer_repeats":
-                continue
-            left = message.derive(rough) + batch.referred_chars(n)
-            after = left * whole // max(1, len(message.text)) + 12
-            if after > view.tokens[n] - whole * self.save:
-                continue
-            rules = self._rules(kind, whole)
-            since = turns.stale_since(n, rules)
+        turns = _Turns(view)
+        for n, kind, after in view.settled("shorten_results", partial(self._open, view), self):
+            since = turns.stale_since(n, self._rules(kind, view.whole[n]))
             age = now - view.requests[n]
             if since is None and age < (self.along_other if kind == "other" else self.along_view):
                 continue
@@ -105,6 +99,23 @@ class ShortenResults:
                 rider=since is None,
             )
 
+    def _open(self, view: View, begin: int, known: list[Open] | None) -> list[Open]:
+        """The results that can be shortened and are worth it."""
+        found = list(known or ())
+        kept = referred(view)
+        for n, kind in results(view, frozenset(self.files), begin):
+            message, whole = view.messages[n], view.whole[n]
+            if whole < self.least or message.shape not in ("string", "parts") or message.media:
+                continue
+            edit = view.edit(n)
+            if edit is not None and edit.action != "append" and edit.stage != "refer_repeats":
+                continue
+            left = message.derive(rough) + _referred_chars(view, n, kept)
+            after = left * whole // max(1, len(message.text)) + 12
+            if after <= view.tokens[n] - whole * self.save:
+                found.append((n, kind, after))
+        return found
+
     def _rules(self, kind: Kind, tokens: int) -> Rules:
         if kind == "view":
             return self.view_rules
@@ -119,23 +130,20 @@ class _Turns:
     def __init__(self, view: View) -> None:
         self._requests = view.requests
         self._now = view.requests[-1]
-        self._answers = [n for n, m in enumerate(view.messages) if m.role == "assistant"]
-        self._turn = [0] * len(view.messages)
-        self._began = [view.requests[g.start] for g in view.groups]
-        for number, group in enumerate(view.groups):
-            for n in range(group.start, group.end):
-                self._turn[n] = number
+        self._answers = view.ground.answers
+        self._starts = [group.start for group in view.groups]
 
     def stale_since(self, n: int, rules: Sequence[Sequence[int]]) -> int | None:
         """The request at which messages[n] became stale, None where it is not yet."""
         best = None
+        turn = bisect_right(self._starts, n) - 1
         for turns, steps in rules:
-            later = self._turn[n] + turns
-            if later >= len(self._began):
+            later = turn + turns
+            if later >= len(self._starts):
                 continue
             at = self._requests[n] + steps
             if turns:
-                at = max(at, self._began[later])
+                at = max(at, self._requests[self._starts[later]])
             if at <= self._now and (best is None or at < best):
                 best = at
         return best
@@ -153,18 +161,7 @@ class _Batch:
         self._view = view
         self._keep = keep
         self._made: Writer | None = None
-        self._referred = referred(view)
-
-    def referred_chars(self, n: int) -> int:
-        """Characters of messages[n] that have to stay, since a later result refers to them."""
-        if not self._referred:
-            return 0
-        found = self._referred.get(public_id(self._view.keys[n]).encode())
-        if not found:
-            return 0
-        lines = self._view.messages[n].text.splitlines()
-        kept = {k for start, end in found for k in range(start, min(end, len(lines)))}
-        return sum(len(lines[k]) + 1 for k in kept)
+        self._referred: dict[bytes, list[tuple[int, int]]] = {}
 
     def writer(self, n: int, *, is_view: bool) -> _Write:
         """What writes the stub of messages[n]."""
@@ -174,12 +171,23 @@ class _Batch:
         """The stub of messages[n]."""
         if self._made is None:
             self._made = Writer(facts.Standing(self._view), self._keep)
+            self._referred = referred(self._view)
         view = self._view
         message = view.messages[n]
         name = public_id(view.keys[n])
         wanted = self._referred.get(name.encode(), ())
         held = facts.of(message, view.edit(n))
         return self._made.write(message, held, wanted, is_view=is_view, name=name if "recall" in view.offered else "")
+
+
+def _referred_chars(view: View, n: int, found: Mapping[bytes, Sequence[tuple[int, int]]]) -> int:
+    """Characters of messages[n] that have to stay, since a later result refers to them."""
+    spans = found.get(public_id(view.keys[n]).encode()) if found else None
+    if not spans:
+        return 0
+    lines = view.messages[n].text.splitlines()
+    kept = {k for start, end in spans for k in range(start, min(end, len(lines)))}
+    return sum(len(lines[k]) + 1 for k in kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,15 +200,19 @@ class _Write:
         return self.batch.write(self.n, is_view=self.is_view)
 
 
-def results(view: View, files: frozenset[str] = frozenset()) -> Iterator[tuple[int, Kind]]:
-    """(index, kind) of each result, and of user messages that are really tool output."""
+def results(view: View, files: frozenset[str] = frozenset(), begin: int = 0) -> Iterator[tuple[int, Kind]]:
+    """(index, kind) of each result from `begin` on, and of user messages that are really tool output."""
     kinds: dict[str, Kind] = {}
-    for n, message in enumerate(view.messages):
+    calling = begin - 1
+    while calling > 0 and not view.messages[calling].calls:
+        calling -= 1
+    for n in range(max(0, calling), len(view.messages)):
+        message = view.messages[n]
         if message.calls:
             kinds = message.derive(
                 lambda m: {c.id: kind_of(c.name, c.arguments, files) for c in m.calls}, ("kinds", files)
             )
-        elif view.is_result[n]:
+        elif view.is_result[n] and n >= begin:
             kind: Kind = kinds.get(message.call_id or "", "unknown")
             yield n, "view" if kind == "unknown" and message.derive(is_listing) else kind
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from proxy.context.evidence.ledger import record
-from proxy.context.plan import Insert, View
+from proxy.context.plan import Edit, Insert, View
 
 HEADING = "[From the record of your own work so far; {count} results were shortened or left out.]"
 _TOLD = re.compile(re.escape(HEADING).replace(r"\{count\}", r"(\d+)"))
@@ -27,11 +28,12 @@ class TellLedger:
 
     def __call__(self, view: View) -> Iterable[Insert]:
         """At the tail, kept, when enough has left since the last time."""
-        left = [view.is_result[n] and _has_left(view, n) for n in range(len(view.messages))]
-        count = sum(left)
-        if count < _told(view) + self.every:
+        if len(view.edits) < self.every:
             return
-        lines = record(view.messages, left).lines()
+        count, told = view.settled("tell_ledger", partial(_counted, view))
+        if count < told + self.every:
+            return
+        lines = record(view.messages, _left(view)).lines()
         heading = "\n\n" + HEADING.format(count=count)
         while lines and view.weigh.count("\n".join([heading, *lines])) > self.tokens:
             longest = max(range(len(lines)), key=lambda n: len(lines[n]))
@@ -41,12 +43,25 @@ class TellLedger:
             yield Insert("tail", "ledger", "\n".join([heading, *lines]), kept=True)
 
 
+def _counted(view: View, _: int, known: tuple[int, int] | None) -> tuple[int, int]:
+    """(how many results have left, how many had when it was told last)"""
+    return known or (sum(_left(view)), _told(view))
+
+
 def _told(view: View) -> int:
     """How many results had left when it was told last: the text itself says so, which outlives a restart."""
     counts = (int(found[1]) for edit in view.edits.values() if edit.text for found in _TOLD.finditer(edit.text))
     return max(counts, default=0)
 
 
-def _has_left(view: View, n: int) -> bool:
-    edit = view.edit(n)
-    return edit is not None and edit.action in ("text", "gone") and edit.stage != "refer_repeats"
+def _left(view: View) -> list[bool]:
+    """Of each message, whether it is a result that has left."""
+    edits, keys = view.edits, view.keys
+    return [
+        is_result and (edit := edits.get(keys[n])) is not None and _takes(edit) and not view.messages[n].is_system
+        for n, is_result in enumerate(view.is_result)
+    ]
+
+
+def _takes(edit: Edit) -> bool:
+    return edit.action in ("text", "gone") and edit.stage != "refer_repeats"

@@ -1,0 +1,157 @@
+"""What is known of a conversation from its last request, grown by the new messages of this one.
+
+An agent sends its whole history again, with two messages more. So that the work of a request does not grow with it,
+what was found out about the last request is kept beside it (`Request.notes`, which the next request of the history
+comes with) and goes on from there. What grows is copied first: two requests that go on from the same front, in two
+threads even, do not meet.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from proxy.chat import group, key
+from proxy.chat.message import Message, Request
+from proxy.chat.tokens import Weigh
+from proxy.context.plan import Applied, Edit, Ground
+
+_NOTE = "ground"
+
+
+def of(request: Request, keys: Sequence[bytes], weigh: Weigh, observation: re.Pattern[str] | None) -> Ground:
+    """What the request's messages say by themselves. observation: see `Policy`."""
+    messages, keys = request.messages, tuple(keys)
+    known: Ground | None = request.notes.get(_NOTE)
+    if known is None or not (
+        known.weigh is weigh
+        and known.observation is observation
+        and messages[: len(known.messages)] == known.messages
+        and keys[: len(known.keys)] == known.keys
+    ):
+        known = None
+    elif len(messages) == len(known.messages):
+        return known
+    grown = request.notes[_NOTE] = _grown(messages, keys, weigh, observation, known)
+    return grown
+
+
+def _grown(
+    messages: tuple[Message, ...],
+    keys: tuple[bytes, ...],
+    weigh: Weigh,
+    observation: re.Pattern[str] | None,
+    known: Ground | None,
+) -> Ground:
+    begin = len(known.messages) if known else 0
+    new = messages[begin:]
+    requests = [*known.requests] if known else []
+    answers = [*known.answers] if known else []
+    marked = [*known.marked] if known else []
+    prompt = known.prompt if known else -1
+    count = len(answers)
+    for n, message in enumerate(new, begin):
+        if message.role == "assistant":
+            count += 1
+            answers.append(n)
+        elif message.role == "user":
+            prompt = n
+        if message.marked:
+            marked.append(n)
+        requests.append(count)
+    results = (
+        [m.is_result or (m.role == "user" and observation.search(m.text) is not None) for m in new]
+        if observation
+        else [m.is_result for m in new]
+    )
+    return Ground(
+        messages=messages,
+        keys=keys,
+        weigh=weigh,
+        observation=observation,
+        whole=[*(known.whole if known else ()), *map(weigh, new)],
+        requests=requests,
+        is_result=[*(known.is_result if known else ()), *results],
+        answers=answers,
+        marked=marked,
+        prompt=prompt,
+        steps=group.steps(messages, known.steps if known else ()),
+        groups=group.groups(messages, keys, observation, known.groups if known else ()),
+        facts=dict(known.facts) if known else {},
+        applied=known.applied if known else None,
+    )
+
+
+def applied(ground: Ground, given: Mapping[bytes, Edit]) -> Applied:
+    """The messages with those of the thread's edits that concern them."""
+    known = ground.applied
+    if known is not None and not ((known.given is given or not (known.given or given)) and known.number == len(given)):
+        known = None
+    if known is not None and known.count == len(ground.messages):
+        return known
+    grown = ground.applied = _applied(ground, given, known)
+    return grown
+
+
+def _applied(ground: Ground, given: Mapping[bytes, Edit], known: Applied | None) -> Applied:
+    begin = known.count if known else 0
+    tokens = [*known.tokens] if known else []
+    marks = [*known.marks] if known else []
+    sizes = [*known.sizes] if known else []
+    new: dict[bytes, Edit] = {}
+    messages, keys, whole = ground.messages, ground.keys, ground.whole
+    for n in range(begin, len(messages)):
+        message, size = messages[n], whole[n]
+        edit = given.get(keys[n]) if given and not message.is_system else None
+        if edit is not None:
+            new[keys[n]] = edit
+            size = edit.after
+        tokens.append(size)
+        if edit is None or edit.action != "gone":
+            marks.append(mark(message, edit))
+            sizes.append(size)
+    stages = known.stages if known else frozenset()
+    return Applied(
+        count=len(messages),
+        given=given,
+        number=len(given),
+        edits={**known.edits, **new} if known and new else known.edits if known else new,
+        tokens=tokens,
+        marks=marks,
+        sizes=sizes,
+        cuts=(known.cuts if known else 0) + sum(edit.action != "append" for edit in new.values()),
+        whole=(not known or known.whole) and not any(e.action in ("gone", "text_only") for e in new.values()),
+        stages=stages.union(edit.stage for edit in new.values()) if new else stages,
+        facts=dict(known.facts) if known and not new else {},
+    )
+
+
+def mark(message: Message, edit: Edit | None) -> bytes:
+    """16 bytes that change whenever the message's outgoing bytes do."""
+    if edit is None:
+        return message.form
+    return message.derive(
+        lambda m: key.form(m.form + edit.action.encode() + (edit.text or "").encode("utf-8", "surrogatepass")),
+        ("mark", edit),
+    )
+
+
+def with_texts(mark: bytes, texts: Sequence[str]) -> bytes:
+    """The mark of a message that has these texts behind it, as the system prompt of literal policies has."""
+    for text in texts:
+        mark = key.form(mark + text.encode("utf-8", "surrogatepass"))
+    return mark
+
+
+def alike(one: tuple[bytes, ...], other: tuple[bytes, ...]) -> int:
+    """How many marks at the front of both are the same."""
+    low, high = 0, min(len(one), len(other))
+    if one[:high] == other[:high]:
+        return high
+    while high - low > 1:  # one[:low] is the same, one[:high] is not
+        middle = (low + high) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low
