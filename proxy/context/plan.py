@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -279,8 +280,9 @@ class View:
             return [min(self.cached, self.head)] * len(self.messages)
         at = found = self.head
         if self.model.cache != "breakpoint":
-            cached = self.cached
-            return [min(cached, front) for front in accumulate(self.tokens[:-1], initial=at)]
+            ends = list(accumulate(self.tokens[:-1], initial=at))
+            within = bisect_right(ends, self.cached)
+            return [*ends[:within], *[self.cached] * (len(ends) - within)]
         fronts = []
         for message, size in zip(self.messages, self.tokens, strict=True):
             fronts.append(found if found >= self.model.min else 0)

@@ -25,6 +25,8 @@ _PARTED = bytes(b if b >= 128 or chr(b).isalnum() or b in _INSIDE else 32 for b 
 """Bytes of UTF-8 that no name has in it, made blanks."""
 _marked = re.compile(r"[/_@.0-9]").search
 _LISTING = re.compile(r"\s*\d+(?:\u2192|\t|:|\|)[ ]?")
+TROUBLES = ("rror", "xception", "raceback", "FAIL", "panic", "fatal", "denied", "not found", "No such", "E  ")
+"""Every error line has one of these."""
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 LINE = 12
 """Characters that a line has to have, without its indentation, to be told apart from any other."""
@@ -86,6 +88,17 @@ def held(text: str) -> Held:
 
 def _lines(text: str) -> frozenset[int]:
     return frozenset([hash(line) for line in map(bare, text.splitlines()) if len(line) >= LINE])
+
+
+def troubles(message: Message) -> tuple[str, ...]:
+    """Which of the words that error lines have stand in a message's text: most results have none of them, and need not
+    be looked through."""
+    return message.derive(_troubles)
+
+
+def _troubles(message: Message) -> tuple[str, ...]:
+    text = message.text
+    return tuple(word for word in TROUBLES if word in text)
 
 
 def said(message: Message) -> str:

@@ -24,8 +24,8 @@ _EDITS = frozenset({"edit", "replace", "insert", "patch", "str", "update", "appl
 _SHELL = frozenset({"bash", "sh", "shell", "terminal", "command", "exec", "run"})
 _EXIT = re.compile(r"(?:exit code|returncode>?|exit status)[:=\s]*(\d+)", re.IGNORECASE)
 _ERROR = re.compile(r"\b[A-Za-z]*(?:Error|Exception)\b|\bFAILED\b|\bfatal\b|\bpanic\b")
-_WORDS = ("Error", "Exception", "FAILED", "fatal", "panic")
-"""One of these stands in every error line."""
+_WORDS = ("rror", "xception", "FAIL", "fatal", "panic")
+"""Of `facts.TROUBLES`, those that stand in these error lines."""
 _SHORT = 80
 """Characters of a command or an error line that are told."""
 
@@ -120,13 +120,13 @@ def _shown(text: str) -> str:
 
 
 def _ended(message: Message) -> End:
-    return _end(message.text)
+    return _end(message.text, facts.troubles(message))
 
 
-def _end(result: str) -> End:
-    """ok, or how it failed: by the exit code where one is told, else by an error line."""
+def _end(result: str, troubles: Sequence[str] = _WORDS) -> End:
+    """ok, or how it failed: by the exit code where one is told, else by an error line. troubles: see `facts`."""
     errors: list[str] = []
-    words = [word for word in _WORDS if word in result]
+    words = [word for word in troubles if word in _WORDS and word in result]
     if words:
         for line in reversed(result.split("\n")):
             if any(word in line for word in words) and _ERROR.search(line):

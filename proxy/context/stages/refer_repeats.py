@@ -6,6 +6,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from proxy.chat.key import public_id
@@ -155,6 +156,14 @@ def _source(view: View, n: int) -> str:
 
 def referred(view: View) -> dict[bytes, list[tuple[int, int]]]:
     """By the id of an earlier result: the (start, end) lines of it that references which still stand point at."""
+    return view.settled("referred", partial(_referred, view))
+
+
+def _referred(
+    view: View, _: int, known: dict[bytes, list[tuple[int, int]]] | None
+) -> dict[bytes, list[tuple[int, int]]]:
+    if known is not None:
+        return known  # it is of the edits alone
     found: dict[bytes, list[tuple[int, int]]] = {}
     for edit in view.edits.values():
         if edit.stage == "refer_repeats":

@@ -230,4 +230,10 @@ def kind_of(name: str, arguments: str, files: frozenset[str] = frozenset()) -> K
 def is_listing(message: Message) -> bool:
     """Whether most lines bear line numbers, as a file's do that was read by a tool of an unknown name."""
     lines = message.text.splitlines()
-    return len(lines) >= 10 and sum(facts.is_numbered(line) for line in lines) >= 0.7 * len(lines)
+    left, least = len(lines), 0.7 * len(lines)
+    for line in lines:
+        if not facts.is_numbered(line):
+            left -= 1
+            if left < least:
+                return False
+    return len(lines) >= 10

@@ -23,10 +23,6 @@ _IMPORT = re.compile(
     r"\s*(?:\d+(?:\u2192|\t|:|\|)\s?)?\s*"
     r"(?:import\b|from \S+ import|use |#include|package |require|(?:\w+ )?\"[\w./-]+\"\s*$|\)\s*$)"
 )
-_WORDS = (
-    "Error", "Exception", "Traceback", "FAIL", "panic", "fatal", "error", "denied", "not found", "No such", "E  ",
-)  # fmt: skip
-"""One of these stands in every error line: looked for first, which is quicker by far."""
 _HEAD = 60
 """Lines at the front of a file among which import lines stand."""
 _LONG = 400
@@ -54,7 +50,7 @@ def rough(message: Message) -> int:
     lines = text.splitlines()
     fixed = sum(len(lines[n]) for n in message.derive(errors))
     if len(text) > _LONG:
-        fixed += _LONG * len(_telling(text, [line[:_LONG] for line in lines if len(line) > _LONG]))
+        fixed += _LONG * len(_telling(message, [line[:_LONG] for line in lines if len(line) > _LONG]))
     first = next((len(line) for line in lines if line.strip()), 0)
     loose = sum(len(name) + 1 for name in facts.listed(message) if len(name) <= _NAME)
     return int(min(first, 300) + min(fixed, 1200) + min(0.9 * loose, 4000, 0.25 * len(text))) + 60
@@ -63,7 +59,7 @@ def rough(message: Message) -> int:
 def errors(message: Message) -> tuple[int, ...]:
     """Which lines tell of an error; long ones do not."""
     lines = message.text.splitlines()
-    return tuple(n for n in _telling(message.text, lines) if len(lines[n]) <= _LONG)
+    return tuple(n for n in _telling(message, lines) if len(lines[n]) <= _LONG)
 
 
 def imports(message: Message) -> tuple[int, ...]:
@@ -71,9 +67,9 @@ def imports(message: Message) -> tuple[int, ...]:
     return tuple(n for n, line in enumerate(message.text.splitlines()[:_HEAD]) if _IMPORT.match(line))
 
 
-def _telling(text: str, lines: Sequence[str]) -> list[int]:
-    """Which of these lines of a text tell of an error."""
-    words = [word for word in _WORDS if word in text]
+def _telling(message: Message, lines: Sequence[str]) -> list[int]:
+    """Which of these lines of a message tell of an error."""
+    words = facts.troubles(message)
     if not words:
         return []
     return [n for n, line in enumerate(lines) if any(word in line for word in words) and _ERROR.search(line)]
