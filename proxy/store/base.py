@@ -22,7 +22,7 @@ from proxy.store.keywords import IndexRow, Match
 from proxy.store.listing import ListingStore, MessageFilter
 from proxy.store.removal import EraseRow, RemovalStore
 from proxy.store.standing import Hit, Known, StandingStore
-from proxy.store.written import WrittenRow, WrittenStore
+from proxy.store.written import NoteRow, WrittenRow, WrittenStore
 
 Kind = Literal["main", "fork", "twin", "side"]
 Action = Literal["text", "gone", "text_only", "append", "withdrawn", "pin", "unpin"]
@@ -242,6 +242,14 @@ class LeftOut(MessageRecord, frozen=True, kw_only=True):
     edited_at: float
 
 
+class Decided(Struct, frozen=True, gc=False):
+    """What was decided for a session: see `SettingsRow`, `EditRow` and `NoteRow`."""
+
+    settings: str
+    edits: list[tuple[EditRow, int]]
+    notes: list[NoteRow]
+
+
 class ExchangeRecord(ExchangeRow, frozen=True, kw_only=True):
     """An exchange with its outcome; `status` is 'open' and the rest None until there is one."""
 
@@ -356,6 +364,10 @@ class Store(WrittenStore, ListingStore, RemovalStore, StandingStore, Protocol):
 
     async def edits(self, tenant: str, session: str, thread: str, upto: int | None = None) -> list[tuple[EditRow, int]]:
         """The latest version of each key whose number is at most `upto`, in the order of the numbers."""
+        ...
+
+    async def decided(self, tenant: str, session: str, thread: str) -> Decided:
+        """What `settings` says of the session, and `edits` and `notes` of the thread, all of one moment."""
         ...
 
     async def left_out(self, tenant: str, session: str, thread: str) -> list[LeftOut]:

@@ -11,11 +11,13 @@ import base64
 import contextlib
 import re
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 from proxy.errors import StoreUnavailable
 from proxy.store import keywords, sql
 from proxy.store.base import (
+    Decided,
     EditRow,
     ExchangeRecord,
     LeftOut,
@@ -34,7 +36,7 @@ from proxy.store.removal import Removal
 from proxy.store.schema import TABLES
 from proxy.store.standing import Hit, Known, StandingReads
 from proxy.store.texts import to_text
-from proxy.store.written import WrittenReads
+from proxy.store.written import NoteRow, WrittenReads
 
 _ALL = 1 << 62
 """Above any number of an edit, and inside 64 bits."""
@@ -217,6 +219,16 @@ class Reads(WrittenReads, ListingReads, StandingReads, Removal):
     async def edits(self, tenant: str, session: str, thread: str, upto: int | None = None) -> list[tuple[EditRow, int]]:
         most = _ALL if upto is None else upto
         return [_edit(row) for row in await self._fetch(sql.EDITS, (tenant, session, thread, most))]
+
+    async def decided(self, tenant: str, session: str, thread: str) -> Decided:
+        place = (tenant, session, thread)
+        rows = await self._fetch(sql.DECIDED, (*place, _ALL, *place, tenant, session))
+        edits = [_edit((*place, *row[2:])) for row in rows if row[0] == "edit"]
+        notes = [NoteRow(*place, row[1], row[4], to_text(row[7]), row[11]) for row in rows if row[0] == "note"]
+        settings = next((str(row[1]) for row in rows if row[0] == "settings"), "{}")
+        edits.sort(key=itemgetter(1))
+        notes.sort(key=lambda note: (note.created_at, note.note))
+        return Decided(settings, edits, notes)
 
     async def left_out(self, tenant: str, session: str, thread: str) -> list[LeftOut]:
         rows = await self._fetch(sql.LEFT_OUT, (tenant, session, thread, _ALL))

@@ -148,6 +148,18 @@ SELECT tenant, session, thread, key, version, stage, reason, action, text, befor
 FROM ({_NEWEST_EDITS.format(what="e.key, e.action IN ('pin', 'unpin')")}) newest
 WHERE newer = 1 ORDER BY number"""  # noqa: S608  put together from constants
 
+DECIDED = f"""
+SELECT 'edit', thread, key, version, stage, reason, action, text, before, after, exchange, created_at, number
+FROM ({_NEWEST_EDITS.format(what="e.key, e.action IN ('pin', 'unpin')")}) newest
+WHERE newer = 1
+UNION ALL
+SELECT 'note', n.note, NULL, 0, n.kind, '', '', n.text, 0, 0, '', n.created_at, 0
+FROM notes n WHERE n.tenant = $5 AND n.session = $6 AND n.thread = $7 AND length(n.text) > 0
+UNION ALL
+SELECT 'settings', s.settings, NULL, 0, '', '', '', NULL, 0, 0, '', 0.0, 0
+FROM sessions s WHERE s.tenant = $8 AND s.session = $9"""  # noqa: S608  put together from constants
+"""EDITS, NOTES and SETTINGS in one trip. The edits first: PostgreSQL takes the columns' types from there."""
+
 LEFT_OUT = f"""
 SELECT m.tenant, m.session, m.key, m.parent, m.position, m.thread, m.role, m.group_id, m.body, m.form, m.call_id,
     m.status, m.strategy, m.tokens, m.answer, m.reached, m.created_at, m.seq, newest.stage,

@@ -167,6 +167,7 @@ class StoreMachine(RuleBasedStateMachine):
         newest = {row.key: max(r.version for r in rows if r.key == row.key) for row in rows}
         in_force = [(row, number) for number, row in enumerate(rows, 1) if row.version == newest[row.key]]
         assert record.edits == in_force
+        assert self.do(self.store.decided(*place, thread)).edits == in_force
         assert record.states == self.states.get((place, thread), [])
 
     @invariant()

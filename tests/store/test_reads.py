@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from proxy.errors import StoreUnavailable
 from proxy.store import sql
-from proxy.store.base import SessionRow, Store
+from proxy.store.base import Decided, SessionRow, Store
+from proxy.store.written import NoteRow, SettingsRow
 from tests.store.conftest import Make, digest
 
 
@@ -298,3 +299,24 @@ async def test_d7_what_is_out_of_a_threads_prompt_is_listed_with_stage_and_reaso
     assert (found[0].exchange, found[0].edited_at, found[0].seq, found[0].answer) == ("x1", 2.0, 1, False)
     assert [one.key for one in await store.left_out("t1", "s1", "other")] == [rows[3].key]
     assert await store.left_out("t2", "s1", "main") == []
+
+
+async def test_what_was_decided_is_read_in_one_trip_as_in_three(store: Store, make: Make) -> None:
+    assert await store.decided("t1", "s1", "") == Decided("{}", [], [])
+    odd = "a\ud800b\x00c"
+    notes = [
+        NoteRow("t1", "s1", "", "b", "note", odd, 3.0),
+        NoteRow("t1", "s1", "", "a", "feedback", "x", 3.0),
+        NoteRow("t1", "s1", "", "c", "note", "", 1.0),
+    ]
+    elsewhere = [NoteRow("t1", "s1", "main", "d", "note", "x", 1.0), NoteRow("t2", "s1", "", "e", "note", "x", 1.0)]
+    edits = [make.edit(digest(n), version, text, "") for n, version, text in ((1, 1, odd), (2, 1, None), (1, 2, None))]
+    pin = replace(edits[1], version=7, action="pin")
+    await store.put([*make.begin(), *notes, *elsewhere, *edits, pin, make.edit(digest(3))])
+    await store.put([SettingsRow("t1", "s1", '{"window":3}')])
+    found = await store.decided("t1", "s1", "")
+    assert found.settings == await store.settings("t1", "s1") == '{"window":3}'
+    assert found.edits == await store.edits("t1", "s1", "")
+    assert [number for _, number in found.edits] == [2, 3, 4]
+    assert found.notes == await store.notes("t1", "s1", "") == [notes[1], notes[0]]
+    assert await store.decided("t2", "s1", "") == Decided("{}", [], elsewhere[1:])

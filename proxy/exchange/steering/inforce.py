@@ -6,7 +6,6 @@ leaves later, or has left before, has them for the messages that it shares.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -92,11 +91,9 @@ def read_settings(text: str) -> SessionSettings:
 
 async def read(store: Store, tenant: str, session: str) -> InForce:
     """What is stored of a session's decisions. StoreUnavailable passes through."""
-    settings, edits, notes = await asyncio.gather(
-        store.settings(tenant, session), store.edits(tenant, session, WIDE), store.notes(tenant, session, WIDE)
-    )
-    told = tuple(OperatorNote(note.note, note.text) for note in notes if note.kind == "note")
-    return with_rows(InForce(read_settings(settings), notes=told), [row for row, _ in edits])
+    found = await store.decided(tenant, session, WIDE)
+    told = tuple(OperatorNote(note.note, note.text) for note in found.notes if note.kind == "note")
+    return with_rows(InForce(read_settings(found.settings), notes=told), [row for row, _ in found.edits])
 
 
 def with_rows(known: InForce, rows: list[EditRow]) -> InForce:
