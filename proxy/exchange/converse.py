@@ -23,7 +23,7 @@ from proxy.errors import (
     UpstreamError,
     UpstreamTimeout,
 )
-from proxy.exchange import ahead, announcing, finish, reflecting, weaving
+from proxy.exchange import ahead, announcing, finish, identify, reflecting, weaving
 from proxy.exchange.parts import Headers, Incoming, Outgoing, Parts
 from proxy.exchange.planning import prepare
 from proxy.exchange.record import Turn
@@ -31,7 +31,7 @@ from proxy.exchange.rounds import Rounds, beating, pump
 from proxy.exchange.steering import inband
 from proxy.memory import state as grammar
 from proxy.memory.state import Block
-from proxy.store.base import Outcome
+from proxy.store.base import GapRow, Outcome
 from proxy.stream.assemble import Answer
 from proxy.stream.relay import Relay
 from proxy.stream.withhold import without_blocks
@@ -77,6 +77,7 @@ async def _converse(parts: Parts, incoming: Incoming, out: Outgoing) -> None:
     except StoreUnavailable as problem:
         if parts.settings.store.persist == "required":
             raise Unavailable("the store is not available", hint="Try again later.") from problem
+        _unstored(parts, incoming)
         await forward(parts, incoming, out, "store")
         return
     except Exception:  # P4: no fault of ours may fail a request that would have worked without us; counted and logged
@@ -88,6 +89,14 @@ async def _converse(parts: Parts, incoming: Incoming, out: Outgoing) -> None:
     await _answer(parts, turn, target, incoming, out)
     parts.metrics.request_seconds.labels(route="chat").observe(own)
     ahead.later(parts, turn, incoming.headers)
+
+
+def _unstored(parts: Parts, incoming: Incoming) -> None:
+    """Nothing of this request will be stored: that is recorded, as soon as anything can be."""
+    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in incoming.headers}
+    tenant = incoming.tenant or identify.tenant_of(headers, parts.settings.identity.salt.get_secret_value())
+    named = identify.session_name(incoming.session, headers, None, parts.settings.identity)
+    parts.store.later([GapRow(tenant, named or "", "", len(incoming.body), "store not readable", parts.now())])
 
 
 def _is_off(incoming: Incoming) -> bool:

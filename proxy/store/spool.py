@@ -127,16 +127,18 @@ class Spool:
             item.future.set_exception(error)
             # Marks it as seen: nobody has to wait for a put, and what is lost is counted and recorded here.
             item.future.exception()
+        gaps = [row for row in item.rows if isinstance(row, GapRow)]  # what was lost once is not lost to the record
         gap = encode.gap(item.rows, item.size, reason)
-        if gap is None:
-            return
-        place = (gap.tenant, gap.session, gap.exchange, reason)
+        for one in gaps if gap is None else [gap]:
+            self._note(one)
+
+    def _note(self, gap: GapRow) -> None:
+        place = (gap.tenant, gap.session, gap.exchange, gap.reason)
         if place not in self._gaps and len(self._gaps) >= _MOST_GAPS:
-            place = ("", "", "", reason)
+            place = ("", "", "", gap.reason)
         known = self._gaps.get(place)
         taken, items = (known.bytes, known.items) if known else (0, 0)
-        tenant, session, exchange, _ = place
-        self._gaps[place] = GapRow(tenant, session, exchange, taken + gap.bytes, reason, gap.created_at, items + 1)
+        self._gaps[place] = GapRow(*place[:3], taken + gap.bytes, gap.reason, gap.created_at, items + gap.items)
 
     def _write_gaps(self) -> None:
         """What was lost is recorded as soon as something can be written again, over the bound if need be."""

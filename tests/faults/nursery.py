@@ -20,7 +20,6 @@ import uvicorn
 
 from proxy.cli.logs import set_up
 from proxy.cli.serve import Announced
-from proxy.errors import ConfigError
 from proxy.settings import Settings
 
 
@@ -51,8 +50,8 @@ def main() -> None:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             try:
                 serve(json.loads(line))
-            except ConfigError as problem:
-                print("refused", problem, flush=True)
+            except Exception as problem:  # noqa: BLE001  whoever waits for a line has to get one
+                print("refused", repr(problem).replace("\n", " "), flush=True)
             finally:
                 os._exit(0)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -17,23 +16,16 @@ import pytest
 from tests.faults.killing import model
 from tests.faults.nursery import Nursery
 from tests.faults.power import TRACE, Cut, Disk, Event, Said, Sync, Write, events
+from tests.faults.tracing import injected, need_tracing
 from tests.faulty import ask, faulty, post
 from tests.running import CHAT, heard
 from tests.store import child
 
 
-def traced(command: list[str]) -> bool:
-    try:
-        return subprocess.run(command, capture_output=True, timeout=20).returncode == 0
-    except (FileNotFoundError, subprocess.TimeoutExpired):
-        return False
-
-
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
     """What a store did to its files while it acknowledged 40 turns and was closed."""
-    if not traced(["strace", "-qq", "-o", "/dev/null", "true"]):
-        pytest.skip("strace is not installed, or cannot trace here (Debian's package strace)")
+    need_tracing()
     folder = tmp_path_factory.mktemp("traced")
     path, trace = folder / "store.sqlite3", folder / "trace"
     command = [*TRACE, "-o", str(trace), sys.executable, "-W", "error", child.__file__, "sync_fails", str(path)]
@@ -107,30 +99,18 @@ def test_d2_without_syncs_turns_would_be_lost(written: list[Event], tmp_path: Pa
     assert gone > 5
 
 
-SLOW = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fsync,fdatasync"]
-
-
 async def test_d5_a_disk_that_takes_two_seconds_delays_no_token_and_the_end_by_a_quarter_of_one(
-    tmp_path: Path,
+    nursery: Nursery, tmp_path: Path
 ) -> None:
-    if not traced([*SLOW, "true"]):
-        pytest.skip("strace is not installed, or cannot trace here (Debian's package strace)")
+    need_tracing()
     db = str(tmp_path / "store.sqlite3")
-    nursery = Nursery()
-    try:
-        async with faulty(model) as upstream:
-            pid, port = await nursery.started(upstream=f"http://127.0.0.1:{upstream.port}/v1", db=db)
-            slow = subprocess.Popen(
-                [*SLOW, "-e", "inject=fsync,fdatasync:delay_enter=2000000", "-p", str(pid)], stderr=subprocess.PIPE
-            )
-            await attached(pid)
-            loop = asyncio.get_running_loop()
+    async with faulty(model) as upstream:
+        pid, port = await nursery.started(upstream=f"http://127.0.0.1:{upstream.port}/v1", db=db)
+        loop = asyncio.get_running_loop()
+        async with injected(pid, "fsync,fdatasync", "delay_enter=2000000"):
             for number in range(4):
-                body = {
-                    "model": "m",
-                    "stream": number % 2 == 0,
-                    "messages": [{"role": "user", "content": f"m{number}"}],
-                }
+                messages = [{"role": "user", "content": f"m{number}"}]
+                body = {"model": "m", "stream": number % 2 == 0, "messages": messages}
                 began = loop.time()
                 raw = await ask(port, post(CHAT, json.dumps(body).encode(), b"content-type: application/json"))
                 got = heard(raw)
@@ -140,21 +120,9 @@ async def test_d5_a_disk_that_takes_two_seconds_delays_no_token_and_the_end_by_a
                     assert b": persist deferred\n\ndata: [DONE]\n\n" in got.body
                 else:
                     assert got.header("x-context-persist") == "deferred"
-            slow.send_signal(signal.SIGINT)
-            await asyncio.to_thread(slow.communicate)
-            answer = heard(await ask(port, post(CHAT, b'{"model":"m","messages":[{"role":"user","content":"z"}]}'), 20))
-            assert answer.header("x-context-persist") is None
-            with closing(sqlite3.connect(db)) as connection:
-                found = connection.execute("SELECT status, count(*) FROM exchanges GROUP BY status").fetchall()
-            assert found == [("complete", 5)], "what was deferred was not lost"
-    finally:
-        nursery.close()
-
-
-async def attached(pid: int) -> None:
-    """Until each of its threads is traced."""
-    async with asyncio.timeout(20):
-        while not all(
-            "TracerPid:\t0" not in (task / "status").read_text() for task in Path(f"/proc/{pid}/task").iterdir()
-        ):
-            await asyncio.sleep(0.02)
+        answer = heard(await ask(port, post(CHAT, b'{"model":"m","messages":[{"role":"user","content":"z"}]}'), 20))
+        assert answer.header("x-context-persist") is None
+        with closing(sqlite3.connect(db)) as connection:
+            found = connection.execute("SELECT status, count(*) FROM exchanges GROUP BY status").fetchall()
+        assert found == [("complete", 5)], "what was deferred was not lost"
+        await asyncio.to_thread(nursery.kill, pid)
