@@ -31,8 +31,37 @@ _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 LINE = 12
 """Characters that a line has to have, without its indentation, to be told apart from any other."""
 
-Held = tuple[frozenset[int], frozenset[int]]
-"""(hashes of names, hashes of lines)"""
+
+class Held:
+    """What a text holds, a pair: hashes of its names, and of its lines, which are found when they are asked for."""
+
+    __slots__ = ("_lines", "_text", "names")
+
+    def __init__(self, names: frozenset[int], text: str) -> None:
+        self.names = names
+        self._text: str | None = text
+        self._lines: frozenset[int] = frozenset()
+
+    @property
+    def lines(self) -> frozenset[int]:
+        """Of the lines that are long enough to be told apart."""
+        text = self._text
+        if text is not None:
+            self._lines = frozenset([hash(line) for line in map(bare, text.splitlines()) if len(line) >= LINE])
+            self._text = None
+        return self._lines
+
+    def __iter__(self) -> Iterator[frozenset[int]]:
+        return iter((self.names, self.lines))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, tuple | Held) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(self.names)
+
+
+_NOTHING = Held(frozenset(), "")
 
 
 def names(text: str) -> Iterator[str]:
@@ -83,11 +112,7 @@ def is_numbered(line: str) -> bool:
 
 def held(text: str) -> Held:
     """What a text holds."""
-    return frozenset(map(hash, different(text))), _lines(text)
-
-
-def _lines(text: str) -> frozenset[int]:
-    return frozenset([hash(line) for line in map(bare, text.splitlines()) if len(line) >= LINE])
+    return Held(frozenset(map(hash, different(text))), text)
 
 
 def troubles(message: Message) -> tuple[str, ...]:
@@ -139,9 +164,11 @@ def _listed(message: Message) -> str:
 
 
 def _of_message(message: Message) -> Held:
-    if message.calls:
-        return held(said(message))
-    return frozenset(map(hash, listed(message))), _lines(message.text)
+    if not message.calls:
+        return Held(frozenset(map(hash, listed(message))), message.text)
+    found = held(said(message))
+    found.lines  # noqa: B018  # now, so that the text that was put together is not kept
+    return found
 
 
 def replaced(message: Message, text: str) -> Held:
@@ -154,7 +181,7 @@ def of(message: Message, edit: Edit | None) -> Held:
     if edit is None or edit.action == "append":
         return message.derive(_of_message)
     if edit.text is None:
-        return frozenset(), frozenset()
+        return _NOTHING
     return replaced(message, edit.text)
 
 
@@ -169,7 +196,9 @@ class Standing:
 
     def __init__(self, view: View) -> None:
         self._names: Counter[int] = Counter()
-        self._lines: Counter[int] = Counter()
+        self._lines: Counter[int] | None = None
+        self._held: list[Held] = []
+        self._gone: list[Held] = []
         for n, message in enumerate(view.messages):
             self.add(of(message, view.edit(n)))
         if view.request.tools:
@@ -177,13 +206,17 @@ class Standing:
 
     def add(self, what: Held) -> None:
         """Another message holds this."""
-        self._names.update(what[0])
-        self._lines.update(what[1])
+        self._names.update(what.names)
+        self._held.append(what)
+        if self._lines is not None:
+            self._lines.update(what.lines)
 
     def remove(self, what: Held) -> None:
         """A message does not hold this any more."""
-        self._names.subtract(what[0])
-        self._lines.subtract(what[1])
+        self._names.subtract(what.names)
+        self._gone.append(what)
+        if self._lines is not None:
+            self._lines.subtract(what.lines)
 
     def has_name(self, name: str, own: frozenset[int]) -> bool:
         """Whether the name stands in another message than the one that holds `own`."""
@@ -192,6 +225,12 @@ class Standing:
 
     def has_line(self, line: str, own: frozenset[int]) -> bool:
         """Whether the line (bare) stands in another message than the one that holds `own`."""
+        if self._lines is None:  # most batches never ask
+            self._lines = Counter()
+            for what in self._held:
+                self._lines.update(what.lines)
+            for what in self._gone:
+                self._lines.subtract(what.lines)
         h = hash(line)
         return self._lines[h] - (h in own) > 0
 

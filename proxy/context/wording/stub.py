@@ -103,7 +103,7 @@ class Writer:
         first = next((n for n, line in enumerate(lines) if facts.bare(line)), None)
         kept = set() if first is None else {first}
         has, most = self._standing.has_line, self._keep.errors
-        telling = [n for n in message.derive(errors) if n != first and not has(facts.bare(lines[n]), held[1])]
+        telling = [n for n in message.derive(errors) if n != first and not has(facts.bare(lines[n]), held.lines)]
         kept.update(telling if len(telling) <= most else telling[: most // 2] + telling[most // 2 - most :])
         if is_view:
             kept.update(message.derive(imports))
@@ -119,7 +119,7 @@ class Writer:
         else:  # what stands behind the end of a kept line is there in another line, or not at all
             names = facts.different("\n".join([line for n, line in enumerate(lines) if n not in kept]))
         loose: list[str] = []
-        has, own = self._standing.has_name, held[0]
+        has, own = self._standing.has_name, held.names
         for name in names:
             if name in have or len(name) > _NAME or has(name, own):
                 continue

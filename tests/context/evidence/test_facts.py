@@ -52,10 +52,10 @@ def test_what_stands_elsewhere_is_told_from_what_stands_here_alone() -> None:
     view = look(conversation())
     standing = Standing(view)
     own = facts.of(view.messages[2], None)
-    assert standing.has_name("/a/b.py", own[0]), "in the prompt and in the call's arguments"
-    assert not standing.has_name("only_here.py", own[0])
-    assert standing.has_line("a line that stands twice", own[1])
-    assert not standing.has_line("only_here.py and /a/b.py", own[1])
+    assert standing.has_name("/a/b.py", own.names), "in the prompt and in the call's arguments"
+    assert not standing.has_name("only_here.py", own.names)
+    assert standing.has_line("a line that stands twice", own.lines)
+    assert not standing.has_line("only_here.py and /a/b.py", own.lines)
 
 
 def test_an_edited_message_holds_what_it_says_now() -> None:
