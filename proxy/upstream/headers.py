@@ -53,22 +53,26 @@ def outgoing(
     `identity` asks for an answer that is not compressed, since it will be read here.
     """
     came = [(name.lower(), value) for name, value in headers]
-    dropped = ANSWERED_HERE | _listed(came)
-    replaced: dict[bytes, bytes] = {}
-    if key is not None:
-        replaced[b"authorization"] = b"Bearer " + key.encode()
-    if identity:
-        replaced[b"accept-encoding"] = b"identity"
+    dropped = _with_listed(ANSWERED_HERE, came)
     out: Headers = [(b"host", host)]
-    placed: set[bytes] = set()
-    for name, value in came:
-        if name in replaced:
-            if name not in placed:
-                placed.add(name)
-                out.append((name, replaced[name]))
+    bearer = None if key is None else b"Bearer " + key.encode()
+    accept = b"identity" if identity else None
+    for header in came:
+        name = header[0]
+        if name == b"authorization" and key is not None:
+            if bearer is not None:
+                out.append((name, bearer))
+            bearer = None  # once, in the place of the first
+        elif name == b"accept-encoding" and identity:
+            if accept is not None:
+                out.append((name, accept))
+            accept = None
         elif name not in dropped and not name.startswith(OURS):
-            out.append((name, value))
-    out.extend((name, value) for name, value in replaced.items() if name not in placed)
+            out.append(header)
+    if bearer is not None:
+        out.append((b"authorization", bearer))
+    if accept is not None:
+        out.append((b"accept-encoding", accept))
     if chunked:
         out.append((b"transfer-encoding", b"chunked"))
     elif length is not None:
@@ -82,11 +86,14 @@ def returning(headers: Iterable[tuple[bytes, bytes]], key: str | None = None) ->
     Content-Length stays where it is true of the bytes that follow; who changes them removes it (`without`).
     """
     came = [(name.lower(), value) for name, value in headers]
-    dropped = HOP_BY_HOP | _listed(came)
-    if any(name == b"transfer-encoding" for name, _ in came):
+    dropped = _with_listed(HOP_BY_HOP, came)
+    if b"transfer-encoding" in [name for name, _ in came]:
         dropped = dropped | {b"content-length"}  # RFC 9112 6.3: beside Transfer-Encoding it counts for nothing
-    secret = key.encode() if key is not None and len(key) >= TELLING else None
-    return [(name, value) for name, value in came if name not in dropped and (secret is None or secret not in value)]
+    kept = [header for header in came if header[0] not in dropped]
+    if key is None or len(key) < TELLING:
+        return kept
+    secret = key.encode()
+    return [header for header in kept if secret not in header[1]]
 
 
 def without(headers: Iterable[tuple[bytes, bytes]], *names: bytes) -> Headers:
@@ -102,12 +109,13 @@ def first(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str:
     return ""
 
 
-def _listed(headers: Collection[tuple[bytes, bytes]]) -> frozenset[bytes]:
-    """What the Connection headers name, in lower case."""
-    return frozenset(
-        option.strip().lower()
-        for name, value in headers
-        if name == b"connection"
-        for option in value.split(b",")
-        if option.strip()
-    )
+def _with_listed(names: frozenset[bytes], headers: Collection[tuple[bytes, bytes]]) -> frozenset[bytes]:
+    """These and what the Connection headers name, in lower case."""
+    listed = [value for name, value in headers if name == b"connection"]
+    if not listed or listed in _USUAL:
+        return names
+    return names | {option.strip().lower() for value in listed for option in value.split(b",") if option.strip()}
+
+
+_USUAL: Final = ([b"keep-alive"], [b"Keep-Alive"])
+"""What names nothing but what is always dropped."""

@@ -1,109 +1,22 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
-import httpcore2
 import pytest
 
-from proxy.errors import ConfigError
+from proxy.errors import ConfigError, ProxyError, UpstreamError, UpstreamTimeout, UpstreamUnreachable
 from proxy.metrics import Metrics
-from proxy.settings import Pool, Settings, Upstream
+from proxy.settings import Settings, Timeouts, Upstream
 from proxy.upstream.client import Client
-from proxy.upstream.network import HIGH_WATER, Sockets, Stream, new_pool
+from proxy.upstream.network import Way
 from proxy.upstream.target import read_targets
-from tests.faulty import Connection, Request, faulty, read_request
-
-
-async def opened(port: int) -> Stream:
-    stream = await Sockets().connect_tcp("127.0.0.1", port, timeout=2)
-    assert isinstance(stream, Stream)
-    return stream
-
-
-GET = b"GET / HTTP/1.1\r\n\r\n"
-
-
-async def test_what_came_before_a_reset_is_read_and_then_the_reset() -> None:
-    async def reset(_: Request, there: Connection) -> None:
-        await there.send(b"before")
-        await there.reset()
-
-    async with faulty(reset) as upstream:
-        stream = await opened(upstream.port)
-        await stream.write(GET)
-        await asyncio.sleep(0.1)
-        assert await stream.read(100) == b"before"
-        with pytest.raises(httpcore2.ReadError):
-            await stream.read(100)
-        with pytest.raises(httpcore2.WriteError):
-            await stream.write(b"more")
-
-
-async def test_a_close_is_an_empty_read_again_and_again() -> None:
-    async def close(_: Request, there: Connection) -> None:
-        there.writer.close()
-
-    async with faulty(close) as upstream:
-        stream = await opened(upstream.port)
-        await stream.write(GET)
-        assert [await stream.read(100), await stream.read(100)] == [b"", b""]
-        assert stream.get_extra_info("is_readable") is True
-        await stream.aclose()
-
-
-async def test_a_read_can_be_ended_from_outside_and_by_its_own_timeout() -> None:
-    async def wait(_: Request, there: Connection) -> None:
-        await there.left()
-
-    async with faulty(wait) as upstream:
-        stream = await opened(upstream.port)
-        await stream.write(GET)
-        with pytest.raises(httpcore2.ReadTimeout):
-            await stream.read(100, timeout=0.05)
-        asyncio.get_running_loop().call_later(0.05, stream.fail, httpcore2.ReadTimeout("from outside"))
-        with pytest.raises(httpcore2.ReadTimeout, match="from outside"):
-            await stream.read(100)
-        await stream.aclose()
-        assert await upstream.none_open()
-
-
-async def test_more_than_the_high_water_mark_is_not_taken_from_the_kernel() -> None:
-    async def flood(_: Request, there: Connection) -> None:
-        await there.send(b"x" * (8 << 20))
-        there.writer.close()
-
-    async with faulty(flood) as upstream:
-        stream = await opened(upstream.port)
-        await stream.write(GET)
-        await asyncio.sleep(0.2)
-        assert stream._size <= 2 * HIGH_WATER
-        whole = 0
-        while data := await stream.read(100):
-            whole += len(data)
-        assert whole == 8 << 20
-        await stream.aclose()
-
-
-async def test_unsent_bytes_hold_the_writer_back() -> None:
-    release = asyncio.Event()
-
-    async def slow(_: Request, there: Connection) -> None:
-        await release.wait()
-        await there.left()
-
-    async with faulty(slow) as upstream:
-        stream = await opened(upstream.port)
-        await stream.write(GET)
-        writing = asyncio.create_task(stream.write(b"x" * (64 << 20)))
-        await asyncio.sleep(0.2)
-        assert not writing.done()
-        release.set()
-        async with asyncio.timeout(5):
-            await writing
-        await stream.aclose()
+from tests.faulty import HEAD, STREAM, Connection, Request, faulty, read_request
+from tests.upstream.conftest import EVENTS, listening
 
 
 @pytest.fixture(scope="module")
@@ -120,44 +33,197 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-async def test_tls_is_checked_against_the_targets_own_bundle(certificate: Path) -> None:
+def serving(certificate: Path) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate / "cert.pem", certificate / "key.pem")
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    return context
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if await read_request(reader) is not None:
-            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
-            await writer.drain()
-        writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
-    base = f"https://localhost:{server.sockets[0].getsockname()[1]}/v1"
-    for bundle, works in ((str(certificate / "cert.pem"), True), ("", False)):
-        client = Client(Settings(upstreams={"t": Upstream(base_url=base, ca_bundle=bundle)}), Metrics())
-        asking = client.send(client.targets[0], "GET", "/v1/models", b"", [], None)
-        if works:
-            assert await (await asking).read(10) == b"{}"
+def client_of(base: str, *, proxy: str = "", bundle: str = "", connect_s: float = 2) -> Client:
+    upstream = Upstream(base_url=base, ca_bundle=bundle, proxy=proxy)
+    return Client(Settings(upstreams={"t": upstream}, timeouts=Timeouts(connect_s=connect_s)), Metrics())
+
+
+async def asked(client: Client, body: bytes = b"{}") -> tuple[int, bytes] | ProxyError:
+    try:
+        reply = await client.send(client.targets[0], "POST", "/v1/x", b"", [], body)
+        return reply.status, await reply.read(1 << 26)
+    except UpstreamError as error:
+        return error
+
+
+async def encrypted(there: Connection, certificate: Path) -> None:
+    """Requests behind a handshake: a body of 3 bytes is answered with a stream, any other with its length."""
+    await there.writer.start_tls(serving(certificate))
+    tls: ssl.SSLObject = there.writer.get_extra_info("ssl_object")
+    assert tls.selected_alpn_protocol() == "http/1.1"
+    while (request := await read_request(there.reader)) is not None:
+        if len(request.body) == 3:
+            await there.send(STREAM)
+            for event in EVENTS:
+                await there.chunk(event)
+            await there.send(b"0\r\n\r\n")
         else:
-            with pytest.raises(Exception, match="certificate verify failed"):
-                await asking
+            await there.send(HEAD + b"content-length: 9\r\n\r\n%9d" % len(request.body))
+
+
+async def test_tls_is_checked_against_the_targets_own_bundle(certificate: Path) -> None:
+    async with listening(lambda there: encrypted(there, certificate)) as port:
+        for bundle, works in ((str(certificate / "cert.pem"), True), ("", False)):
+            client = client_of(f"https://localhost:{port}/v1", bundle=bundle)
+            for _ in range(3):
+                got = await asked(client)
+                if works:
+                    assert got == (200, b"        2")
+                else:
+                    assert isinstance(got, UpstreamUnreachable)
+                    assert "certificate verify failed" in str(got)
+            assert len(client._lines["t"].pool._all) == works
+            await client.close()
+
+
+async def test_the_name_is_checked_and_the_environments_authorities_are_none(
+    certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = str(certificate / "cert.pem")
+    monkeypatch.setenv("SSL_CERT_FILE", bundle)
+    async with listening(lambda there: encrypted(there, certificate)) as port:
+        for client in (client_of(f"https://127.0.0.1:{port}", bundle=bundle), client_of(f"https://localhost:{port}")):
+            assert isinstance(await asked(client), UpstreamUnreachable)
+            await client.close()
+
+
+async def test_large_bodies_and_streams_go_through_tls_as_they_are(certificate: Path) -> None:
+    async with listening(lambda there: encrypted(there, certificate)) as port:
+        client = client_of(f"https://localhost:{port}", bundle=str(certificate / "cert.pem"))
+        assert await asked(client, b"x" * 10_000_000) == (200, b" 10000000")
+        assert await asked(client, b"abc") == (200, b"".join(EVENTS))
+        assert len(client._lines["t"].pool._all) == 1
         await client.close()
-    server.close()
-    await server.wait_closed()
 
 
 async def test_a_tls_handshake_with_something_else_fails_and_closes() -> None:
-    async def say(_: Request, there: Connection) -> None:
+    async def silent(_: Request, there: Connection) -> None:
         raise AssertionError("no request can be read from a handshake")
 
-    async with faulty(say) as upstream:
-        stream = await opened(upstream.port)
-        with pytest.raises(httpcore2.ConnectTimeout):
-            await stream.start_tls(ssl.create_default_context(), "localhost", timeout=0.1)
+    async def other(there: Connection) -> None:
+        await there.send(b"220 smtp ready\r\n")
+        await there.left()
+
+    async with faulty(silent) as upstream:
+        client = client_of(f"https://localhost:{upstream.port}", connect_s=0.1)
+        assert isinstance(await asked(client), UpstreamTimeout)
         assert await upstream.none_open()
+        await client.close()
+    async with listening(other) as port:
+        client = client_of(f"https://localhost:{port}")
+        assert isinstance(await asked(client), UpstreamUnreachable)
+        assert client._lines["t"].pool._taken == 0
+        await client.close()
 
 
-def test_an_outbound_proxy_that_is_none_is_refused_without_showing_its_password() -> None:
-    [target] = read_targets(Settings(upstreams={"t": Upstream(base_url="http://h", proxy="socks5://u:pass@x")}))
+# Through an outbound proxy
+
+
+async def tunnel(there: Connection, certificate: Path, answer: bytes, asked_for: list[bytes]) -> None:
+    asked_for.append(await there.reader.readuntil(b"\r\n\r\n"))
+    await there.send(answer)
+    if b" 200 " in answer:
+        await encrypted(there, certificate)
+
+
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+async def test_an_https_target_is_reached_through_a_tunnel(certificate: Path, version: bytes) -> None:
+    asked_for: list[bytes] = []
+    answer = b"HTTP/%b 200 Connection established\r\n\r\n" % version
+    async with listening(lambda there: tunnel(there, certificate, answer, asked_for)) as port:
+        client = client_of(
+            "https://localhost/v1", proxy=f"http://u%40:p@127.0.0.1:{port}", bundle=str(certificate / "cert.pem")
+        )
+        for _ in range(3):
+            assert await asked(client) == (200, b"        2")
+        await client.close()
+    [head] = asked_for
+    assert head.startswith(b"CONNECT localhost:443 HTTP/1.1\r\nhost: localhost:443\r\n")
+    assert b"\r\nproxy-authorization: Basic dUA6cA==\r\n" in head
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (b"HTTP/1.1 407 Proxy Authentication Required\r\ncontent-length: 0\r\n\r\n", "status 407"),
+        (b"HTTP/1.1 101 Switching\r\n\r\n", "status 101"),
+        (b"HTTP/1.1 200 OK\r\n\r\nmore", "said more"),
+        (b"nonsense\r\n\r\n", "no status line"),
+        (b"", "closed"),
+    ],
+)
+async def test_a_tunnel_that_is_refused_is_unreachable(certificate: Path, answer: bytes, told: str) -> None:
+    asked_for: list[bytes] = []
+
+    async def refuse(there: Connection) -> None:
+        asked_for.append(await there.reader.readuntil(b"\r\n\r\n"))
+        if answer:
+            await there.send(answer)
+            with suppress(ConnectionError):
+                await there.left()
+
+    async with listening(refuse) as port:
+        client = client_of("https://localhost", proxy=f"http://u:secret@127.0.0.1:{port}")
+        got = await asked(client)
+        assert isinstance(got, UpstreamUnreachable)
+        assert told in str(got)
+        assert "secret" not in str(got)
+        assert client._lines["t"].pool._taken == 0
+        await client.close()
+    assert len(asked_for) == 2, "once more, since nothing had been sent to the target"
+
+
+async def test_a_tunnel_that_is_not_answered_ends_in_time() -> None:
+    async def wait(there: Connection) -> None:
+        await asyncio.sleep(60)
+
+    async with listening(wait) as port:
+        client = client_of("https://localhost", proxy=f"http://127.0.0.1:{port}", connect_s=0.1)
+        assert isinstance(await asked(client), UpstreamTimeout)
+        await client.close()
+
+
+async def test_an_http_target_is_asked_for_in_full_and_through_an_encrypted_proxy_too(certificate: Path) -> None:
+    lines: list[bytes] = []
+
+    async def forward(there: Connection) -> None:
+        await there.writer.start_tls(serving(certificate))
+        while (request := await read_request(there.reader)) is not None:
+            lines.append(request.line)
+            await there.send(HEAD + b"content-length: 2\r\n\r\n{}")
+
+    async with listening(forward) as port:
+        client = client_of("http://[::1]:81/base", proxy=f"https://localhost:{port}")
+        assert isinstance(await asked(client), UpstreamUnreachable), "its authority is not known"
+        way = client._lines["t"].way
+        assert way._outer is not None
+        way._outer.load_verify_locations(certificate / "cert.pem")
+        assert await asked(client) == (200, b"{}")
+        await client.close()
+    assert lines == [b"POST http://[::1]:81/base/x HTTP/1.1"]
+
+
+@pytest.mark.parametrize("proxy", ["socks5://u:pass@x", "http://:1", "u:pass@x"])
+def test_an_outbound_proxy_that_is_none_is_refused_without_showing_its_password(proxy: str) -> None:
+    [target] = read_targets(Settings(upstreams={"t": Upstream(base_url="http://h", proxy=proxy)}))
     with pytest.raises(ConfigError) as caught:
-        new_pool(target, Pool())
+        Way(target, 1)
     assert "pass@" not in str(caught.value)
+
+
+def test_the_systems_authorities_are_there() -> None:
+    [target] = read_targets(Settings(upstreams={"t": Upstream(base_url="https://h")}))
+    context = Way(target, 1)._tls
+    assert context is not None
+    assert context.verify_mode is ssl.CERT_REQUIRED
+    assert context.check_hostname
+    paths = ssl.get_default_verify_paths()
+    if os.path.isfile(paths.openssl_cafile):  # noqa: PTH113
+        assert context.cert_store_stats()["x509_ca"] > 0

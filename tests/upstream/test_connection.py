@@ -1,0 +1,309 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+import pytest
+import uvloop
+
+from proxy.errors import BadRequest, ProxyError, UpstreamBroken, UpstreamError, UpstreamTimeout, UpstreamUnreachable
+from proxy.upstream.client import Client
+from proxy.upstream.connection import HIGH_WATER, JOINED
+from proxy.upstream.framing import HEAD_LIMIT
+from tests.faulty import HEAD, STREAM, Connection, Request, faulty, until
+from tests.upstream.conftest import EVENTS, answer_json, client_of, gathered, listening, send
+
+CODED = b"".join(b"%x\r\n%b\r\n" % (len(event), event) for event in EVENTS[:3]) + b"0\r\nx-sum: 1\r\n\r\n"
+WHOLE = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n" + STREAM + CODED
+SIZED = HEAD + b"content-length: 12\r\n\r\nhello, world"
+
+
+async def asked(client: Client, method: str = "GET") -> tuple[int, bytes, ProxyError | None]:
+    """(status, what came, what ended it); status 0 where there was no answer."""
+    try:
+        reply = await client.send(client.targets[0], method, "/v1/x", b"", [], None)
+    except UpstreamError as error:
+        return 0, b"", error
+    return reply.status, *await gathered(reply)
+
+
+@pytest.mark.parametrize(
+    ("answer", "body"), [(WHOLE, b"".join(EVENTS[:3])), (SIZED, b"hello, world")], ids=["chunked", "sized"]
+)
+async def test_an_answer_may_be_cut_into_pieces_anywhere(answer: bytes, body: bytes) -> None:
+    at = 0
+
+    async def say(_: Request, there: Connection) -> None:
+        await there.send(answer[:at])
+        await asyncio.sleep(0.001)
+        await there.send(answer[at:])
+
+    async with faulty(say) as upstream, client_of(upstream.port) as client:
+        for at in range(1, len(answer)):  # noqa: B007  # `say` looks at it
+            assert await asked(client) == (200, body, None)
+        assert upstream.connections == 1
+
+
+async def test_an_answer_may_come_byte_by_byte() -> None:
+    async def say(_: Request, there: Connection) -> None:
+        for at in range(len(WHOLE)):
+            await there.send(WHOLE[at : at + 1])
+            await asyncio.sleep(0)
+
+    async with faulty(say) as upstream, client_of(upstream.port) as client:
+        assert await asked(client) == (200, b"".join(EVENTS[:3]), None)
+
+
+@pytest.mark.parametrize("ending", ["close", "reset"])
+@pytest.mark.parametrize(
+    ("answer", "body"), [(WHOLE, b"".join(EVENTS[:3])), (SIZED, b"hello, world")], ids=["chunked", "sized"]
+)
+async def test_an_answer_that_ends_too_early_is_never_a_whole_one(answer: bytes, body: bytes, ending: str) -> None:
+    at = 0
+
+    async def say(_: Request, there: Connection) -> None:
+        await there.send(answer[:at])
+        if ending == "reset":
+            await there.reset()
+        else:
+            there.writer.close()
+
+    head = answer.index(b"\r\n\r\n", answer.index(b" 200 ")) + 4
+    async with faulty(say) as upstream, client_of(upstream.port) as client:
+        for at in range(0, len(answer), 1 if ending == "close" else 9):
+            status, came, error = await asked(client)
+            assert (status, type(error)) == ((0, UpstreamUnreachable) if at < head else (200, UpstreamBroken)), at
+            assert body.startswith(came)
+            assert len(came) >= min(len(body), at - head - 30), "what had come is given out"
+        assert await upstream.none_open()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(b"HTTP/1.1 103 Early Hints\r\n\r\n" * 5000, id="informational ones for ever"),
+        pytest.param(b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * HEAD_LIMIT, id="no end"),
+        pytest.param(b"HTTP/1.1 200 OK\r\nx: " + b"y" * HEAD_LIMIT + b"\r\ncontent-length: 0\r\n\r\n", id="too long"),
+        pytest.param(b"SSH-2.0-OpenSSH_9.2\r\n", id="another protocol"),
+        pytest.param(b"\x15\x03\x03\x00\x02\x02\x28", id="TLS"),
+        pytest.param(b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\nx", id="upgrade"),
+        pytest.param(b"HTTP/1.1 700 What\r\ncontent-length: 0\r\n\r\n", id="status"),
+        pytest.param(HEAD + b"content-length: 2\r\ntransfer-encoding: chunked\r\n\r\n{}", id="two ends"),
+        pytest.param(HEAD + b"content-length: 2\r\ncontent-length: 9\r\n\r\n{}", id="two lengths"),
+    ],
+)
+async def test_an_answer_that_cannot_be_passed_on_is_broken_and_its_connection_closed(answer: bytes) -> None:
+    async def say(_: Request, there: Connection) -> None:
+        with suppress(ConnectionError):
+            for at in range(0, len(answer), 10_000):
+                await there.send(answer[at : at + 10_000])
+        await there.left()
+
+    async with faulty(say) as upstream, client_of(upstream.port) as client:
+        async with asyncio.timeout(5):
+            status, _, error = await asked(client)
+        assert (status, type(error)) == (0, UpstreamBroken)
+        assert await upstream.none_open()
+
+
+@pytest.mark.parametrize(
+    ("method", "answer", "again"),
+    [
+        ("HEAD", HEAD + b"content-length: 10\r\n\r\n", True),
+        ("HEAD", HEAD + b"transfer-encoding: chunked\r\n\r\n", True),
+        ("HEAD", HEAD + b"\r\n", True),
+        ("GET", b"HTTP/1.1 204 No Content\r\n\r\n", True),
+        ("GET", b"HTTP/1.1 304 Not Modified\r\ncontent-length: 10\r\n\r\n", True),
+        ("GET", HEAD + b"content-length: 0\r\n\r\n", True),
+        ("HEAD", HEAD + b"content-length: 2\r\n\r\n{}", False),
+        ("GET", b"HTTP/1.1 204 No Content\r\n\r\nmore", False),
+        ("GET", HEAD + b"content-length: 0\r\n\r\n\r\n", False),
+        ("GET", HEAD + b"connection: close\r\ncontent-length: 0\r\n\r\n", False),
+        ("GET", b"HTTP/1.0 200 OK\r\nconnection: keep-alive\r\ncontent-length: 0\r\n\r\n", False),
+    ],
+)
+async def test_a_connection_is_used_again_where_nothing_is_left_on_it(method: str, answer: bytes, again: bool) -> None:
+    async def say(_: Request, there: Connection) -> None:
+        await there.send(answer)
+
+    async with faulty(say) as upstream, client_of(upstream.port) as client:
+        for _ in range(3):
+            status, came, error = await asked(client, method)
+            assert (status in (200, 204, 304), came, error) == (True, b"", None)
+        assert upstream.connections == (1 if again else 3)
+
+
+async def test_a_connection_whose_answer_was_not_heard_to_its_end_is_closed() -> None:
+    async def say(_: Request, there: Connection) -> None:
+        await there.send(STREAM)
+        await there.chunk(EVENTS[0])
+        await there.left()
+
+    async with faulty(say) as upstream, client_of(upstream.port) as client:
+        reply = await send(client)
+        async for _ in reply.chunks():
+            break
+        await reply.close()
+        assert await upstream.none_open()
+        with pytest.raises(UpstreamBroken):  # who reads on all the same does not wait for ever
+            await reply.read(1000)
+
+
+@pytest.mark.parametrize("said", [b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nforged", b"\r\n", None])
+async def test_what_is_said_on_an_idle_connection_closes_it(said: bytes | None) -> None:
+    async def say(request: Request, there: Connection) -> None:
+        await answer_json(request, there)
+        await asyncio.sleep(0.02)
+        if said is None:
+            there.writer.close()
+        else:
+            await there.send(said)
+
+    async with faulty(say) as upstream, client_of(upstream.port) as client:
+        for _ in range(2):
+            assert (await asked(client))[:2] == (200, b"{}")
+            await asyncio.sleep(0.1)
+            assert client._lines["default"].pool._all == set()
+        assert upstream.connections == 2
+
+
+# Requests
+
+
+@pytest.mark.parametrize("size", [0, 1000, JOINED, JOINED + 1, 3_000_000])
+async def test_a_body_of_any_size_goes_whole_and_a_small_one_in_one_piece_with_its_head(size: int) -> None:
+    pieces: list[int] = []
+
+    async def count(there: Connection) -> None:
+        while sum(pieces) < size or not pieces:
+            pieces.append((await there.reader.read(1 << 22)).count(b"x"))
+        await there.send(SIZED)
+
+    async with listening(count) as port, client_of(port) as client:
+        reply = await client.send(client.targets[0], "POST", "/v1/y", b"", [], b"x" * size)
+        assert await reply.read(100) == b"hello, world"
+    assert pieces[0] == size or size >= JOINED
+
+
+async def upload(*parts: bytes, wait: float = 0.0) -> AsyncIterator[bytes]:
+    for part in parts:
+        yield part
+        await asyncio.sleep(wait)
+
+
+@pytest.mark.parametrize("parts", [[b"abc"], [b"abc", b"defg"], [b"abcdefgh"], []])
+async def test_an_upload_of_another_length_than_it_says_is_the_clients_mistake(parts: list[bytes]) -> None:
+    async with faulty(answer_json) as upstream, client_of(upstream.port) as client:
+        with pytest.raises(BadRequest, match="Content-Length"):
+            await client.send(client.targets[0], "POST", "/x", b"", [(b"content-length", b"6")], upload(*parts))
+        assert await upstream.none_open()
+        assert upstream.requests == []
+
+
+@pytest.mark.parametrize("ending", ["left open", "close", "reset"])
+@pytest.mark.parametrize("pieces", [True, False], ids=["upload", "bytes"])
+async def test_an_answer_that_comes_before_the_body_was_sent_is_told(pieces: bool, ending: str) -> None:
+    async def refuse(there: Connection) -> None:
+        await there.reader.readuntil(b"\r\n\r\n")
+        await there.send(b"HTTP/1.1 413 Content Too Large\r\ncontent-length: 4\r\n\r\ntoo ")
+        if ending == "reset":
+            await there.reset()
+        elif ending == "left open":
+            await asyncio.sleep(60)
+
+    body = upload(*[b"x" * 1_000_000] * 50) if pieces else b"x" * 50_000_000
+    async with listening(refuse) as port, client_of(port) as client, asyncio.timeout(5):
+        reply = await client.send(client.targets[0], "POST", "/v1/x", b"", [(b"content-length", b"50000000")], body)
+        assert (reply.status, await reply.read(100)) == (413, b"too ")
+        assert client._lines["default"].pool._all == set(), "with a body half sent it is good for nothing"
+
+
+@pytest.mark.parametrize("pieces", [True, False], ids=["upload", "bytes"])
+async def test_a_reset_while_the_body_is_sent_is_unreachable(pieces: bool) -> None:
+    async def reset(there: Connection) -> None:
+        await there.reader.readuntil(b"\r\n\r\n")
+        await there.reset()
+
+    body = upload(*[b"x" * 1_000_000] * 50) if pieces else b"x" * 50_000_000
+    async with listening(reset) as port, client_of(port) as client, asyncio.timeout(5):
+        with pytest.raises(UpstreamUnreachable):
+            await client.send(client.targets[0], "POST", "/v1/x", b"", [(b"content-length", b"50000000")], body)
+
+
+@pytest.mark.parametrize(
+    ("who", "limits"),
+    [("client", {"idle_s": 0.2}), ("upstream", {"idle_s": 0.2}), ("upstream", {"total_s": 0.2})],
+)
+async def test_an_upload_in_which_nothing_moves_ends_in_time(who: str, limits: dict[str, float]) -> None:
+    pulled = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal pulled
+        while True:
+            pulled += 1
+            yield b"x" * 65536
+            if who == "client":
+                await asyncio.sleep(60)
+
+    async def deaf(there: Connection) -> None:
+        there.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await asyncio.sleep(60)
+
+    async with listening(deaf) as port, client_of(port, **limits) as client:
+        async with asyncio.timeout(3):
+            with pytest.raises(UpstreamTimeout):
+                await client.send(client.targets[0], "POST", "/x", b"", [(b"transfer-encoding", b"chunked")], endless())
+        assert client._lines["default"].pool._all == set()
+    assert pulled == 1 if who == "client" else pulled < 500, "what cannot be sent is not asked for: back-pressure"
+
+
+# What is held, and for how long
+
+
+async def test_no_more_than_the_high_water_mark_is_taken_from_the_kernel() -> None:
+    async def flood(_: Request, there: Connection) -> None:
+        await there.send(HEAD + b"content-length: %d\r\n\r\n" % (8 << 20), b"x" * (8 << 20))
+
+    async with faulty(flood) as upstream, client_of(upstream.port) as client:
+        reply = await send(client)
+        await asyncio.sleep(0.2)
+        [connection] = client._lines["default"].pool._all
+        assert connection._trip is not None
+        assert connection._trip._size <= 2 * HIGH_WATER
+        assert len(await reply.read(8 << 20)) == 8 << 20
+        assert client._lines["default"].pool._idle, "it was heard to its end"
+        await reply.close()
+
+
+async def test_one_timer_watches_all_trips_of_a_connection_and_ends_with_it() -> None:
+    async with faulty(answer_json) as upstream, client_of(upstream.port, idle_s=0.15) as client:
+        loop = asyncio.get_running_loop()
+        timers = []
+        assert (await asked(client))[:2] == (200, b"{}")
+        [connection] = client._lines["default"].pool._all
+        for _ in range(20):
+            assert (await asked(client))[:2] == (200, b"{}")
+            timers.append(connection._timer)
+            await asyncio.sleep(0.01)
+        assert upstream.connections == 1
+        assert len(set(timers)) <= 3
+        await asyncio.sleep(0.3)
+        assert connection._timer is None, "it does not go on ringing while nothing is under way"
+        connection.abort()
+        assert not [t for t in loop._scheduled if "_ring" in repr(t) and not t.cancelled()]  # type: ignore[attr-defined]
+
+
+def test_the_same_holds_on_the_loop_that_is_served_with() -> None:
+    async def run() -> None:
+        await test_an_answer_that_comes_before_the_body_was_sent_is_told(True, "reset")
+        await test_an_answer_that_comes_before_the_body_was_sent_is_told(False, "close")
+        await test_a_reset_while_the_body_is_sent_is_unreachable(True)
+        await test_what_is_said_on_an_idle_connection_closes_it(None)
+        await test_a_body_of_any_size_goes_whole_and_a_small_one_in_one_piece_with_its_head(3_000_000)
+        await test_no_more_than_the_high_water_mark_is_taken_from_the_kernel()
+        async with faulty(answer_json) as upstream, client_of(upstream.port) as client:
+            await asyncio.gather(*(asked(client) for _ in range(50)))
+            await until(lambda: upstream.open <= 10)
+
+    uvloop.run(run())
