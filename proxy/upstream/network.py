@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import re
 import ssl
+import sys
+from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-import httpx2
+import truststore
 
 from proxy.errors import ConfigError
 from proxy.upstream.connection import Connection, Lost, Slow
@@ -20,6 +23,13 @@ from proxy.upstream.headers import Headers
 from proxy.upstream.target import Address, Target, locate
 
 PORTS: Final = {b"http": 80, b"https": 443}
+
+BUNDLES: Final = (
+    "/etc/ssl/cert.pem", "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", "/etc/pki/tls/cert.pem",
+    "/etc/ssl/certs/ca-certificates.crt", "/etc/ssl/ca-bundle.pem",
+)  # fmt: skip
+"""Where systems keep their authorities, for a Python whose own OpenSSL was built for another system (truststore's
+list)."""
 
 
 class Unconnected(Exception):
@@ -105,8 +115,26 @@ def _trusted(target: Target) -> ssl.SSLContext:
 
 
 def _authorities(bundle: str | None) -> ssl.SSLContext:
-    """Trusts a bundle's authorities, else the system's."""
-    own = ssl.create_default_context(cafile=bundle) if bundle else True
-    context = httpx2.create_ssl_context(verify=own, trust_env=False)
+    """Trusts a bundle's authorities, else the system's; never those that SSL_CERT_FILE or SSL_CERT_DIR name."""
+    if bundle is not None:
+        context = ssl.create_default_context(cafile=bundle)
+    elif sys.platform == "darwin":
+        context = truststore.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    else:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.load_verify_locations(*_systems())
     context.set_alpn_protocols(["http/1.1"])
     return context
+
+
+def _systems() -> tuple[str | None, str | None]:
+    """The system's file and folder of authorities. Raises OSError where it has none."""
+    built_in = ssl.get_default_verify_paths()  # its `openssl_` ones: the others are the environment's
+    file, folder = Path(built_in.openssl_cafile), Path(built_in.openssl_capath)
+    hashed = folder.is_dir() and any(re.fullmatch(r"[0-9a-fA-F]{8}\.\d", entry.name) for entry in folder.iterdir())
+    if file.is_file() or hashed:
+        return str(file) if file.is_file() else None, str(folder) if hashed else None
+    found = next((one for one in BUNDLES if Path(one).is_file()), None)
+    if found is None:
+        raise FileNotFoundError("this system has no authorities; name a file of them")
+    return found, None

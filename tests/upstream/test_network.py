@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import ssl
 import subprocess
 from contextlib import suppress
@@ -12,6 +11,7 @@ import pytest
 from proxy.errors import ConfigError, ProxyError, UpstreamError, UpstreamTimeout, UpstreamUnreachable
 from proxy.metrics import Metrics
 from proxy.settings import Settings, Timeouts, Upstream
+from proxy.upstream import network
 from proxy.upstream.client import Client
 from proxy.upstream.network import Way
 from proxy.upstream.target import read_targets
@@ -218,12 +218,32 @@ def test_an_outbound_proxy_that_is_none_is_refused_without_showing_its_password(
     assert "pass@" not in str(caught.value)
 
 
-def test_the_systems_authorities_are_there() -> None:
+def test_the_systems_authorities_are_used_wherever_they_lie(
+    certificate: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     [target] = read_targets(Settings(upstreams={"t": Upstream(base_url="https://h")}))
-    context = Way(target, 1)._tls
-    assert context is not None
-    assert context.verify_mode is ssl.CERT_REQUIRED
-    assert context.check_hostname
-    paths = ssl.get_default_verify_paths()
-    if os.path.isfile(paths.openssl_cafile):  # noqa: PTH113
-        assert context.cert_store_stats()["x509_ca"] > 0
+    there = ssl.get_default_verify_paths()
+    file, folder = tmp_path / "cert.pem", tmp_path / "certs"
+
+    def found() -> int:
+        monkeypatch.setattr(
+            ssl, "get_default_verify_paths",
+            lambda: there._replace(openssl_cafile=str(file), openssl_capath=str(folder)),
+        )  # fmt: skip
+        context = Way(target, 1)._tls
+        assert context is not None
+        assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
+        return context.cert_store_stats()["x509"]
+
+    monkeypatch.setattr(network, "BUNDLES", ())
+    with pytest.raises(ConfigError, match="no authorities"):
+        found()
+    folder.mkdir()
+    (folder / "README").touch()
+    monkeypatch.setattr(network, "BUNDLES", (str(tmp_path / "none"), str(certificate / "cert.pem")))
+    assert found() == 1
+    monkeypatch.setattr(network, "BUNDLES", ())
+    (folder / "0123abcd.0").write_bytes((certificate / "cert.pem").read_bytes())
+    assert found() == 0, "a folder is looked into when a certificate is checked"
+    file.write_bytes((certificate / "cert.pem").read_bytes())
+    assert found() == 1
