@@ -22,16 +22,34 @@ from proxy.cli.logs import set_up
 from proxy.cli.serve import Announced
 from proxy.settings import Settings
 
+LOOK_S = 0.002
+"""How often the loop is looked at, once its lag is asked for."""
+
 
 class Ready(Announced):
     """Says where it listens in one line that a program reads."""
+
+    latest = -1.0
+    """How late the loop was at most, in seconds, since this was last asked for; nobody has asked yet."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await uvicorn.Server.startup(self, sockets)
         if self.started:
             loop = asyncio.get_running_loop()
             loop.add_signal_handler(signal.SIGUSR1, lambda: print("tasks", len(asyncio.all_tasks()), flush=True))
+            loop.add_signal_handler(signal.SIGUSR2, self._tell_lag)
             print("ready", os.getpid(), self._address[1], flush=True)
+
+    def _tell_lag(self) -> None:
+        print("lag", self.latest, flush=True)
+        if self.latest < 0:
+            self._look(asyncio.get_running_loop().time())
+        self.latest = 0.0
+
+    def _look(self, due: float) -> None:
+        loop = asyncio.get_running_loop()
+        self.latest = max(self.latest, loop.time() - due)
+        loop.call_later(LOOK_S, self._look, loop.time() + LOOK_S)
 
 
 def serve(tree: dict[str, Any]) -> None:
@@ -82,11 +100,18 @@ class Nursery:
 
     def tasks(self, pid: int) -> int:
         """How many tasks its event loop has."""
+        return int(self._told(pid, signal.SIGUSR1, "tasks"))
+
+    def lag(self, pid: int) -> float:
+        """Seconds that its event loop was held at most since this was last asked; asking first begins it."""
+        return float(self._told(pid, signal.SIGUSR2, "lag"))
+
+    def _told(self, pid: int, how: signal.Signals, name: str) -> str:
         assert self._process.stdout is not None
-        os.kill(pid, signal.SIGUSR1)
+        os.kill(pid, how)
         line = self._process.stdout.readline().split()
-        assert line[:1] == ["tasks"], line
-        return int(line[1])
+        assert line[:1] == [name], line
+        return line[1]
 
     def kill(self, pid: int) -> None:
         """-9, and not before it is gone: its lock on the file goes with it."""
