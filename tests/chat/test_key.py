@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import base64
 import json
 import re
 from typing import Any
@@ -141,6 +142,11 @@ def test_a_key_covers_all_that_came_before_it() -> None:
 def test_chains_of_two_tenants_never_meet() -> None:
     talk = messages(user("hi"), assistant("a"))
     assert not set(key.chain("one", talk)) & set(key.chain("two", talk))
+
+
+@given(st.binary(min_size=key.SIZE, max_size=key.SIZE))
+def test_a_public_id_is_base32_as_any_library_writes_it(made: bytes) -> None:
+    assert key.public_id(made) == base64.b32encode(made[:7])[:10].decode().lower()
 
 
 def test_public_ids_are_ten_base32_characters_and_a_function_of_the_key() -> None:
