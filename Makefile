@@ -3,7 +3,7 @@
 #   make run     the proxy on 127.0.0.1:8080, SQLite in ./data, the built-in demo upstream   (ARGS="--port 9000 ...")
 #   make test    every test, on this Python and on each other supported one that is found    (PYTEST_ARGS="-k sse ...")
 #   make system                  Debian's packages that some tests use (as root); without them those are left out
-#   make lint | types | house | replay | bench | lock | clean
+#   make lint | types | house | replay | bench | bench-peers | lock | clean
 
 SHELL := /bin/sh
 VERSIONS := 3.11 3.12 3.13
@@ -21,7 +21,7 @@ BIN := .venv/bin
 PYTEST_ARGS ?=
 ARGS ?=
 
-.PHONY: run system test test-here test-others lint format types house replay bench lock clean
+.PHONY: run system test test-here test-others lint format types house replay bench bench-peers bench-keep lock clean
 
 run: .venv/.runtime
 	@mkdir -p -m 700 data
@@ -75,8 +75,17 @@ house: .venv/.test
 replay: .venv/.test
 	$(BIN)/python -m pytest -q -p no:cacheprovider -m full_replay $(PYTEST_ARGS)
 
+# What everything costs beside a pass-through that does nothing: tables, and figures and plots in .benchmarks/, in a
+# quarter of an hour on a quiet machine; ARGS="overhead --rounds 3" for less of it. `bench-peers` installs others and
+# measures them too. `bench-keep` puts what was measured last into the README.
 bench: .venv/.test
 	$(BIN)/python tests/benchmarks/run.py $(ARGS)
+
+bench-peers: .venv/.test
+	$(BIN)/python tests/benchmarks/run.py peers $(ARGS)
+
+bench-keep: .venv/.test
+	$(BIN)/python tests/benchmarks/chapter.py --from .benchmarks
 
 # The locks hold for 3.11 to 3.13 on Linux and macOS. The test lock takes the first one's versions as given.
 # The marker that stands on every line because of tool.uv.environments says nothing, so it is taken out.

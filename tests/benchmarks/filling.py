@@ -35,6 +35,8 @@ def fill(db: Path, wanted: int) -> int:
         connection.execute("PRAGMA cache_size = -200000")
         connection.create_function("other", 2, other, deterministic=True)
         tables = dict(sharded(connection))
+        for table in tables:
+            connection.execute(f"CREATE TEMP TABLE first_{table} AS SELECT * FROM main.{table}")
         first = {table: count(connection, table) for table in tables}
         there = each = sum(first.values())
         if not each:
@@ -44,8 +46,7 @@ def fill(db: Path, wanted: int) -> int:
             number += 1
             for table, columns in tables.items():
                 copied = ", ".join(_copied(name) for name in columns)
-                where = "session NOT LIKE '%~%'"
-                into = f"INSERT INTO {table} ({', '.join(columns)}) SELECT {copied} FROM {table} WHERE {where}"
+                into = f"INSERT INTO {table} ({', '.join(columns)}) SELECT {copied} FROM first_{table}"
                 connection.execute(into, {"n": number})
             there += each
         connection.commit()

@@ -19,7 +19,9 @@ from typing import Any
 
 from rich.console import Console
 
-from tests.benchmarks import growth, loop, memory, overhead, planning, sessions, stored, streams
+from tests.benchmarks import growth, loop, memory, overhead, peers, planning, sessions, stored, streams
+from tests.benchmarks.machine import described
+from tests.benchmarks.plots import drawn
 from tests.benchmarks.rows import Row
 from tests.benchmarks.scope import Scope, loudly
 from tests.benchmarks.table import Group, show
@@ -31,6 +33,8 @@ class Suite:
 
     run: Callable[[Scope], list[Row]]
     group: Group
+    asked_for: bool = False
+    """Whether it runs only where it is named."""
 
 
 SUITES = {
@@ -85,6 +89,14 @@ SUITES = {
             "messages",
         ),
     ),
+    "peers": Suite(
+        peers.run,
+        Group(
+            "Beside others: processor time",
+            "Each as its makers ship it, in front of the same upstream; only Headroom and this proxy manage contexts.",
+        ),
+        asked_for=True,
+    ),
     "memory": Suite(
         memory.run,
         Group(
@@ -107,22 +119,25 @@ def main() -> None:
     scope = Scope(1 if args.quick else args.rounds, args.quick, args.only, loudly)
     args.folder.mkdir(parents=True, exist_ok=True)
     path = args.folder / "results.json"
-    for name in args.groups or SUITES:
+    names = args.groups or [name for name, suite in SUITES.items() if not suite.asked_for]
+    for name in names:
         began = time.monotonic()
         rows = SUITES[name].run(scope)
         save(path, name, {"at": datetime.now(UTC).isoformat("T", "seconds"), "rows": rows})
         loudly(f"{name}: {time.monotonic() - began:.0f} s")
     results: dict[str, Any] = json.loads(path.read_text())
+    for name, picture in drawn(results).items():
+        (args.folder / f"{name}.svg").write_text(picture)
     console = Console()
-    for name in args.groups or SUITES:
+    for name in names:
         show(console, SUITES[name].group, results[name]["rows"])
-    console.print(f"written: {path}")
+    console.print(f"\n{results['machine']}\nwritten: {path}, and a plot of each group beside it", highlight=False)
 
 
 def save(path: Path, name: str, found: dict[str, Any]) -> None:
     """At once: what was measured is not lost when what comes after it fails."""
     results = json.loads(path.read_text()) if path.is_file() else {}
-    path.write_text(json.dumps({**results, name: found}, indent=1))
+    path.write_text(json.dumps({**results, "machine": described(), name: found}, indent=1))
 
 
 if __name__ == "__main__":

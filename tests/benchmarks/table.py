@@ -60,7 +60,7 @@ def _abreast(rows: Sequence[Row], key: str, heads: Sequence[str], *, wide: bool)
         cells = [Text(case)]
         for head in heads:
             row = next((row for row in rows if _line(row, key) == case and row[key] == head), None)
-            cells.append(Text(measured(row) if row else ""))
+            cells.append(Text((measured if key == "server" else _with_ratio)(row) if row else ""))
             if head in rated:
                 cells += [ratio(row)] + ([Text(spread(row))] if wide else [])
         table.add_row(*cells)
@@ -97,6 +97,11 @@ def measured(row: Row) -> str:
     return f"{amount(row['value'])} {row['unit']}" if "value" in row else "-"
 
 
+def _with_ratio(row: Row) -> str:
+    """Where the bare one does not stand beside it."""
+    return measured(row) + (f" ({row['ratio']:.2f})" if "ratio" in row and row["server"] != BARE else "")
+
+
 def amount(value: float) -> str:
     """A number as one reads it."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
@@ -124,5 +129,4 @@ def told(rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
         for what, count in row.get("told", {}).items():
             yield f"{called(row)}, {row['server']}: {count} of {row['asked']} answers marked {what}"
-        if "failed" in row:
-            yield f"{row['server']}: {row['failed']}"
+    yield from dict.fromkeys(f"{row['server']}: {row['failed']}" for row in rows if "failed" in row)

@@ -1,0 +1,163 @@
+"""The plots that the README shows: SVG, which follows the reader's light or dark theme."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from proxy.replay.plot import STYLE, Axis
+from tests.benchmarks.rows import Row
+from tests.benchmarks.starting import BARE, PROXY
+from tests.benchmarks.table import called
+
+WIDTH = 760
+LEFT, RIGHT, TOP = 64, 600, 56
+NAMES = 612
+"""Where the lines' names begin."""
+COLOURS = ("#0969da", "#818b98", "#1a7f37", "#bc4c00", "#8250df", "#bf3989", "#1b7c83", "#9a6700")
+BAR = 22
+Line = tuple[str, Sequence[tuple[float, float]]]
+"""A name and its points, x and y."""
+
+
+def frame(title: str, height: int, body: Iterator[str] | Sequence[str]) -> str:
+    """A picture of that height with its title."""
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
+    return "\n".join(
+        [
+            f'{head} role="img">',
+            f"<title>{escape(title)}</title><style>{STYLE}</style>",
+            f'<rect class="bg" width="{WIDTH}" height="{height}"/>',
+            f'<text class="title" x="16" y="28">{escape(title)}</text>',
+            *body,
+            "</svg>\n",
+        ]
+    )
+
+
+def soft(x: float, y: float, text: str, anchor: str = "start") -> str:
+    """A small text."""
+    return f'<text class="soft" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def ratios(title: str, rows: Sequence[Row]) -> str:
+    """A bar a row: how many times what the bare pass-through takes, the quartiles as a line; 1 is marked."""
+    found = [row for row in rows if "ratio" in row and row["server"] != BARE]
+    most = max([2.0, *(row["ratio_q3"] for row in found)]) * 1.05
+    start, bottom = 250, TOP + BAR * len(found)
+    ticks = tuple(n for n in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200) if n <= most)
+    x = Axis(min(0.2, *(row["ratio_q1"] for row in found)) * 0.9, most, start, WIDTH - 60, ticks, log=True)
+
+    def body() -> Iterator[str]:
+        for tick in (t for t in ticks if t >= x.low):
+            kind = "least" if tick == 1 else "grid"
+            yield f'<line class="{kind}" x1="{x.at(tick):.1f}" x2="{x.at(tick):.1f}" y1="{TOP - 8}" y2="{bottom}"/>'
+            yield soft(x.at(tick), bottom + 18, f"{tick:g}", "middle")
+        for n, row in enumerate(found):
+            y = TOP + n * BAR
+            name = called(row) + (f" ({row['server'].rpartition(', ')[2]})" if row["server"] != PROXY else "")
+            yield f'<text x="{start - 8}" y="{y + 11}" text-anchor="end">{escape(name)}</text>'
+            kind = "bound" if row["ratio"] <= 1 else "policy"
+            yield f'<rect class="{kind}" x="{start}" y="{y}" width="{x.at(row["ratio"]) - start:.1f}" height="14"/>'
+            low, high = x.at(row["ratio_q1"]), x.at(row["ratio_q3"])
+            yield f'<line class="edge" x1="{low:.1f}" x2="{high:.1f}" y1="{y + 7}" y2="{y + 7}"/>'
+            yield soft(max(high, x.at(row["ratio"])) + 6, y + 11, f"{row['ratio']:.2f}")
+        yield soft(start, bottom + 38, "times what FastAPI + httpx takes that does nothing")
+
+    return frame(title, bottom + 52, body())
+
+
+def lines(title: str, below: str, unit: str, drawn: Sequence[Line]) -> str:
+    """Both axes by ratio, so that what grows as its cause does has a slope of 1."""
+    height, bottom = 400, 344
+    xs = sorted({x for _, points in drawn for x, _ in points})
+    ys = [y for _, points in drawn for _, y in points if y > 0]
+    low, high = 10 ** math.floor(math.log10(min(ys))), 10 ** math.ceil(math.log10(max(ys)))
+    ticks = tuple(10.0**n for n in range(round(math.log10(low)), round(math.log10(high)) + 1))
+    across = Axis(xs[0], max(xs[-1], xs[0] * 1.1), LEFT + 10, RIGHT - 10, tuple(xs), log=True)
+    up = Axis(low, max(high, low * 10), bottom, TOP, ticks, log=True)
+
+    def body() -> Iterator[str]:
+        for tick in ticks:
+            y = f"{up.at(tick):.1f}"
+            yield f'<line class="grid" x1="{LEFT}" x2="{RIGHT}" y1="{y}" y2="{y}"/>'
+            yield soft(LEFT - 6, up.at(tick) + 4, f"{tick:,g} {unit}", "end")
+        for tick in xs:
+            yield soft(across.at(tick), bottom + 20, f"{tick:,g}", "middle")
+        yield f'<text x="{(LEFT + RIGHT) / 2}" y="{bottom + 44}" text-anchor="middle">{escape(below)}</text>'
+        taken: list[float] = []
+        for (name, points), colour in zip(drawn, itertools.cycle(COLOURS), strict=False):
+            shown = " ".join(f"{across.at(x):.1f},{up.at(y):.1f}" for x, y in points)
+            yield f'<polyline points="{shown}" fill="none" stroke="{colour}" stroke-width="2"/>'
+            for at, value in points:
+                yield f'<circle cx="{across.at(at):.1f}" cy="{up.at(value):.1f}" r="3" fill="{colour}"/>'
+            beside = _free(up.at(points[-1][1]) + 4, taken)
+            yield f'<text x="{NAMES}" y="{beside:.1f}" style="fill: {colour}">{escape(name)}</text>'
+
+    return frame(title, height, body())
+
+
+def _free(wanted: float, taken: list[float]) -> float:
+    """The nearest height at which no other name stands."""
+    steps = itertools.chain.from_iterable((wanted + n * 3, wanted - n * 3) for n in range(100))
+    found = next(at for at in steps if all(abs(at - other) >= 14 for other in taken))
+    taken.append(found)
+    return found
+
+
+def by(rows: Sequence[Row], x: str, name: Callable[[Row], str]) -> list[Line]:
+    """Lines by name, their points by what `x` holds."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for row in rows:
+        if (at := _number(row.get(x))) and row["value"] > 0:
+            found.setdefault(name(row), []).append((at, row["value"]))
+    return list(found.items())
+
+
+def _number(value: Any) -> float:
+    return float(str(value or 0).replace(",", ""))
+
+
+def of_server(row: Row) -> str:
+    """What a line of a server is called."""
+    return str(row["server"])
+
+
+def in_store(row: Row) -> str:
+    """What a line of the store's operations is called, short enough to stand beside it."""
+    name = str(row["case"]).partition(" (")[0]
+    return f"{name}, bare" if row["server"] == BARE else name
+
+
+def drawn(results: Mapping[str, Any]) -> dict[str, str]:
+    """The pictures of what was measured, by the names of their files."""
+    made: dict[str, str] = {}
+    rows = {name: found["rows"] for name, found in results.items() if isinstance(found, dict) and "rows" in found}
+    if "overhead" in rows:
+        made["overhead"] = ratios("Processor time a request", rows["overhead"])
+    if "streams" in rows:
+        mine = [row for row in rows["streams"] if row["what"] == "processor"]
+        made["streams"] = ratios("Processor time a stream of 100 chunks", mine)
+    if "growth" in rows:
+        title = "Processor time a request by length of its history, two messages of it new"
+        made["growth"] = lines(title, "messages of 1.7 KB", "us", by(rows["growth"], "messages", of_server))
+    if "sessions" in rows:
+        title = "Processor time a request by live sessions"
+        made["sessions"] = lines(title, "live sessions", "us", by(rows["sessions"], "live", of_server))
+    if "store" in rows:
+        title = "Processor time by rows stored"
+        made["store"] = lines(title, "rows stored", "us", by(rows["store"], "stored", in_store))
+    if "planning" in rows:
+        title = "What planning costs: processor time by policy and length of the conversation"
+        made["planning"] = lines(title, "messages of 2,000 characters", "ms", by(rows["planning"], "messages", _policy))
+    if "peers" in rows:
+        mine = [row for row in rows["peers"] if "ratio" in row]
+        made["peers"] = ratios("Processor time beside others", mine)
+    return made
+
+
+def _policy(row: Row) -> str:
+    return str(row["case"])
