@@ -19,10 +19,13 @@ import aiosqlite
 
 from proxy.errors import StoreRefused, StoreUnavailable
 from proxy.store import files
+from proxy.store.absent import Absent
+from proxy.store.base import Row
 from proxy.store.migrate import Damaged, migrate
 from proxy.store.spooled import Spooled
 from proxy.store.sql import for_sqlite
 from proxy.store.writer import Writer
+from proxy.store.written import SHARD, MemoRow, RoundRow, ScratchpadRow
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +52,7 @@ class SqliteStore(Spooled):
         self._writer = Writer(self.path, durability=durability, spool_bytes=spool_mb << 20, drain_s=drain_s)
         super().__init__(self._writer)
         self._readers = [_Reader(self.path, read_s) for _ in range(readers)]
+        self._absent = Absent()
         self._closed = False
 
     def _reading(self) -> str:
@@ -71,6 +75,7 @@ class SqliteStore(Spooled):
             await self._writer.start()
             for reader in self._readers:
                 await reader.open()
+            await self._absent.read(self._fetch)
         except BaseException as error:
             await self.close()
             if isinstance(error, (sqlite3.Error, OSError)):
@@ -99,6 +104,29 @@ class SqliteStore(Spooled):
         await self._writer.stop()
         self._lock.release()
         self._tell_closed()
+
+    def put(self, rows: Sequence[Row]) -> asyncio.Future[None]:
+        self._absent.note(rows)
+        return super().put(rows)
+
+    def later(self, rows: Sequence[Row]) -> asyncio.Future[None]:
+        self._absent.note(rows)
+        return super().later(rows)
+
+    async def rounds(self, tenant: str, session: str, keys: Sequence[bytes] | None = None) -> list[RoundRow]:
+        return [] if self._absent.has_none("rounds", tenant, session) else await super().rounds(tenant, session, keys)
+
+    async def scratchpads(
+        self, tenant: str, session: str, limit: int = 20, before: int | None = None
+    ) -> list[ScratchpadRow]:
+        if self._absent.has_none("scratchpads", tenant, session):
+            return []
+        return await super().scratchpads(tenant, session, limit, before)
+
+    async def memos(self, tenant: str, project: str | None = None, limit: int = 1000, after: str = "") -> list[MemoRow]:
+        if self._absent.has_none("memos", tenant, SHARD):
+            return []
+        return await super().memos(tenant, project, limit, after)
 
     async def _fetch(self, text: str, args: Sequence[Any]) -> list[tuple[Any, ...]]:
         self.hurry()  # what is there is seen
