@@ -13,7 +13,7 @@ import pytest
 
 from tests.faults.nursery import Nursery
 from tests.faults.test_load import model
-from tests.faulty import HEAD, STREAM, Connection, Request, ask, connect, faulty, post
+from tests.faulty import HEAD, STREAM, Connection, Request, Script, ask, connect, faulty, post
 from tests.running import CHAT, heard, running
 
 Record = Callable[[str, object], None]
@@ -143,11 +143,8 @@ async def test_r2_goodput_stays_and_who_is_sent_away_is_told_at_once(
         await asyncio.to_thread(nursery.kill, pid)
 
 
-@pytest.mark.parametrize("count", [200, pytest.param(1000, marks=pytest.mark.long)])
-async def test_r3_a_heavy_request_holds_up_neither_light_ones_nor_the_loop(
-    nursery: Nursery, tmp_path: Path, record_property: Record, count: int
-) -> None:
-    end = asyncio.Event()
+def holding(end: asyncio.Event) -> Script:
+    """Answers at once but for streams that are held until the end."""
 
     async def held(request: Request, there: Connection) -> None:
         if len(request.body) > 1_000_000:  # what reads it here would hold up the light ones, too
@@ -163,12 +160,22 @@ async def test_r3_a_heavy_request_holds_up_neither_light_ones_nor_the_loop(
         await there.chunk(b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n')
         await there.send(b"0\r\n\r\n")
 
-    def heavy(number: int) -> bytes:
-        turn = [{"role": "user", "content": "word " * 100}, {"role": "assistant", "content": f"fine {number} " * 100}]
-        body = {"model": "m", "messages": [*turn * 2000, {"role": "user", "content": "heavy"}]}
-        return post(CHAT, json.dumps(body).encode())
+    return held
 
-    async with faulty(held) as upstream:
+
+def heavy(number: int) -> bytes:
+    """2 MB of a history that was never seen before."""
+    turn = [{"role": "user", "content": "word " * 100}, {"role": "assistant", "content": f"fine {number} " * 100}]
+    body = {"model": "m", "messages": [*turn * 2000, {"role": "user", "content": "heavy"}]}
+    return post(CHAT, json.dumps(body).encode())
+
+
+@pytest.mark.parametrize("count", [200, pytest.param(1000, marks=pytest.mark.long)])
+async def test_r3_a_heavy_request_holds_up_neither_light_ones_nor_the_loop(
+    nursery: Nursery, tmp_path: Path, record_property: Record, count: int
+) -> None:
+    end = asyncio.Event()
+    async with faulty(holding(end)) as upstream:
         url, db = f"http://127.0.0.1:{upstream.port}/v1", f"{tmp_path}/a.sqlite3"
         room = {"pool": {"connections": count + 50}, "limits": {"requests": count + 50}}
         pid, port = await nursery.started(upstream=url, db=db, log_level="error", **room)
