@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from itertools import filterfalse
+from itertools import chain, filterfalse
 
 import msgspec
 
@@ -66,12 +66,12 @@ _NOTHING = Held(frozenset(), "")
 
 def names(text: str) -> Iterator[str]:
     """The names in a text, in order, with repetitions: words with a digit or one of / _ @ . in them."""
-    return _names(_runs(text))
+    return _names(_runs(text), ascii_only=text.isascii())
 
 
 def different(text: str) -> list[str]:
     """The names in a text, each once, in order."""
-    return unique(_names(dict.fromkeys(_runs(text))))
+    return unique(_names(dict.fromkeys(_runs(text)), ascii_only=text.isascii()))
 
 
 def _runs(text: str) -> Iterable[str]:
@@ -80,15 +80,12 @@ def _runs(text: str) -> Iterable[str]:
     return filterfalse(str.isalpha, parted.split())
 
 
-def _names(runs: Iterable[str]) -> Iterator[str]:
+def _names(runs: Iterable[str], *, ascii_only: bool) -> Iterator[str]:
     """The names in these runs: where one is ASCII, all of it but for its ends."""
-    for run in runs:
-        if not run.isascii():
-            yield from filter(_marked, NAME.findall(run))
-        elif len(run) >= 4:
-            name = run.rstrip("./#@:+~-").lstrip("@:+-")
-            if len(name) >= 4 and _marked(name):
-                yield name
+    if not ascii_only:
+        runs = chain.from_iterable([run] if run.isascii() else NAME.findall(run) for run in runs)
+    ends = [run.rstrip("./#@:+~-").lstrip("@:+-") for run in runs if len(run) >= 4]
+    return filter(_marked, [name for name in ends if len(name) >= 4])
 
 
 def words_of(tool: str) -> set[str]:
@@ -195,7 +192,8 @@ class Standing:
     """How many messages of the outgoing prompt hold each name and each line; kept true while edits are written."""
 
     def __init__(self, view: View) -> None:
-        self._names: Counter[int] = Counter()
+        self.names: Counter[int] = Counter()
+        """How many messages hold each, by its hash."""
         self._lines: Counter[int] | None = None
         self._held: list[Held] = []
         self._gone: list[Held] = []
@@ -206,14 +204,16 @@ class Standing:
 
     def add(self, what: Held) -> None:
         """Another message holds this."""
-        self._names.update(what.names)
+        self.names.update(what.names)
         self._held.append(what)
         if self._lines is not None:
             self._lines.update(what.lines)
 
     def remove(self, what: Held) -> None:
         """A message does not hold this any more."""
-        self._names.subtract(what.names)
+        names = self.names
+        for h in what.names:
+            names[h] -= 1
         self._gone.append(what)
         if self._lines is not None:
             self._lines.subtract(what.lines)
@@ -221,7 +221,7 @@ class Standing:
     def has_name(self, name: str, own: frozenset[int]) -> bool:
         """Whether the name stands in another message than the one that holds `own`."""
         h = hash(name)
-        return self._names[h] - (h in own) > 0
+        return self.names[h] - (h in own) > 0
 
     def has_line(self, line: str, own: frozenset[int]) -> bool:
         """Whether the line (bare) stands in another message than the one that holds `own`."""

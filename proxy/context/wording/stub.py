@@ -119,10 +119,13 @@ class Writer:
         else:  # what stands behind the end of a kept line is there in another line, or not at all
             names = facts.different("\n".join([line for n, line in enumerate(lines) if n not in kept]))
         loose: list[str] = []
-        has, own = self._standing.has_name, held.names
+        counted, own = self._standing.names.get, held.names
         for name in names:
-            if name in have or len(name) > _NAME or has(name, own):
+            if name in have:
                 continue
+            h = hash(name)
+            if counted(h, 0) > (h in own) or len(name) > _NAME:
+                continue  # it stands in another message, as `Standing.has_name` says, or is a blob
             if len(name) > room:
                 return loose
             loose.append(name)
