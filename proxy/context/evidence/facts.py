@@ -47,7 +47,8 @@ class Held:
         """Of the lines that are long enough to be told apart."""
         text = self._text
         if text is not None:
-            self._lines = frozenset([hash(line) for line in map(bare, text.splitlines()) if len(line) >= LINE])
+            long = [line for line in text.splitlines() if len(line) >= LINE]
+            self._lines = frozenset([hash(line) for line in map(bare, long) if len(line) >= LINE])
             self._text = None
         return self._lines
 
@@ -95,7 +96,11 @@ def words_of(tool: str) -> set[str]:
 
 def bare(line: str) -> str:
     """A line without its indentation and the line number that a listing puts in front."""
-    if line[:1].isdigit() or line[:1] in " \t":
+    first = line[:1]
+    if first in " \t":
+        line = line.lstrip()
+        first = line[:1]
+    if first.isdigit():
         numbered = _LISTING.match(line)
         if numbered:
             line = line[numbered.end() :]
