@@ -99,15 +99,16 @@ class Connection(asyncio.Protocol):
             self._transport.write(head)
         elif len(body) <= JOINED:
             self._transport.write(head + body)
-        else:
-            self._transport.writelines((head, body))
+        else:  # not `writelines`, which does not tell of a full socket in asyncio's loop from 3.12 on
+            self._transport.write(head)
+            self._transport.write(body)
         self._arm(min(deadline, self._loop.time() + idle))
         return trip
 
-    async def write(self, *parts: bytes) -> None:
-        """Once the socket takes more again. What is written to a closed connection is nowhere."""
+    async def write(self, data: bytes) -> None:
+        """Send more, and wait until the socket takes more again. What is written to a closed connection is nowhere."""
         if not self.closed and self._transport is not None:
-            self._transport.writelines(parts)
+            self._transport.write(data)
             if self._writable is not None:
                 await self._writable
 
@@ -313,7 +314,7 @@ class Trip:
                     sent += len(part)
                     if length is None:
                         if part:
-                            await connection.write(b"%x\r\n" % len(part), part, b"\r\n")
+                            await connection.write(b"%x\r\n%b\r\n" % (len(part), part))
                     elif sent > length:
                         raise Unsendable("its body is longer than its Content-Length")
                     else:

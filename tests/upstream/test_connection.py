@@ -98,6 +98,7 @@ async def test_an_answer_that_cannot_be_passed_on_is_broken_and_its_connection_c
         with suppress(ConnectionError):
             for at in range(0, len(answer), 10_000):
                 await there.send(answer[at : at + 10_000])
+                await asyncio.sleep(0.001)
         await there.left()
 
     async with faulty(say) as upstream, client_of(upstream.port) as client:
@@ -144,10 +145,18 @@ async def test_a_connection_whose_answer_was_not_heard_to_its_end_is_closed() ->
         reply = await send(client)
         async for _ in reply.chunks():
             break
+        assert ringing()
         await reply.close()
+        assert not ringing()
         assert await upstream.none_open()
         with pytest.raises(UpstreamBroken):  # who reads on all the same does not wait for ever
             await reply.read(1000)
+
+
+def ringing() -> list[asyncio.TimerHandle]:
+    """The timers of connections."""
+    timers: list[asyncio.TimerHandle] = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
+    return [timer for timer in timers if "Connection._ring" in repr(timer) and not timer.cancelled()]
 
 
 @pytest.mark.parametrize("said", [b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nforged", b"\r\n", None])
@@ -206,6 +215,7 @@ async def test_an_upload_of_another_length_than_it_says_is_the_clients_mistake(p
 async def test_an_answer_that_comes_before_the_body_was_sent_is_told(pieces: bool, ending: str) -> None:
     async def refuse(there: Connection) -> None:
         await there.reader.readuntil(b"\r\n\r\n")
+        await asyncio.sleep(0.1)  # by now the sockets are full
         await there.send(b"HTTP/1.1 413 Content Too Large\r\ncontent-length: 4\r\n\r\ntoo ")
         if ending == "reset":
             await there.reset()
@@ -278,7 +288,6 @@ async def test_no_more_than_the_high_water_mark_is_taken_from_the_kernel() -> No
 
 async def test_one_timer_watches_all_trips_of_a_connection_and_ends_with_it() -> None:
     async with faulty(answer_json) as upstream, client_of(upstream.port, idle_s=0.15) as client:
-        loop = asyncio.get_running_loop()
         timers = []
         assert (await asked(client))[:2] == (200, b"{}")
         [connection] = client._lines["default"].pool._all
@@ -290,8 +299,22 @@ async def test_one_timer_watches_all_trips_of_a_connection_and_ends_with_it() ->
         assert len(set(timers)) <= 3
         await asyncio.sleep(0.3)
         assert connection._timer is None, "it does not go on ringing while nothing is under way"
-        connection.abort()
-        assert not [t for t in loop._scheduled if "_ring" in repr(t) and not t.cancelled()]  # type: ignore[attr-defined]
+        assert not ringing()
+
+
+async def test_at_the_deadline_what_has_come_and_was_not_asked_for_is_forgotten() -> None:
+    async def drip(_: Request, there: Connection) -> None:
+        await there.send(STREAM)
+        for event in EVENTS:
+            await there.chunk(event)
+            await asyncio.sleep(0.03)
+
+    async with faulty(drip) as upstream, client_of(upstream.port, total_s=0.3) as client:
+        parts = (await send(client)).chunks()
+        assert await anext(parts) == EVENTS[0]
+        await asyncio.sleep(0.4)
+        with pytest.raises(UpstreamTimeout, match="total_s"):
+            await anext(parts)
 
 
 def test_the_same_holds_on_the_loop_that_is_served_with() -> None:
