@@ -2,7 +2,7 @@
 
 With an engine of its own (connection.py, pool.py), since redirects, cookies, authentication, environment proxies and
 URL normalising are what a proxy must not do, and since the general ones cost several times as much: 225 us of
-processor time a request with httpx2, 168 with its httpcore2 on sockets of ours, 60 with this.
+processor time a request with httpx2, 168 with its httpcore2 on sockets of ours, 26 with this.
 """
 
 from __future__ import annotations

@@ -99,16 +99,15 @@ class Connection(asyncio.Protocol):
             self._transport.write(head)
         elif len(body) <= JOINED:
             self._transport.write(head + body)
-        else:  # not `writelines`, which does not tell of a full socket in asyncio's loop from 3.12 on
-            self._transport.write(head)
-            self._transport.write(body)
+        else:
+            self._transport.writelines((head, body))
         self._arm(min(deadline, self._loop.time() + idle))
         return trip
 
     async def write(self, data: bytes) -> None:
         """Send more, and wait until the socket takes more again. What is written to a closed connection is nowhere."""
         if not self.closed and self._transport is not None:
-            self._transport.write(data)
+            self._transport.write(data)  # not `writelines`: asyncio's own tells of no full socket from Python 3.12 on
             if self._writable is not None:
                 await self._writable
 
