@@ -51,7 +51,9 @@ def test_how_a_command_ended_is_what_a_search_of_all_of_it_finds(pieces: list[st
     ledger = Ledger()
     ledger.note(Call("1", "bash", '{"command": "run"}'), text)
     assert ledger.commands == {"run": failed}
-    assert list(ledger.errors) == list(dict.fromkeys(reversed([" ".join(line.split()) for line in lines[-2:]])))[::-1]
+    shown = [" ".join(line.split()) for line in lines[-2:]]
+    shown = [line if len(line) <= 80 else line[:77] + "..." for line in shown]
+    assert list(ledger.errors) == list(dict.fromkeys(reversed(shown)))[::-1]
 
 
 def test_open_items_are_those_of_the_last_list() -> None:
