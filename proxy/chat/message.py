@@ -79,7 +79,8 @@ class Message:
 class Request:
     """A chat request as it came: its messages, and what else a rewrite must know of it.
 
-    body: the bytes. spans: the place of each top-level value in it. tools: the tools array's bytes.
+    body: the bytes. spans: the place of each top-level value in it. tools: the tools array's bytes, with ours once they
+    are offered.
     plain: the answer will be one free text with optional calls (no JSON format, one choice, no forced tool), so
     that the model can be asked for a STATE block. usage_wanted: the client asked for usage in its stream.
     """
@@ -99,6 +100,8 @@ class Request:
     """How many messages at the front were known from an earlier request of the same history."""
     rest: int = 0
     """Where in the body what was not known begins."""
+    woven: bool = False
+    """Its messages are others than those in its body: some were put in, and `write_request` writes them."""
     notes: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
     """What was found out about a front of its messages, by who has: handed on to the next request of the history."""
 
@@ -107,12 +110,13 @@ class Request:
 class Front:
     """A request's body up to the end of its messages, as the beginning of the next one: an agent resends its history.
 
-    text: the body up to, not including, the closing bracket of the messages. start: where that array begins.
+    text: the body up to, not including, the closing bracket of the messages; a view, since a copy of a long history
+    takes longer than all else that is done with it. start: where that array begins.
     spans: of the values in front of it. chain: the tenant for which `keys` holds the messages' chain keys. gap: what
     stands between any two messages, None where that is not known. notes: the request's.
     """
 
-    text: bytes
+    text: memoryview
     start: int
     spans: dict[str, tuple[int, int]]
     messages: tuple[Message, ...]

@@ -119,6 +119,6 @@ class MessageCache:
                 del self._fronts[sample]
 
 
-def _sample(text: bytes) -> bytes:
+def _sample(text: memoryview) -> bytes:
     size = 1 << (len(text).bit_length() - 1)
-    return text[size - SAMPLE : size]
+    return bytes(text[size - SAMPLE : size])

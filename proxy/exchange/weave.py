@@ -99,18 +99,13 @@ def weave(
     found = matching(request, keys, rounds) if rounds else {}
     if not found and not tools:
         return Woven(request, keys)
-    new: dict[str, bytes] = {}
     messages, names, hidden = request.messages, keys, dict[bytes, float]()
     if found:
         messages, names, hidden = _put_back(request.messages, keys, found, read)
-        new["messages"] = b"[" + b",".join([m.raw for m in messages]) + b"]"
-    if tools and request.tools is not None:
-        new["tools"] = request.tools[:-1] + b"," + tools + b"]"
-    body, spans = _replaced(request.body, request.spans, new)
-    made = replace(
-        request, body=body, spans=spans, messages=messages, tools=new.get("tools", request.tools), shared=0, rest=0
-    )
-    return Woven(made, names, len(found), hidden, tools if "tools" in new else b"")
+    array = request.tools[:-1] + b"," + tools + b"]" if tools and request.tools is not None else request.tools
+    woven = request.woven or bool(found)
+    made = replace(request, messages=messages, tools=array, shared=0, rest=0, woven=woven)
+    return Woven(made, names, len(found), hidden, tools if array is not request.tools else b"")
 
 
 def with_tools(woven: Woven, tools: bytes) -> Woven:
@@ -181,21 +176,6 @@ def _put_back(
     made += messages[done:]
     names += keys[done:]
     return tuple(made), names, hidden
-
-
-def _replaced(
-    body: bytes, spans: Mapping[str, tuple[int, int]], new: Mapping[str, bytes]
-) -> tuple[bytes, dict[str, tuple[int, int]]]:
-    """The body with other values at the top, and where all of them stand then."""
-    pieces, moved, at, by = [], {}, 0, 0
-    for name, (start, end) in sorted(spans.items(), key=lambda entry: entry[1]):
-        value = new.get(name)
-        size = end - start if value is None else len(value)
-        moved[name] = (start + by, start + by + size)
-        if value is not None:
-            pieces += [body[at:start], value]
-            at, by = end, by + size - (end - start)
-    return b"".join([*pieces, body[at:]]), moved
 
 
 def appended(body: bytes, messages: Sequence[bytes]) -> bytes:

@@ -196,7 +196,10 @@ def front_of(request: Request) -> Front:
     """What the next request of the same history is expected to begin with."""
     start, end = request.spans["messages"]
     spans = {name: span for name, span in request.spans.items() if span[1] <= start}
-    return Front(request.body[: end - 1].rstrip(b" \t\r\n"), start, spans, request.messages, request.notes)
+    end -= 1
+    while request.body[end - 1] in b" \t\r\n":
+        end -= 1
+    return Front(memoryview(request.body)[:end], start, spans, request.messages, request.notes)
 
 
 class _Fields:
@@ -234,20 +237,51 @@ def _tool_names(tools: bytes | None) -> tuple[str, ...]:
 
 
 def write_request(request: Request, messages: Sequence[bytes] | None = None, *, ask_usage: bool = False) -> bytes:
-    """The body to send: the client's own with another messages array (None: as it is), and usage asked for in a stream.
+    """The body to send: the client's own with another messages array (None: the request's), and usage asked for in a
+    stream.
 
-    Every other top-level value stays the slice that it was, in the same order.
+    Every other top-level value stays the slice that it was, in the same order. Written in one go: what stays is copied
+    once. ValueError where the stream's options are no object.
     """
-    body = request.body
+    body, spans = request.body, request.spans
+    new: list[tuple[int, int, Sequence[bytes]]] = []
+    if messages is None and request.woven:
+        messages = [m.raw for m in request.messages]
     if messages is not None:
-        start, end = request.spans["messages"]
-        body = body[:start] + b"[" + b",".join(messages) + b"]" + body[end:]
+        new.append((*spans["messages"], _array(messages)))
+    tools = spans.get("tools")
+    if request.tools is not None and tools is not None and request.tools != body[tools[0] : tools[1]]:
+        new.append((*tools, (request.tools,)))
     if ask_usage and request.stream and not request.usage_wanted:
-        span = request.spans.get("stream_options")
-        options = request.body[span[0] : span[1]] if span else b"null"
-        asked = slices.with_member(b"{}" if options == b"null" else options, "include_usage", b"true")
-        body = slices.with_member(body, "stream_options", asked)
-    return body
+        new.append(_asking_for_usage(body, spans.get("stream_options")))
+    return _spliced(body, new) if new else body
+
+
+def _array(members: Sequence[bytes]) -> list[bytes]:
+    pieces = [b","] * (2 * len(members))
+    pieces[::2] = members
+    pieces[-1:] = [b"]"]
+    return [b"[", *pieces]
+
+
+def _asking_for_usage(body: bytes, span: tuple[int, int] | None) -> tuple[int, int, Sequence[bytes]]:
+    if span is None:
+        end = body.rindex(b"}")
+        return end, end, (b',"stream_options":{"include_usage":true}',)
+    options = body[span[0] : span[1]]
+    return *span, (slices.with_member(b"{}" if options == b"null" else options, "include_usage", b"true"),)
+
+
+def _spliced(body: bytes, new: list[tuple[int, int, Sequence[bytes]]]) -> bytes:
+    """The body with others in the place of some of its values."""
+    pieces: list[bytes | memoryview] = []
+    came, at = memoryview(body), 0
+    for start, end, instead in sorted(new):
+        pieces.append(came[at:start])
+        pieces += instead
+        at = end
+    pieces.append(came[at:])
+    return b"".join(pieces)
 
 
 def with_text(raw: bytes, text: str) -> bytes:
