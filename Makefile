@@ -27,10 +27,12 @@ run: .venv/.runtime
 	@mkdir -p -m 700 data
 	@exec $(BIN)/context-proxy serve $(ARGS)
 
-# Debian's packages that some tests use beside what pip installs: a browser, Prometheus, a terminal, a tracer of calls.
+# Debian's packages that some tests use beside what pip installs: a browser, Prometheus, a terminal, a tracer of calls, a
+# filter of packets.
 system:
 	apt-get update -qq
-	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium prometheus tmux strace >/dev/null
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+		chromium prometheus tmux strace nftables >/dev/null
 
 test: test-here test-others
 

@@ -15,8 +15,8 @@ import pytest
 
 TESTS = Path(__file__).parents[1]
 
-FAULTS = {"u": 13, "c": 10, "h": 7, "j": 8, "d": 10}
-ROWS = [f"{kind}{n}" for kind, last in FAULTS.items() for n in range(1, last + 1)] + ["d12", "r1", "r2", "r3"]
+FAULTS = {"u": 19, "c": 10, "h": 7, "j": 8, "d": 12, "s": 15, "r": 3}
+ROWS = [f"{kind}{n}" for kind, last in FAULTS.items() for n in range(1, last + 1)]
 
 WHERE = ("faults", "upstream", "web")
 """Folders in which a row's letter is a fault's; elsewhere it may be a feature's."""
@@ -80,11 +80,46 @@ SHOWN: dict[str, list[str]] = {
     ],
     "d9": ["store/test_migrate.py::test_a_migration_that_breaks_off_leaves_the_old_schema_and_can_be_run_again"],
     "d10": ["store/test_crash.py::test_a_second_process_on_the_same_file_is_refused"],
+    "d11": [
+        "web/api/test_large.py::test_pages_of_a_large_store_come_in_time",
+        "store/test_sql.py::test_a_statement_never_reads_a_whole_table",
+    ],
     "d12": ["store/test_sqlite.py::test_cancelling_reads_and_writes_leaves_nothing_behind"],
+    "s3": [
+        "tools/test_escape.py::test_no_statement_gets_out",
+        "tools/test_escape.py::test_no_statement_holds_anything_up",
+        "tools/test_escape.py::test_a_hundred_thousand_generated_statements",
+        "tools/test_escape.py::test_without_one_layer_the_others_hold",
+    ],
+    "s4": ["exchange/test_isolation.py::test_one_name_under_two_credentials_shares_nothing"],
+    "s5": [
+        "memory/test_memos.py::test_no_memo_can_end_its_block_or_begin_anything",
+        "memory/test_memos.py::test_a_memo_of_100_kb_is_shown_to_2_kb",
+    ],
+    "s6": ["memory/test_memos.py::test_what_is_no_block_of_memos_is_not_read_as_one"],
+    "s7": [
+        "exchange/test_rounds_ends.py::test_after_so_many_rounds_the_model_is_asked_once_more_without_our_tools",
+        "exchange/test_rounds_ends.py::test_time_is_bounded_too_and_ends_a_tool_that_runs",
+        "exchange/test_rounds_ends.py::test_a_client_that_leaves_ends_it_all",
+    ],
+    "s8": [
+        "exchange/test_rounds.py::test_the_clients_own_tool_of_a_name_is_the_clients_to_run",
+        "exchange/test_rounds.py::test_a_tool_that_was_not_offered_is_the_clients_business",
+    ],
+    "s9": [
+        "upstream/test_client.py::test_the_environments_proxy_is_not_used_and_the_targets_own_is",
+        "upstream/test_client.py::test_nothing_imports_another_http_client",
+    ],
+    "s10": [
+        "web/dashboard/test_hostile.py::test_there_are_two_hundred_of_them",
+        "web/dashboard/test_hostile.py::test_names_of_sessions_and_models_in_the_list",
+        "web/dashboard/test_files.py::test_texts_never_become_markup_and_nothing_comes_from_elsewhere",
+    ],
+    "s15": ["test_house.py::test_locks_are_hashed_and_name_no_index"],
 }
 """By row, the tests that show it under a name of their own."""
 
-_NAME = re.compile(r"test_((?:[uchjdr]\d{1,2}_)+)")
+_NAME = re.compile(r"test_((?:[uchjdsr]\d{1,2}_)+)")
 
 
 def defined(path: Path) -> set[str]:

@@ -1,0 +1,156 @@
+"""U14, U15, U19, S14: answers that are larger than anything, a network that loses packets, names without number."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.faults.killing import of_sqlite
+from tests.faults.nursery import Nursery
+from tests.faults.test_load import answer
+from tests.faulty import HEAD, STREAM, Connection, Request, ask, connect, faulty, post
+from tests.running import CHAT, heard, running
+
+Record = Callable[[str, object], None]
+
+MORE = 100 << 20
+"""Bytes of memory that anything of this may take."""
+LINE = int(os.environ.get("LINE_MB", "200")) << 20
+BODY = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"a"}]}'
+
+
+async def test_u14_a_reply_that_unpacks_to_gigabytes_is_passed_on_packed(
+    nursery: Nursery, record_property: Record
+) -> None:
+    bomb = gzip.compress(b"\0" * (1 << 30), 1)
+
+    async def pack(_: Request, there: Connection) -> None:
+        head = b"content-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(bomb)
+        await there.send(HEAD + head + bomb)
+
+    async with faulty(pack) as upstream:
+        url = f"http://127.0.0.1:{upstream.port}/v1"
+        pid, port = await nursery.started(upstream=url, db=":memory:", log_level="error")
+        before = psutil.Process(pid).memory_info().rss
+        for _ in range(3):
+            got = heard(await ask(port, post(CHAT, BODY.replace(b"true", b"false")), 30))
+            assert (got.status, got.header("content-encoding")) == (200, "gzip")
+            assert got.body == bomb
+        grown = psutil.Process(pid).memory_info().rss - before
+        record_property("measured", f"{len(bomb) >> 20} MiB that unpack to 1 GiB: memory +{grown >> 20} MiB")
+        assert grown <= MORE
+        await asyncio.to_thread(nursery.kill, pid)
+
+
+async def test_u15_a_line_without_an_end_is_passed_on_and_not_held(
+    nursery: Nursery, tmp_path: Path, record_property: Record
+) -> None:
+    part = b"x" * (1 << 20)
+
+    async def endless(_: Request, there: Connection) -> None:
+        await there.send(STREAM)
+        await there.chunk(b"data: ")
+        with suppress(ConnectionError):
+            for _part in range(LINE // len(part)):
+                await there.chunk(part)
+            await there.send(b"0\r\n\r\n")
+
+    async with faulty(endless) as upstream:
+        url, db = f"http://127.0.0.1:{upstream.port}/v1", str(tmp_path / "a.sqlite3")
+        pid, port = await nursery.started(upstream=url, db=db, log_level="error")
+        process = psutil.Process(pid)
+        client = await connect(port)
+        before = most = process.memory_info().rss
+        await client.send(post(CHAT, BODY))
+        came = 0
+        async with asyncio.timeout(60):
+            while data := await client.reader.read(1 << 20):
+                if came >> 24 != (came + len(data)) >> 24:
+                    most = max(most, process.memory_info().rss)
+                came += len(data)
+        client.writer.transport.abort()
+        assert came > LINE
+        record_property("measured", f"a line of {LINE >> 20} MiB: memory +{(most - before) >> 20} MiB")
+        assert most - before <= MORE
+        await asyncio.to_thread(nursery.end, pid)
+        [(status, size)] = await of_sqlite(db)(
+            "SELECT e.status, coalesce(length(m.body), 0) FROM exchanges e LEFT JOIN messages m ON m.key = e.answer"
+        )
+        assert status == "partial", "what broke off is never told as whole"
+        assert size <= 16 << 20
+
+
+async def test_s14_names_without_number_are_few_series() -> None:
+    async def said(_: Request, there: Connection) -> None:
+        body = b'{"choices":[{"index":0,"message":{"role":"assistant","content":"x"},"finish_reason":"stop"}]}'
+        await there.send(HEAD + b"content-length: %d\r\n\r\n" % len(body) + body)
+
+    async with faulty(said) as upstream, running(upstream.port) as proxy:
+        client = await connect(proxy.port)
+        for number in range(600):
+            body = {"model": f"model-{number}", "messages": [{"role": "user", "content": "a"}]}
+            lines = (b"x-context-policy: policy-%d" % number, b"authorization: Bearer key-%d" % number)
+            path = CHAT if number % 3 else f"/v1/route-{number}"
+            await client.send(post(path, json.dumps(body).encode(), *lines).replace(b"connection: close\r\n", b""))
+            await answer(client)
+        client.writer.transport.abort()
+        text = heard(
+            await ask(proxy.port, b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+        ).body
+        series = [line for line in text.splitlines() if line and not line.startswith(b"#")]
+        assert 50 < len(series) <= 2000
+        assert b"key-5" not in text
+
+
+LOSS = """
+set -e
+ip link set lo up
+nft add table inet t
+nft add chain inet t i '{ type filter hook input priority 0; }'
+nft 'add rule inet t i meta l4proto tcp numgen random mod 100 < 5 drop'
+exec %s -c 'import asyncio
+from tests.faults.test_answers import lossy
+asyncio.run(lossy())'
+"""
+
+
+async def lossy() -> None:
+    """Thirty answers, each of them whole."""
+    async with faulty(_long) as upstream, running(upstream.port) as proxy:
+        for number in range(30):
+            body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": f"m{number}"}]}
+            got = await proxy.post(body, seconds=60)
+            assert (got.status, got.whole, len(got.events)) == (200, True, 21), got.body
+    print("30 whole")
+
+
+async def _long(_: Request, there: Connection) -> None:
+    await there.send(STREAM)
+    for number in range(20):
+        finish = b'"stop"' if number == 19 else b"null"
+        await there.chunk(b'data: {"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":%b}]}\n\n' % finish)
+    await there.chunk(b"data: [DONE]\n\n")
+    await there.send(b"0\r\n\r\n")
+
+
+def test_u19_lost_packets_cost_time_and_nothing_else() -> None:
+    if shutil.which("nft") is None or shutil.which("unshare") is None or shutil.which("ip") is None:
+        pytest.skip("nft, ip or unshare is not installed (Debian's packages nftables, iproute2, util-linux)")
+    if subprocess.run(["unshare", "-rn", "sh", "-c", "nft add table inet t"], capture_output=True).returncode:
+        pytest.skip("packets cannot be dropped here")
+    done = subprocess.run(
+        ["unshare", "-rn", "sh", "-c", LOSS % sys.executable], capture_output=True, text=True, timeout=110
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "30 whole\n"
