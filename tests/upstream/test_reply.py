@@ -214,3 +214,19 @@ async def test_an_answer_over_the_limit_can_still_be_had_from_the_start() -> Non
         with pytest.raises(AnswerTooLong, match="over 5000 bytes"):
             await reply.read(5000)
         assert await reply.read(1 << 20) == b"0123456789" * 3000
+
+
+async def test_a_read_that_is_cancelled_closes_the_connection_by_itself() -> None:
+    async def stall(_: Request, there: Connection) -> None:
+        await there.send(STREAM)
+        await there.chunk(EVENTS[0])
+        await there.left()
+
+    async with faulty(stall) as upstream, client_of(upstream.port) as client:
+        reading = asyncio.create_task((await send(client)).read(1000))
+        await asyncio.sleep(0.05)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        assert client._lines["default"].open == 0
+        assert await upstream.none_open()
