@@ -8,7 +8,8 @@ their own for the requests that follow.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from proxy.chat.message import Message
@@ -34,8 +35,14 @@ def times(turn: Turn) -> list[float]:
 def task(turn: Turn) -> tuple[int, Message] | None:
     """The last user message that is no tool output, and its index."""
     observed = turn.policy.observation
-    for n in range(len(turn.keys) - 1, -1, -1):
-        message = turn.request.messages[n]
+    if turn.task is None or turn.task[0] is not observed:
+        turn.task = observed, _task(turn.request.messages, observed)
+    return turn.task[1]
+
+
+def _task(messages: Sequence[Message], observed: re.Pattern[str] | None) -> tuple[int, Message] | None:
+    for n in range(len(messages) - 1, -1, -1):
+        message = messages[n]
         if message.role == "user" and not (observed and observed.search(message.text)):
             return n, message
     return None

@@ -104,7 +104,6 @@ def _answers(parts: Parts, turn: Turn, answer: Answer, rows: list[Row], now: flo
     thread, memory = turn.place.thread, turn.place.thread.memory
     first = None
     group_id = record.group_ids(turn)[-1]
-    position = sum(not m.is_system for m in turn.request.messages)
     for index in sorted(answer.finish) or [0]:
         raw = answer.message(index)
         if raw is None:
@@ -120,7 +119,7 @@ def _answers(parts: Parts, turn: Turn, answer: Answer, rows: list[Row], now: flo
         if chain_key not in memory.nodes:
             rows.append(
                 record.message_row(
-                    turn, message, chain_key, turn.head, position, group_id, now, answer=True, reached=True
+                    turn, message, chain_key, turn.head, turn.length, group_id, now, answer=True, reached=True
                 )
             )
             parts.threads.note(memory, chain_key, Node(message.form, thread.name, True, turn.strategy, now))

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from proxy.chat.message import Request
+from proxy.chat.tokens import Weigh
 from proxy.exchange.record import Turn
 from proxy.stream.chunk import Usage
 
@@ -30,8 +32,18 @@ def resent(turn: Turn) -> int:
     sent_at = turn.place.thread.state.sent_at
     if turn.model.input is None or sent_at is None or turn.began - sent_at > turn.model.ttl_s or turn.place.at < 0:
         return 0
-    known = turn.request.messages[: turn.place.at + 1]
-    return turn.weigh.head(turn.request.tools) + sum(turn.weigh(m) for m in known)
+    return turn.weigh.head(turn.request.tools) + _weight(turn.request, turn.place.at + 1, turn.weigh)
+
+
+def _weight(request: Request, count: int, weigh: Weigh) -> int:
+    """Tokens of the first messages of a request; of those that an earlier one began with, from what it noted."""
+    name = ("weight", id(weigh))
+    known, total = request.notes.get(name, (0, 0))
+    if known > min(request.shared, count):
+        known, total = 0, 0
+    total += sum(weigh(m) for m in request.messages[known:count])
+    request.notes[name] = count, total
+    return int(total)
 
 
 def bill(turn: Turn, usage: Usage | None) -> Bill | None:

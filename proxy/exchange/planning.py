@@ -120,10 +120,13 @@ async def _read(parts: Parts, body: bytes, tenant: str) -> tuple[Request, Front 
 
 async def _count(parts: Parts, weigh: Weigh, request: Request) -> None:
     """Have every message counted, in a worker thread where there is much to count, or a vocabulary to be read first."""
-    new = [m for m in request.messages if not weigh.known(m)]
+    name = ("counted", id(weigh))
+    known = min(request.notes.get(name, 0), request.shared)
+    new = [m for m in request.messages[known:] if not weigh.known(m)]
     if new and (id(weigh) not in parts.warm or sum(len(m.raw) for m in new) > UNCOUNTED):
         await asyncio.to_thread(lambda: [weigh(m) for m in new])
         parts.warm.add(id(weigh))
+    request.notes[name] = len(request.messages)
 
 
 def policy_of(parts: Parts, headers: Mapping[str, str], target: Target) -> Policy:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TypedDict
 
 from proxy.chat.message import Message
-from proxy.context.policy import TOOLS, Policy
+from proxy.context.policy import Policy
 from proxy.errors import StoreUnavailable
 from proxy.exchange import background
 from proxy.exchange.parts import Parts
@@ -66,7 +66,7 @@ async def recollect(parts: Parts, turn: Turn, project: str) -> None:
     thread = turn.place.thread
     if found is None or not names or thread.kind == "side":
         return
-    prompt, calls = turn.keys[found[0]], _calls(turn.woven.request.messages)
+    prompt, calls = turn.keys[found[0]], len(turn.woven.hidden)  # after a call of ours, the store may say other things
     known = thread.recollected
     if known is not None and (known.prompt, known.calls) == (prompt, calls):
         return
@@ -84,11 +84,6 @@ async def recollect(parts: Parts, turn: Turn, project: str) -> None:
         except (TimeoutError, StoreUnavailable):
             parts.metrics.swallowed_total.labels(where="recollect").inc()
     thread.recollected = Recollected(prompt, calls, pad, fitting)
-
-
-def _calls(messages: tuple[Message, ...]) -> int:
-    """Calls of our tools in the history: after one, the store may say something else."""
-    return sum(call.name in TOOLS for message in messages for call in message.calls)
 
 
 async def _fitting(parts: Parts, turn: Turn, about: Message, project: str) -> tuple[Memo, ...]:

@@ -5,6 +5,7 @@ Rows are made here, with the ids and times that the middle gave; the store inser
 
 from __future__ import annotations
 
+import re
 from asyncio import Future
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -73,6 +74,10 @@ class Turn:
     """What the rounds before the last one have used."""
     hidden: Round | None = None
     """What was asked and given behind the answer; `key` is not known before the answer is."""
+    task: tuple[re.Pattern[str] | None, tuple[int, Message] | None] | None = None
+    """What the request is about, and by which patterns that was found (`background.task`)."""
+    length: int = 0
+    """Messages of the request beside system messages."""
     groups: list[str] | None = None
     """The group id of each message of the request, once somebody has asked for it (`group_ids`)."""
     written: Future[None] | None = None
@@ -241,6 +246,7 @@ def _ingest_messages(threads: Threads, turn: Turn, now: float) -> Forms:
                 if thread.shown.get(position) != message.form:
                     _form(turn, message.form, message.raw)
         parent, position = keys[n], position + 1
+    turn.length = position
     gap, whole = _between(turn)
     changed = [(n, form.hex()) for n, form in other.items() if thread.shown.get(n) != form]
     changed += [(n, "") for n in thread.shown if n not in other]
@@ -295,11 +301,12 @@ def _between(turn: Turn) -> tuple[str, str]:
     """(what stands between two messages, the form of the whole array where that does not put it together again)."""
     request, front = turn.request, turn.front
     start, end = request.spans["messages"]
-    raws = [m.raw for m in request.messages]
     gap = front.gap if front is not None and request.shared else None
     if gap is not None:
-        fits = request.body[request.rest : end] == b"".join(gap + raw for raw in raws[request.shared :]) + b"]"
+        rest = request.messages[request.shared :]
+        fits = request.body[request.rest : end] == b"".join([gap + m.raw for m in rest]) + b"]"
     else:
+        raws = [m.raw for m in request.messages]
         blank = end - start - 2 - sum(map(len, raws))
         gap = b"," if blank < len(raws) else b", "
         fits = request.body[start:end] == b"[" + gap.join(raws) + b"]"
@@ -368,9 +375,11 @@ def _withdrawn(turn: Turn, now: float) -> list[EditRow]:
     """Rows that take edits back, when a message comes back into the prompt: literal policies do that, and all others
     where it had been kept from another upstream."""
     thread = turn.place.thread
+    gone = [e for k, e in thread.state.edits.items() if k not in turn.plan.edits]
+    if not gone:
+        return []
     here = set(turn.woven.keys)
-    back = [e for k, e in thread.state.edits.items() if k in here and k not in turn.plan.edits]
-    rows = edit_rows(turn, back, now)
+    rows = edit_rows(turn, [e for e in gone if e.key in here], now)
     return [msgspec.structs.replace(row, action="withdrawn", text=None) for row in rows]
 
 

@@ -73,7 +73,8 @@ class SessionMemory:
 
 
 class Recollected(NamedTuple):
-    """What the store said for a prompt. prompt: its chain key. calls: of our tools that stood behind it then."""
+    """What the store said for a prompt. prompt: its chain key. calls: hidden messages, of calls of our tools and their
+    results, that were in the history then."""
 
     prompt: bytes
     calls: int

@@ -96,7 +96,7 @@ def weave(
 
     Where there is nothing to add, the request itself. Raises NotManaged where a stored message cannot be read.
     """
-    found = matching(request, keys, rounds) if rounds else {}
+    found = matching(request, keys, rounds) if any(rounds.values()) else {}
     if not found and not tools:
         return Woven(request, keys)
     messages, names, hidden = request.messages, keys, dict[bytes, float]()
