@@ -125,10 +125,21 @@ ORDER = {kind: place for place, kind in enumerate(_STATEMENTS)}
 """In which rows of many puts may be brought: a table's rows come before those that refer to them or change them."""
 
 
-def statements(rows: Sequence[Row]) -> list[tuple[str, list[Args]]]:
-    """Each statement with the arguments of the rows that follow each other in it. Raises KeyError for a stranger."""
+Heads = dict[tuple[str, str, str], HeadRow]
+"""By (tenant, session, thread), where a thread stands at the end of a transaction."""
+
+
+def statements(rows: Sequence[Row], heads: Heads | None = None) -> list[tuple[str, list[Args]]]:
+    """Each statement with the arguments of the rows that follow each other in it. Raises KeyError for a stranger.
+
+    heads: HeadRows go there instead: of those of one transaction only a thread's last one counts, and nothing that a
+    transaction writes depends on them.
+    """
     made: list[tuple[str, list[Args]]] = []
     for kind, alike in groupby(rows, type):
+        if kind is HeadRow and heads is not None:
+            heads.update(((row.tenant, row.session, row.thread), row) for row in cast("Iterator[HeadRow]", alike))
+            continue
         if kind is EraseRow:
             made.extend(
                 (removal.erase_text(row), [removal.erase_args(row)]) for row in cast("Iterator[EraseRow]", alike)

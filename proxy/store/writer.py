@@ -207,12 +207,15 @@ class Writer:
             connection.execute("BEGIN IMMEDIATE")
             started = time.monotonic()
             count = 0
+            heads: encode.Heads = {}
             for item in batch:
-                for text, args in encode.statements(item.rows):
+                for text, args in encode.statements(item.rows, heads):
                     connection.executemany(for_sqlite(text), args)
                 count += 1
                 if time.monotonic() - started > _BATCH_S:
                     break
+            for text, args in encode.statements(tuple(heads.values())):
+                connection.executemany(for_sqlite(text), args)
             connection.execute("COMMIT")
         except BaseException:
             if connection.in_transaction:

@@ -84,3 +84,13 @@ async def test_labels_of_clients_and_upstreams_lose_only_what_no_text_column_tak
     assert (record.answer, record.ended_at) == (outcome.answer, outcome.ended_at)
     ((edit, _),) = await store.edits("t1", "s1", "main")
     assert edit.reason == plain
+
+
+def test_of_the_heads_of_a_transaction_a_threads_last_one_counts() -> None:
+    make = Make()
+    heads: encode.Heads = {}
+    first = encode.statements([make.head(b"1", 1.0), make.head(b"fork", 2.0, "fork"), make.form(b"x")], heads)
+    assert [text for text, _ in first] == [sql.INSERT_FORM]
+    assert encode.statements([make.head(b"2", 3.0)], heads) == []
+    assert list(heads.values()) == [make.head(b"2", 3.0), make.head(b"fork", 2.0, "fork")]
+    assert [text for text, _ in encode.statements(tuple(heads.values()))] == [sql.UPDATE_HEAD, sql.TOUCH_SESSION]

@@ -11,6 +11,7 @@ import pytest
 from proxy.store import spool
 from proxy.store.base import Store
 from proxy.store.postgres import PostgresStore
+from proxy.store.removal import EraseRow
 from proxy.store.sqlite import SqliteStore
 from tests.postgres import drop_database, new_database
 from tests.store.conftest import Make, digest
@@ -123,3 +124,21 @@ async def test_a_process_that_dies_loses_what_nobody_was_told_of_and_no_more(tmp
         assert [row[0] for row in left.execute("SELECT body FROM forms")] == [b"told"]
     left.close()
     await store.close()
+
+
+async def test_of_many_moves_of_a_thread_in_one_transaction_the_last_one_stands(spooled: Either) -> None:
+    """Also where the thread begins, or ends, in the same transaction."""
+    spooled.later(make.begin())
+    for number in range(5):
+        spooled.later([make.head(b"%d" % number, float(number)), make.head(b"fork", 9.0, "fork")])
+    spooled.later([make.thread("fork", 1.0, "main")])
+    await spooled.put([make.head(b"last", 7.0, stopped="why"), make.thread("gone", 1.0, "main")])
+    found = await spooled.thread("t1", "s1", "main")
+    assert found is not None
+    assert (found.head, found.last_at, found.stopped) == (b"last", 7.0, "why")
+    session = await spooled.session("t1", "s1")
+    assert session is not None
+    assert session.last_at == 9.0
+    spooled.later([make.head(b"late", 11.0, "gone")])
+    await spooled.put([EraseRow("t1", "s1", "threads", "gone")])
+    assert await spooled.thread("t1", "s1", "gone") is None
