@@ -162,6 +162,7 @@ async def _send(parts: Parts, turn: Turn, target: Target, incoming: Incoming) ->
 
     thread = turn.place.thread
     reply = await ask(turn.body)
+    thread.sizes = len(incoming.body), len(turn.body)
     if turn.policy.mode == "rewrite":
         thread.state = thread.state.after_sending(turn.plan, parts.now())
     if reply.status == 400 and turn.body != incoming.body:

@@ -32,8 +32,9 @@ LARGE = 256 * 1024
 """Bytes of a body from which it is read in a worker thread: the loop must not be held for 20 ms."""
 UNCOUNTED = 16 * 1024
 """Characters not counted yet from which counting goes to a worker thread."""
-MANY = 1000
-"""Messages from which planning goes to a worker thread."""
+UNREAD = 256 * 1024
+"""Bytes of a prompt in which edits can be made, from which planning goes to a worker thread: those that went out last
+time and what is new since. What is edited already is only repeated, which takes a microsecond a message."""
 
 NAMES = 1000
 """Model names whose entry is remembered."""
@@ -237,7 +238,8 @@ async def planned(parts: Parts, turn: Turn, state: Session, *, frozen: bool) -> 
         )  # fmt: skip
         return left.completed(made)
 
-    if len(turn.keys) < MANY and len(turn.request.body) < LARGE:
+    came, went = turn.place.thread.sizes
+    if went + max(len(turn.request.body) - came, 0) < UNREAD:
         return plan()
     try:
         return await asyncio.wait_for(asyncio.to_thread(plan), parts.settings.limits.plan_ms / 1000)

@@ -123,6 +123,8 @@ class Thread:
     nearing: asyncio.Task[None] | None = None
     recollected: Recollected | None = None
     """What its prompt is told of scratchpad and memos."""
+    sizes: tuple[int, int] = 0, 0
+    """Bytes of the last request, as it came and as it went out."""
     offer: Offer | None = None
     """The tools of ours that it offers its model; None while that is undecided."""
     opening: tuple[bytes, int, float] | None = None
