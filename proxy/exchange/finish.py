@@ -173,6 +173,8 @@ async def durable(parts: Parts, turn: Turn, rows: Sequence[Row]) -> bool:
         parts.metrics.persist_dropped_total.inc()
         parts.threads.forget(turn.place.thread.memory)
         return False
+    if turn.unstored:  # the answer found room where its request had found none: half of it is nothing to rely on
+        return False
     turn.place.thread.confirmed = True  # rows are written in the order in which they were put
     return True
 
@@ -185,6 +187,7 @@ def later(parts: Parts, turn: Turn, rows: Sequence[Row]) -> None:
 def lost(parts: Parts, turn: Turn, done: asyncio.Future[None]) -> None:
     """What was to be stored was not: forget the session, so that the next request finds out what is there."""
     if not done.cancelled() and done.exception() is not None:
+        turn.unstored = True
         parts.metrics.persist_dropped_total.inc()
         parts.threads.forget(turn.place.thread.memory)
 

@@ -82,6 +82,8 @@ class Turn:
     """The group id of each message of the request, once somebody has asked for it (`group_ids`)."""
     written: Future[None] | None = None
     """Done when what was last given to the store is there."""
+    unstored: bool = False
+    """Something of it was given to the store and will not be there."""
 
     def __post_init__(self) -> None:
         self.woven = Woven(self.request, self.keys)

@@ -128,7 +128,7 @@ async def test_r2_goodput_stays_and_who_is_sent_away_is_told_at_once(
             return answered / (loop.time() - began), away
 
         await driven(AT_ONCE, 0.5)
-        peak, _ = await driven(AT_ONCE, 2.0)
+        peak = max([(await driven(AT_ONCE, 1.0))[0] for _ in range(3)])
         good, away = await driven(2 * AT_ONCE, seconds)
         recovered, status = await timed(port, light("after"))
         record_property(

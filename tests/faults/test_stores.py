@@ -7,7 +7,7 @@ import asyncio
 import json
 import os
 import resource
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,13 +15,16 @@ from pathlib import Path
 import psutil
 import pytest
 
+from proxy.errors import StoreUnavailable
+from proxy.store.base import Row
+from proxy.web.app import ContextProxy
 from tests.faults.killing import Fetch, model, of_postgres, of_sqlite, sound
 from tests.faults.nursery import Nursery
 from tests.faults.test_load import answer
 from tests.faults.tracing import injected, need_tracing
 from tests.faulty import Upstream, ask, connect, faulty, post
 from tests.postgres import at, execute
-from tests.running import CHAT, heard, joined
+from tests.running import CHAT, heard, joined, running
 
 Record = Callable[[str, object], None]
 Fault = Callable[[int, str], AbstractAsyncContextManager[None]]
@@ -235,3 +238,22 @@ async def test_d4_where_no_file_can_be_opened_who_is_connected_is_answered_and_s
         await asyncio.to_thread(nursery.end, pid)
     assert await of_sqlite(db)("SELECT status, count(*) FROM exchanges GROUP BY status") == [("complete", 34)]
     sound(db)
+
+
+async def test_d3_what_a_request_said_is_lost_and_its_answer_stored_is_no_acknowledgement() -> None:
+    """The spool was full when the request came, and had room when the answer did."""
+
+    def refuse(app: ContextProxy) -> None:
+        def later(rows: Sequence[Row]) -> asyncio.Future[None]:
+            refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            refused.set_exception(StoreUnavailable("1 bytes already wait to be written."))
+            return refused
+
+        app.parts.store.later = later  # type: ignore[method-assign]
+
+    async with faulty(model) as upstream, running(upstream.port, before=refuse) as proxy:
+        for stream in (False, True):
+            got = await proxy.post({"model": "m", "stream": stream, "messages": [{"role": "user", "content": "m1"}]})
+            assert got.status == 200
+            assert got.header("x-context-persist") == "deferred" or b"persist deferred" in got.body
+        assert await proxy.rows("SELECT status FROM exchanges") == []
