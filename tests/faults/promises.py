@@ -51,13 +51,14 @@ PROMISES = (
     Promise(
         "P4",
         "A fault of the store, of planning or of counting never fails a request that works without the proxy.",
-        ("exchange/test_planning.py", "faults/test_content.py", "store/test_crash.py"),
+        ("exchange/test_planning.py", "faults/test_content.py", "faults/test_stores.py", "store/test_crash.py"),
     ),
     Promise(
         "P5",
         "Memory is flat: every queue, cache and buffer has a bound (the table above).",
         (
             "faults/test_load.py::test_r1_c9_two_thousand_requests_with_faults_get_their_own_answers_and_nothing_grows",
+            "faults/test_answers.py",
             "web/test_connection.py",
             "store/test_spool.py",
         ),
