@@ -18,7 +18,7 @@ from typing import Any
 from tests.benchmarks.plots import drawn
 from tests.benchmarks.rows import Row
 from tests.benchmarks.starting import BARE
-from tests.benchmarks.table import amount, called, measured
+from tests.benchmarks.table import amount, called, measured, told
 
 HERE = Path(__file__).resolve().parent
 README = HERE.parents[1] / "README.md"
@@ -45,6 +45,8 @@ def _beside(rows: Sequence[Row], key: str, heads: Sequence[str]) -> Iterator[str
             row = next((row for row in rows if _line(row, key) == case and row[key] == head), None)
             cells.append(cell(row) if row else "")
         yield f"| {case} | " + " | ".join(cells) + " |"
+    if notes := list(told(rows)):
+        yield "\n" + "; ".join(notes) + "."
 
 
 def _under(rows: Sequence[Row]) -> Iterator[str]:

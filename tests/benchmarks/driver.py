@@ -105,8 +105,8 @@ class Connection(asyncio.Protocol):
         now = time.perf_counter()
         found = Answer((self._first or now) - self._began, now - self._began, self._head, b"".join(self._parts))
         if not self._head.startswith(b"HTTP/1.1 200"):
-            told = (self._head + b"\n" + found.body)[:1500].decode("latin-1")
-            self._answer.set_exception(Broken(f"{self._server.name}: {told}"))
+            told = (self._head.partition(b"\r\n")[0] + b": " + found.body)[:600].decode("latin-1")
+            self._answer.set_exception(Broken(told))
         else:
             self._answer.set_result(found)
 

@@ -119,11 +119,12 @@ def measure(servers: Sequence[Server], case: str, scope: Scope) -> list[Row]:
             by_clock, of_own = longest(server.pid, server.probe)
             clock[server.name].append(by_clock)
             own[server.name].append(of_own)
-    rows = compared({"case": f"{case}: by the clock", "what": "clock"}, "ms", clock)
-    rows += compared({"case": f"{case}: by itself", "what": "own"}, "ms", own)
-    for row in rows:
-        row["worst"] = max((clock if row["what"] == "clock" else own)[row["server"]])
-    return rows
+    worst = {name: [max(values)] for name, values in own.items()}
+    return [
+        *compared({"case": f"{case}: by the clock", "what": "clock"}, "ms", clock),
+        *compared({"case": f"{case}: by itself", "what": "own"}, "ms", own),
+        *compared({"case": f"{case}: by itself, worst", "what": "worst"}, "ms", worst),
+    ]
 
 
 def run(scope: Scope) -> list[Row]:

@@ -101,7 +101,7 @@ def measure(servers: Sequence[Server], kind: str, size: int, clients: int, scope
     found: dict[str, list[float]] = {server.name: [] for server in servers}
     main: dict[str, list[float]] = {server.name: [] for server in servers}
     told: dict[str, Counter[str]] = {server.name: Counter() for server in servers}
-    for number in range(-1, scope.rounds):  # the first one warms up
+    for number in range(0 if scope.quick else -1, scope.rounds):  # the first one warms up
         this = load(kind, size, clients, each if number >= 0 else 2, f"{kind[0]}{clients}{number + 1:02}")
         for server in turned(servers, number):
             spent, answers = ran(server, this)
@@ -110,7 +110,7 @@ def measure(servers: Sequence[Server], kind: str, size: int, clients: int, scope
             if number >= 0:
                 found[server.name].append(spent.all / this.requests * 1e6)
                 main[server.name].append(spent.main / this.requests * 1e6)
-    asked = each * clients * scope.rounds + 2 * clients
+    asked = each * clients * scope.rounds + (0 if scope.quick else 2 * clients)
     case: Row = {"case": f"{size // 1000} KB, {kind}", "clients": clients, "size": size, "kind": kind}
     rows = compared({**case, "requests": each * clients}, "us", found)
     mains = compared(case, "us", main)
@@ -124,7 +124,8 @@ def run(scope: Scope) -> list[Row]:
     """All cases."""
     rows: list[Row] = []
     with field(postgres=not scope.quick) as (_, servers):
-        for size, kind, clients in itertools.product((SMALL, LARGE), KINDS, CLIENTS):
+        for size, kind, usual in itertools.product((SMALL, LARGE), KINDS, CLIENTS):
+            clients = scope.few(usual, min(usual, 2))
             if scope.wants(f"{size // 1000} KB, {kind}, x{clients}"):
                 rows += measure(servers, kind, size, clients, scope)
     return rows

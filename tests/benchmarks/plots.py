@@ -14,10 +14,11 @@ from tests.benchmarks.starting import BARE, PROXY
 from tests.benchmarks.table import called
 
 WIDTH = 760
-LEFT, RIGHT, TOP = 64, 600, 56
-NAMES = 612
+LEFT, RIGHT, TOP = 84, 560, 56
+NAMES = 572
 """Where the lines' names begin."""
-COLOURS = ("#0969da", "#818b98", "#1a7f37", "#bc4c00", "#8250df", "#bf3989", "#1b7c83", "#9a6700")
+GREY = "#818b98"
+COLOURS = ("#0969da", "#1a7f37", "#bc4c00", "#8250df", "#bf3989", "#1b7c83", "#9a6700")
 BAR = 22
 Line = tuple[str, Sequence[tuple[float, float]]]
 """A name and its points, x and y."""
@@ -43,11 +44,16 @@ def soft(x: float, y: float, text: str, anchor: str = "start") -> str:
     return f'<text class="soft" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
+def shown(value: float) -> str:
+    """A number at an axis."""
+    return f"{value:,.0f}" if value >= 1 else f"{value:g}"
+
+
 def ratios(title: str, rows: Sequence[Row]) -> str:
     """A bar a row: how many times what the bare pass-through takes, the quartiles as a line; 1 is marked."""
     found = [row for row in rows if "ratio" in row and row["server"] != BARE]
     most = max([2.0, *(row["ratio_q3"] for row in found)]) * 1.05
-    start, bottom = 250, TOP + BAR * len(found)
+    start, bottom = 300, TOP + BAR * len(found)
     ticks = tuple(n for n in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200) if n <= most)
     x = Axis(min(0.2, *(row["ratio_q1"] for row in found)) * 0.9, most, start, WIDTH - 60, ticks, log=True)
 
@@ -84,14 +90,16 @@ def lines(title: str, below: str, unit: str, drawn: Sequence[Line]) -> str:
         for tick in ticks:
             y = f"{up.at(tick):.1f}"
             yield f'<line class="grid" x1="{LEFT}" x2="{RIGHT}" y1="{y}" y2="{y}"/>'
-            yield soft(LEFT - 6, up.at(tick) + 4, f"{tick:,g} {unit}", "end")
+            yield soft(LEFT - 6, up.at(tick) + 4, f"{shown(tick)} {unit}", "end")
         for tick in xs:
-            yield soft(across.at(tick), bottom + 20, f"{tick:,g}", "middle")
+            yield soft(across.at(tick), bottom + 20, shown(tick), "middle")
         yield f'<text x="{(LEFT + RIGHT) / 2}" y="{bottom + 44}" text-anchor="middle">{escape(below)}</text>'
         taken: list[float] = []
-        for (name, points), colour in zip(drawn, itertools.cycle(COLOURS), strict=False):
-            shown = " ".join(f"{across.at(x):.1f},{up.at(y):.1f}" for x, y in points)
-            yield f'<polyline points="{shown}" fill="none" stroke="{colour}" stroke-width="2"/>'
+        colours = itertools.cycle(COLOURS)
+        for name, points in drawn:
+            colour = GREY if BARE in name else next(colours)
+            path = " ".join(f"{across.at(x):.1f},{up.at(y):.1f}" for x, y in points)
+            yield f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>'
             for at, value in points:
                 yield f'<circle cx="{across.at(at):.1f}" cy="{up.at(value):.1f}" r="3" fill="{colour}"/>'
             beside = _free(up.at(points[-1][1]) + 4, taken)
@@ -155,6 +163,8 @@ def drawn(results: Mapping[str, Any]) -> dict[str, str]:
         made["planning"] = lines(title, "messages of 2,000 characters", "ms", by(rows["planning"], "messages", _policy))
     if "peers" in rows:
         mine = [row for row in rows["peers"] if "ratio" in row]
+        cases = list(dict.fromkeys(map(called, mine)))
+        mine.sort(key=lambda row: cases.index(called(row)))
         made["peers"] = ratios("Processor time beside others", mine)
     return made
 

@@ -128,10 +128,10 @@ async def alone(db: Path, rounds: int, count: int) -> dict[str, list[float]]:
                 return write(after, f"n{number}_{n}")
 
             for name, work in {
-                f"rows of a new conversation written ({len(first)})": begun,
-                f"rows of its next request written ({len(after)})": gone_on,
-                "a conversation looked for and found": found,
-                "one looked for in vain": missed,
+                f"{len(first)} rows written, new": begun,
+                f"{len(after)} rows written, next": gone_on,
+                "a conversation found": found,
+                "a conversation not found": missed,
                 "a thread read back": thread,
                 "a page of messages read": page,
             }.items():

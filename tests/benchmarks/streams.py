@@ -66,15 +66,16 @@ def one_round(
 
 def measure(servers: Sequence[Server], case: tuple[int, str, int, int], scope: Scope) -> list[Row]:
     """Milliseconds of processor time a stream, and those until the first event beside the upstream's own."""
-    size, pace, clients, streams = case
+    size, pace, usual, streams = case
+    clients, gap = scope.few(usual, min(usual, 2)), scope.few(PACES[pace], min(PACES[pace], 1))
     each = scope.few(max(1, streams // clients), 1)
     spent: dict[str, list[float]] = {server.name: [] for server in servers}
     first: dict[str, list[list[float]]] = {server.name: [] for server in servers}
     told: Counter[str] = Counter()
     for number in range(-1 if clients > 1 and not scope.quick else 0, scope.rounds):
-        sent = lines(size, PACES[pace], clients, each, f"s{size // 1000}{pace[0]}{clients}x{number + 1}")
+        sent = lines(size, gap, clients, each, f"s{size // 1000}{pace[0]}{clients}x{number + 1}")
         for server in turned(servers, number):
-            took, answers = one_round(server, sent, PACES[pace], spent)
+            took, answers = one_round(server, sent, gap, spent)
             first[server.name].append(took)
             told = passed(answers) if server.name not in (BARE, DIRECT) else told
     name = f"{size // 1000} KB, {pace}"

@@ -1,0 +1,64 @@
+"""The benchmarks run, and the README tells what the kept figures say. No figure is judged here: machines differ."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from tests.benchmarks import chapter
+from tests.benchmarks.overhead import CLIENTS, KINDS
+from tests.benchmarks.run import SUITES
+from tests.benchmarks.starting import BARE, PROXY
+
+RUN = Path(__file__).parent / "benchmarks" / "run.py"
+NAMED = [name for name, suite in SUITES.items() if not suite.asked_for]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a quick run has written."""
+    found = tmp_path_factory.mktemp("bench")
+    command = [sys.executable, str(RUN), "--quick", "--folder", str(found)]
+    wide = {**os.environ, "COLUMNS": "120"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=wide)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    assert all(SUITES[name].group.title in done.stdout for name in NAMED)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMED)
+def test_a_group_comes_out_whole(folder: Path, name: str) -> None:
+    rows = json.loads((folder / "results.json").read_text())[name]["rows"]
+    assert rows
+    for row in rows:
+        assert row["case"]
+        assert isinstance(row["value"], float | int)
+        assert row["unit"]
+        assert "failed" not in row
+    if name == "overhead":
+        assert len(rows) == 2 * len(KINDS) * len(CLIENTS) * len({BARE, PROXY})
+
+
+@pytest.mark.slow
+def test_plots_are_drawn_of_what_was_measured(folder: Path) -> None:
+    drawn = {path.stem for path in folder.glob("*.svg")}
+    assert drawn == {*NAMED, "memory", "loop"} - {"memory", "loop"}
+    for path in folder.glob("*.svg"):
+        assert ET.parse(path).getroot().tag.endswith("svg")
+
+
+def test_the_readme_says_what_the_kept_figures_say() -> None:
+    text = chapter.README.read_text("utf-8")
+    assert chapter.filled(text, json.loads(chapter.RESULTS.read_text())) == text
+
+
+def test_the_readme_shows_only_plots_that_are_kept() -> None:
+    for path in chapter.PLOTS.glob("*.svg"):
+        assert f"tests/benchmarks/plots/{path.name}" in chapter.README.read_text("utf-8")
