@@ -143,7 +143,7 @@ async def test_waiting_ends_with_its_limit_and_the_answer_comes_later(tmp_path: 
         agent.messages = [{"role": "user", "content": LONG}, {"role": "assistant", "content": "Yes."}]
         started = time.monotonic()
         await agent.say("And now?")
-        assert 0.15 <= time.monotonic() - started < 0.5
+        assert 0.15 <= time.monotonic() - started < 4 * 0.15
         await idle(there.proxy)
         await agent.say("And then?")
     assert there.model.texts(0)[0] == EXTRACT

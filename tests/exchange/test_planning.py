@@ -72,7 +72,7 @@ async def test_planning_that_takes_too_long_is_given_up(spoilt: str) -> None:
         agent.messages = [{"role": "user", "content": "a" * 300_000}, {"role": "assistant", "content": "Yes."}]
         started = time.monotonic()
         found = await agent.say("Now linger")
-        assert time.monotonic() - started < 0.35
+        assert time.monotonic() - started < 4 * 0.1
         assert found.header("x-context-fallback") == "timeout"
         assert (await agent.say("Now do nothing")).header("x-context-fallback") is None
         assert len(await proxy.rows("SELECT key FROM messages")) == len(agent.messages)
