@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from proxy.exchange.parts import Headers, Parts, Waiting
 from proxy.exchange.planning import planned, standing
-from proxy.exchange.record import Turn
+from proxy.exchange.turn import Turn
 from proxy.upstream.asks import credential
 
 log = logging.getLogger(__name__)

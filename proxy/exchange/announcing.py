@@ -16,7 +16,7 @@ from proxy.chat.key import public_id
 from proxy.context.events import events
 from proxy.exchange import identify, news
 from proxy.exchange.parts import Incoming, Parts
-from proxy.exchange.record import Turn
+from proxy.exchange.turn import Turn
 from proxy.stream.chunk import Usage
 
 log = logging.getLogger(__name__)

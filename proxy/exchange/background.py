@@ -18,7 +18,7 @@ from proxy.context.plan import Found, Plan
 from proxy.errors import StoreUnavailable
 from proxy.exchange import embedding, record
 from proxy.exchange.parts import Headers, Parts
-from proxy.exchange.record import Turn
+from proxy.exchange.turn import Turn
 from proxy.metrics import Metrics
 
 HITS = 8

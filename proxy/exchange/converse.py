@@ -26,9 +26,9 @@ from proxy.errors import (
 from proxy.exchange import ahead, announcing, finish, identify, reflecting, weaving
 from proxy.exchange.parts import Headers, Incoming, Outgoing, Parts
 from proxy.exchange.planning import prepare
-from proxy.exchange.record import Turn
 from proxy.exchange.rounds import Rounds, beating, pump
 from proxy.exchange.steering import inband
+from proxy.exchange.turn import Turn
 from proxy.memory import state as grammar
 from proxy.memory.state import Block
 from proxy.store.base import GapRow, Outcome

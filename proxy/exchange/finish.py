@@ -17,8 +17,8 @@ from proxy.chat.dialects.completions import read_message
 from proxy.errors import NotManaged
 from proxy.exchange import announcing, money, record
 from proxy.exchange.parts import Headers, Parts
-from proxy.exchange.record import Turn
 from proxy.exchange.threads import Node
+from proxy.exchange.turn import Turn
 from proxy.memory import state as grammar
 from proxy.store.base import Outcome, OutcomeRow, Row, StateRow
 from proxy.stream.assemble import Answer
@@ -103,7 +103,7 @@ def _answers(parts: Parts, turn: Turn, answer: Answer, rows: list[Row], now: flo
     """Store each choice's message as the client will send it back; the key of the first. whole: they are complete."""
     thread, memory = turn.place.thread, turn.place.thread.memory
     first = None
-    group_id = record.group_ids(turn)[-1]
+    group_id = turn.group_ids()[-1]
     for index in sorted(answer.finish) or [0]:
         raw = answer.message(index)
         if raw is None:

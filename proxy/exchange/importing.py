@@ -20,7 +20,7 @@ from proxy.chat.dialects.completions import read_message
 from proxy.errors import Conflict, NotManaged, Unprocessable
 from proxy.exchange import finish, identify, planning, record
 from proxy.exchange.parts import Parts
-from proxy.exchange.record import Turn
+from proxy.exchange.turn import Turn
 from proxy.store.base import Outcome
 from proxy.stream.assemble import Answer
 

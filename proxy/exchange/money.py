@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from proxy.chat.message import Request
 from proxy.chat.tokens import Weigh
-from proxy.exchange.record import Turn
+from proxy.exchange.turn import Turn
 from proxy.stream.chunk import Usage
 
 MILLION = 1_000_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -23,6 +24,10 @@ from proxy.tools.sandbox import Sandbox
 from proxy.upstream.client import Client
 
 Headers = list[tuple[bytes, bytes]]
+
+WORKERS = 2
+"""Threads in which long requests are read and planned. More would not be faster, since Python runs one at a time, and
+each has its turn before the event loop gets the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +96,8 @@ class Parts:
     """Whether embeddings are worth asking for."""
     sandbox: Sandbox = field(default_factory=Sandbox)
     """Where SQL of models runs; one for all, since it bounds how many children there are."""
+    workers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(WORKERS, "plan"))
+    """Where what takes long, and is pure Python, is done beside the event loop."""
     now: Callable[[], float] = time.time
     limits: dict[str, int] = field(default_factory=dict)
     """Context windows that upstreams have named, by model; the last 1,000."""

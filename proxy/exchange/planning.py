@@ -21,9 +21,10 @@ from proxy.errors import NotManaged, StoreUnavailable
 from proxy.exchange import background, identify, money, recollect, record, weaving
 from proxy.exchange.finish import lost
 from proxy.exchange.parts import Headers, Incoming, Parts
-from proxy.exchange.record import Forms, Turn
+from proxy.exchange.record import Forms
 from proxy.exchange.steering import blanking, keeping
 from proxy.exchange.threads import adopt
+from proxy.exchange.turn import EMPTY, Turn
 from proxy.upstream.client import Target
 
 log = logging.getLogger(__name__)
@@ -35,6 +36,10 @@ UNCOUNTED = 16 * 1024
 UNREAD = 256 * 1024
 """Bytes of a prompt in which edits can be made, from which planning goes to a worker thread: those that went out last
 time and what is new since. What is edited already is only repeated, which takes a microsecond a message."""
+NEW = 64 * 1024
+"""Bytes that no plan has looked at yet from which it does: dense text takes 0.2 ms a KB, once."""
+NEW_MESSAGES = 200
+"""And so many messages."""
 
 NAMES = 1000
 """Model names whose entry is remembered."""
@@ -116,7 +121,7 @@ async def _read(parts: Parts, body: bytes, tenant: str) -> tuple[Request, Front 
 
     if len(body) < LARGE or parts.messages.knows(body):
         return read()
-    return await asyncio.to_thread(read)
+    return await asyncio.get_running_loop().run_in_executor(parts.workers, read)
 
 
 async def _count(parts: Parts, weigh: Weigh, request: Request) -> None:
@@ -238,13 +243,20 @@ async def planned(parts: Parts, turn: Turn, state: Session, *, frozen: bool) -> 
         )  # fmt: skip
         return left.completed(made)
 
-    came, went = turn.place.thread.sizes
-    if went + max(len(turn.request.body) - came, 0) < UNREAD:
+    if not _takes_long(turn):
         return plan()
     try:
-        return await asyncio.wait_for(asyncio.to_thread(plan), parts.settings.limits.plan_ms / 1000)
+        working = asyncio.get_running_loop().run_in_executor(parts.workers, plan)
+        return await asyncio.wait_for(working, parts.settings.limits.plan_ms / 1000)
     except TimeoutError as problem:
         raise NotManaged("timeout", "planning took longer than limits.plan_ms") from problem
+
+
+def _takes_long(turn: Turn) -> bool:
+    """Whether planning might hold the loop for longer than 20 ms."""
+    came, went = turn.place.thread.sizes
+    new = max(len(turn.request.body) - came, 0)
+    return went + new > UNREAD or new > NEW or len(turn.keys) - turn.place.at > NEW_MESSAGES
 
 
 def _measured(turn: Turn, state: Session) -> Plan:
@@ -252,7 +264,7 @@ def _measured(turn: Turn, state: Session) -> Plan:
     sizes = tuple(turn.weigh(m) for m in turn.request.messages)
     total = turn.weigh.head(turn.request.tools) + sum(sizes)
     marks = tuple(m.form for m in turn.request.messages)
-    return replace(record.EMPTY, edits=state.edits, marks=marks, sizes=sizes, keys=turn.keys, before=total, after=total)
+    return replace(EMPTY, edits=state.edits, marks=marks, sizes=sizes, keys=turn.keys, before=total, after=total)
 
 
 async def _commit(parts: Parts, turn: Turn, forms: Forms) -> None:

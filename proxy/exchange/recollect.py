@@ -15,8 +15,8 @@ from proxy.context.policy import Policy
 from proxy.errors import StoreUnavailable
 from proxy.exchange import background
 from proxy.exchange.parts import Parts
-from proxy.exchange.record import Turn
 from proxy.exchange.threads import Recollected, Threads
+from proxy.exchange.turn import Turn
 from proxy.memory import memos
 from proxy.memory.memos import Memo
 from proxy.settings import Settings

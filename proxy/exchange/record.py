@@ -5,93 +5,21 @@ Rows are made here, with the ids and times that the middle gave; the store inser
 
 from __future__ import annotations
 
-import re
-from asyncio import Future
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 import msgspec
 
-from proxy.chat import group, key
-from proxy.chat.message import Front, Message, Request
-from proxy.chat.tokens import Weigh
-from proxy.context.plan import Edit, Plan
-from proxy.context.policy import Policy
-from proxy.context.prices import Model
+from proxy.chat import key
+from proxy.chat.message import Message
+from proxy.context.plan import Edit
 from proxy.exchange import offer as offers
-from proxy.exchange.identify import Place
 from proxy.exchange.offer import Offer
 from proxy.exchange.threads import Node, Threads
-from proxy.exchange.weave import Round, Woven, write_round
+from proxy.exchange.turn import Turn
+from proxy.exchange.weave import write_round
 from proxy.store.base import EditRow, ExchangeRow, FormRow, MessageRow, Row, SessionRow, StateRow, ThreadRow
 from proxy.store.written import OfferRow, RoundRow
-from proxy.stream.chunk import Usage
-
-EMPTY = Plan(None, (), {}, (), (), (), (), (), (), 0, 0, 0, asked=False)
-"""The plan of a turn that has not been planned yet."""
-
-
-@dataclass(slots=True, eq=False)
-class Turn:
-    """One request on its way: whose it is, what was planned, what was sent.
-
-    fallback: why the original went out. usage_added: the proxy asked upstream for usage. body: the bytes sent.
-    observed: the plan was only recorded.  rows: what is still to be stored.
-    """
-
-    id: str
-    tenant: str
-    place: Place
-    request: Request
-    keys: Sequence[bytes]
-    policy: Policy
-    model: Model
-    upstream: str
-    strategy: str
-    weigh: Weigh
-    began: float
-    front: Front | None = None
-    plan: Plan = EMPTY
-    body: bytes = b""
-    usage_added: bool = False
-    fallback: str | None = None
-    observed: bool = False
-    rows: list[Row] = field(default_factory=list)
-    relevance: Mapping[bytes, float] = field(default_factory=dict)
-    """How near messages are to the task, by form, as `View.relevance`."""
-    options: Mapping[str, str] = field(default_factory=dict)
-    """The request's x-context-* headers, as `View.options`."""
-    resent: int = 0
-    """Tokens of the client's own prompt that the provider's cache would hold without the proxy (`money`)."""
-
-    woven: Woven = field(init=False)
-    """The request as upstream should see it, which is what is planned: the client's own where nothing is hidden."""
-    offer: Offer = offers.NONE
-    """The tools of ours that are in the bytes that are sent."""
-    pending: Offer | None = None
-    """Those that come in with the thread's first edit, until there is one."""
-    spent: list[Usage] = field(default_factory=list)
-    """What the rounds before the last one have used."""
-    hidden: Round | None = None
-    """What was asked and given behind the answer; `key` is not known before the answer is."""
-    task: tuple[re.Pattern[str] | None, tuple[int, Message] | None] | None = None
-    """What the request is about, and by which patterns that was found (`background.task`)."""
-    length: int = 0
-    """Messages of the request beside system messages."""
-    groups: list[str] | None = None
-    """The group id of each message of the request, once somebody has asked for it (`group_ids`)."""
-    written: Future[None] | None = None
-    """Done when what was last given to the store is there."""
-    unstored: bool = False
-    """Something of it was given to the store and will not be there."""
-
-    def __post_init__(self) -> None:
-        self.woven = Woven(self.request, self.keys)
-
-    @property
-    def head(self) -> bytes:
-        """The chain key of the request's end."""
-        return self.keys[-1]
 
 
 class Forms(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -238,7 +166,7 @@ def _ingest_messages(threads: Threads, turn: Turn, now: float) -> Forms:
             continue
         node = memory.nodes.get(keys[n])
         if node is None:
-            group_id = group_ids(turn)[n]
+            group_id = turn.group_ids()[n]
             turn.rows.append(message_row(turn, message, keys[n], parent, position, group_id, now, reached=reached))
             threads.note(memory, keys[n], Node(message.form, thread.name, reached, turn.strategy, now))
         else:
@@ -254,15 +182,6 @@ def _ingest_messages(threads: Threads, turn: Turn, now: float) -> Forms:
     changed += [(n, "") for n in thread.shown if n not in other]
     base, thread.exchange, thread.shown = thread.exchange, turn.id, other
     return Forms(system, changed, gap, whole, base)
-
-
-def group_ids(turn: Turn) -> list[str]:
-    """The group id of each message of the request."""
-    if turn.groups is None:
-        names = turn.groups = [""] * len(turn.keys)
-        for found in group.groups(turn.request.messages, turn.keys, turn.policy.observation):
-            names[found.start : found.end] = [found.id] * (found.end - found.start)
-    return turn.groups
 
 
 def message_row(

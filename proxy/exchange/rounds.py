@@ -20,7 +20,7 @@ from proxy.errors import ClientGone, NotManaged, UpstreamBroken, UpstreamError, 
 from proxy.exchange import announcing
 from proxy.exchange import offer as offers
 from proxy.exchange.parts import Headers, Incoming, Outgoing, Parts
-from proxy.exchange.record import Turn
+from proxy.exchange.turn import Turn
 from proxy.exchange.weave import Round, appended
 from proxy.stream.assemble import Answer
 from proxy.stream.chunk import Usage

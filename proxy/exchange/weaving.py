@@ -12,7 +12,7 @@ from proxy.errors import NotManaged, StoreUnavailable
 from proxy.exchange import background, record
 from proxy.exchange import offer as offers
 from proxy.exchange.parts import Parts
-from proxy.exchange.record import Turn
+from proxy.exchange.turn import Turn
 from proxy.exchange.weave import Round, Rounds, Woven, read_round, weave, with_tools
 
 log = logging.getLogger(__name__)

@@ -183,6 +183,7 @@ class ContextProxy:
                         await self.parts.asking.close()
                     await self.parts.client.close()
                     await self.webhooks.close()
+                    self.parts.workers.shutdown(wait=False, cancel_futures=True)
                 finally:  # whatever goes wrong before it: what is queued has to be written
                     await self.store.close()
                 log.info("stopped; %d items could not be stored", self.store.dropped)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from proxy.chat.key import public_id
 from proxy.context.events import PRUNED, SUMMARIZED, events
 from proxy.context.plan import Edit, Plan
-from proxy.exchange.record import EMPTY
+from proxy.exchange.turn import EMPTY
 
 KEYS = [bytes([n]) * 16 for n in range(6)]
 

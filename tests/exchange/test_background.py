@@ -12,7 +12,7 @@ import pytest
 from proxy.context.plan import Note
 from proxy.errors import StoreUnavailable
 from proxy.exchange import background
-from proxy.exchange.record import EMPTY
+from proxy.exchange.turn import EMPTY
 from proxy.metrics import Metrics
 from tests.faulty import Connection, Request, faulty, until
 from tests.running import Agent, Running, running

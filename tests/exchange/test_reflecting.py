@@ -14,7 +14,7 @@ import pytest
 from proxy.context.voices.reflect import HEADING
 from proxy.errors import ConfigError
 from proxy.exchange import reflecting
-from proxy.exchange.record import Turn
+from proxy.exchange.turn import Turn
 from proxy.memory.reflection import Iteration, reflected
 from proxy.web.app import create_app
 from tests.conversations import Json

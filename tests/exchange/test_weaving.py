@@ -9,7 +9,7 @@ from proxy.chat import key
 from proxy.errors import StoreUnavailable
 from proxy.exchange import weaving
 from proxy.exchange.rebuild import prompt
-from proxy.exchange.record import Turn
+from proxy.exchange.turn import Turn
 from tests.exchange.hiding import SECRET, Played, assert_hidden, assert_true, offering, ours, says, sent, theirs
 from tests.exchange.test_rounds import offered
 from tests.faulty import faulty

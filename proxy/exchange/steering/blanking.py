@@ -14,8 +14,9 @@ import msgspec
 from proxy.chat import key, slices
 from proxy.chat.dialects.completions import blanked, read_message
 from proxy.exchange.parts import Parts
-from proxy.exchange.record import Forms, Turn
+from proxy.exchange.record import Forms
 from proxy.exchange.steering.place import PAGE, Here
+from proxy.exchange.turn import Turn
 from proxy.exchange.weave import read_round, write_round
 from proxy.store.base import FormRow, Row
 from proxy.store.blanking import BlankFormRow, BlankRoundRow, BlankRow

@@ -15,10 +15,10 @@ from proxy.context.plan import Edit
 from proxy.exchange import background, planning, recollect, weaving
 from proxy.exchange.identify import Place
 from proxy.exchange.parts import Parts
-from proxy.exchange.record import Turn
 from proxy.exchange.steering import keeping, place
 from proxy.exchange.steering.inforce import InForce
 from proxy.exchange.steering.place import Here
+from proxy.exchange.turn import Turn
 
 PROMPT = "(the client's next message)"
 RESULT = "(the result that the client will bring)"

@@ -11,10 +11,10 @@ from proxy.context import operator
 from proxy.context.policy import Policy, ScheduleName
 from proxy.errors import StoreUnavailable
 from proxy.exchange.parts import Parts
-from proxy.exchange.record import Turn
 from proxy.exchange.steering.inforce import InForce, read
 from proxy.exchange.steering.shapes import SessionSettings
 from proxy.exchange.threads import SessionMemory
+from proxy.exchange.turn import Turn
 from proxy.store.base import Row
 from proxy.store.written import SettingsRow
 
