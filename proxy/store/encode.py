@@ -138,7 +138,11 @@ def statements(rows: Sequence[Row], heads: Heads | None = None) -> list[tuple[st
     made: list[tuple[str, list[Args]]] = []
     for kind, alike in groupby(rows, type):
         if kind is HeadRow and heads is not None:
-            heads.update(((row.tenant, row.session, row.thread), row) for row in cast("Iterator[HeadRow]", alike))
+            for row in cast("Iterator[HeadRow]", alike):
+                place = (row.tenant, row.session, row.thread)
+                if place in heads and heads[place].last_at > row.last_at:  # the clock was set back
+                    made.append((sql.TOUCH_SESSION, [_touch(heads[place])]))
+                heads[place] = row
             continue
         if kind is EraseRow:
             made.extend(

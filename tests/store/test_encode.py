@@ -94,3 +94,4 @@ def test_of_the_heads_of_a_transaction_a_threads_last_one_counts() -> None:
     assert encode.statements([make.head(b"2", 3.0)], heads) == []
     assert list(heads.values()) == [make.head(b"2", 3.0), make.head(b"fork", 2.0, "fork")]
     assert [text for text, _ in encode.statements(tuple(heads.values()))] == [sql.UPDATE_HEAD, sql.TOUCH_SESSION]
+    assert encode.statements([make.head(b"3", 2.0)], heads) == [(sql.TOUCH_SESSION, [(3.0, "t1", "s1", 3.0)])]
