@@ -265,10 +265,12 @@ class Writer:
 
     def _note_size(self) -> None:
         """How long the file has to be from now on: a checkpoint may still cut what a vacuum gave back."""
-        if self._connection is not None:
+        if self._connection is not None and self._identity is not None:
             pages, size = (self._connection.execute(f"PRAGMA page_{name}").fetchone()[0] for name in ("count", "size"))
-            found = Identity.of(self._path)
-            self._identity = replace(found, size=min(found.size, pages * size))
+            found = Identity.of(self._path).size
+            if found < min(self._identity.size, pages * size):  # since it was looked at, a moment ago
+                raise OSError(f"the database {self._path} was truncated")
+            self._identity = replace(self._identity, size=min(found, pages * size))
 
     def _sync_log(self) -> None:
         """By a descriptor of its own: a checkpoint would not sync while a reader holds an old snapshot. No lock lies on
