@@ -17,14 +17,14 @@ from tests.benchmarks.overhead import passed
 from tests.benchmarks.rows import Row, compared, figure, turned
 from tests.benchmarks.scope import Scope
 from tests.benchmarks.starting import BARE, PROXY, Server, field
-from tests.benchmarks.traffic import growing, long
+from tests.benchmarks.traffic import ENDLESS, MODEL, growing, long
 
 LENGTHS = (10, 40, 120, 400, 1_000, 4_000)
 EACH = 1_700
 """Bytes of a message."""
 REQUESTS = {10: 30, 40: 30, 120: 20, 400: 12, 1_000: 8, 4_000: 4}
-AIM = 1.0
-"""Microseconds a KB."""
+OVER = ", over the window"
+"""Of a model that has one: what no edit makes fit is planned anew with every request, and no upstream takes it."""
 
 
 def asked(server: Server, bodies: Sequence[bytes]) -> list[Answer]:
@@ -32,14 +32,15 @@ def asked(server: Server, bodies: Sequence[bytes]) -> list[Answer]:
     return list(itertools.chain.from_iterable(drive(lambda: send(server, [bodies]))))
 
 
-def measure(servers: Sequence[Server], messages: int, scope: Scope) -> list[Row]:
+def measure(servers: Sequence[Server], messages: int, scope: Scope, model: str = ENDLESS) -> list[Row]:
     """Microseconds a request of each server. A long conversation goes on over the rounds, since its first request,
     which is a case of its own (`new` in the overhead), takes longer than all others together."""
     count = scope.few(REQUESTS[messages], 2)
     spent: dict[str, list[float]] = {server.name: [] for server in servers}
     told: Counter[str] = Counter()
     sizes: list[int] = []
-    talk = long(f"g{messages}", messages, messages * EACH)
+    talk = long(f"g{messages}{model[:1]}", messages, messages * EACH)
+    talk.model = model
     opening = list(growing(talk, 2, EACH))
     for server in servers:
         asked(server, opening)
@@ -51,7 +52,8 @@ def measure(servers: Sequence[Server], messages: int, scope: Scope) -> list[Row]
             answers = asked(server, bodies)
             spent[server.name].append((settled(server.pid) - before).all / count * 1e6)
             told += passed(answers, 1) if server.name != BARE else Counter()
-    case = {"case": f"{messages:,} messages", "messages": messages, "kb": round(sum(sizes) / len(sizes) / 1000)}
+    name = f"{messages:,} messages" + ("" if model == ENDLESS else OVER)
+    case = {"case": name, "messages": messages if model == ENDLESS else 0, "kb": round(sum(sizes) / len(sizes) / 1000)}
     rows = compared({**case, "requests": count}, "us", spent)
     rows[-1] |= {"told": dict(told), "asked": count * scope.rounds}
     return rows
@@ -77,4 +79,7 @@ def run(scope: Scope) -> list[Row]:
         for messages in LENGTHS[: scope.few(len(LENGTHS), 3)]:
             if scope.wants(f"{messages:,} messages"):
                 rows += measure(servers, messages, scope)
-    return rows + (slope(rows) if len(rows) > 2 else [])
+        fitted = slope(rows) if len(rows) > 2 else []
+        if scope.wants(f"{LENGTHS[-1]:,} messages{OVER}") and not scope.quick:
+            rows += measure(servers, LENGTHS[-1], scope, MODEL)
+    return rows + fitted

@@ -15,6 +15,8 @@ from tests.benchmarks import servers
 
 MODEL = "gpt-5-mini"
 """One that the proxy knows: its tokens are counted, its prices decide on edits."""
+ENDLESS = "a-model-of-ones-own"
+"""One without a window: tokens are counted, no budget is ever exceeded."""
 SYSTEM = {"role": "system", "content": "You are a careful engineer. " * 4}
 _RUN = {"type": "object", "properties": {"command": {"type": "string"}}}
 TOOLS = [{"type": "function", "function": {"name": "run", "parameters": _RUN}}]
@@ -44,6 +46,7 @@ class Conversation:
     turns: int = 0
     prompt: int = 40
     """Characters of the user's first message."""
+    model: str = MODEL
 
     def __post_init__(self) -> None:
         text = f"Find out why the build fails {self.seed}. "
@@ -65,7 +68,7 @@ class Conversation:
     def body(self) -> bytes:
         """The next request's."""
         end = f', "stream": true, "seed": {self.gap}' if self.stream else ""
-        start = f'{{"model": "{MODEL}", "tools": {json.dumps(TOOLS)}, "messages": ['
+        start = f'{{"model": "{self.model}", "tools": {json.dumps(TOOLS)}, "messages": ['
         return start.encode() + b", ".join(self.messages) + b"]" + end.encode() + b"}"
 
 
