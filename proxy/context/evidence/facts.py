@@ -8,6 +8,7 @@ shortened result would lose.
 from __future__ import annotations
 
 import re
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
@@ -32,15 +33,28 @@ LINE = 12
 """Characters that a line has to have, without its indentation, to be told apart from any other."""
 
 
+_NONE = array("q")
+
+
 class Held:
-    """What a text holds, a pair: hashes of its names, and of its lines, which are found when they are asked for."""
+    """What a text holds, a pair: hashes of its names, and of its lines, which are found when they are asked for.
 
-    __slots__ = ("_lines", "_text", "names")
+    Kept as 8 bytes each, since a long history has hundreds of thousands of them: as a set they would take ten times
+    that.
+    """
 
-    def __init__(self, names: frozenset[int], text: str) -> None:
-        self.names = names
+    __slots__ = ("_lines", "_names", "_text")
+
+    def __init__(self, names: Iterable[str], text: str) -> None:
+        """names: each once."""
+        self._names = array("q", map(hash, names))
         self._text: str | None = text
-        self._lines: frozenset[int] = frozenset()
+        self._lines: array[int] = _NONE
+
+    @property
+    def names(self) -> frozenset[int]:
+        """Of the names."""
+        return frozenset(self._names)
 
     @property
     def lines(self) -> frozenset[int]:
@@ -48,9 +62,9 @@ class Held:
         text = self._text
         if text is not None:
             long = [line for line in text.splitlines() if len(line) >= LINE]
-            self._lines = frozenset([hash(line) for line in map(bare, long) if len(line) >= LINE])
+            self._lines = array("q", {hash(line) for line in map(bare, long) if len(line) >= LINE})
             self._text = None
-        return self._lines
+        return frozenset(self._lines)
 
     def __iter__(self) -> Iterator[frozenset[int]]:
         return iter((self.names, self.lines))
@@ -62,7 +76,7 @@ class Held:
         return hash(self.names)
 
 
-_NOTHING = Held(frozenset(), "")
+_NOTHING = Held((), "")
 
 
 def names(text: str) -> Iterator[str]:
@@ -114,7 +128,7 @@ def is_numbered(line: str) -> bool:
 
 def held(text: str) -> Held:
     """What a text holds."""
-    return Held(frozenset(map(hash, different(text))), text)
+    return Held(different(text), text)
 
 
 def troubles(message: Message) -> tuple[str, ...]:
@@ -167,7 +181,7 @@ def _listed(message: Message) -> str:
 
 def _of_message(message: Message) -> Held:
     if not message.calls:
-        return Held(frozenset(map(hash, listed(message))), message.text)
+        return Held(listed(message), message.text)
     found = held(said(message))
     found.lines  # noqa: B018  # now, so that the text that was put together is not kept
     return found
