@@ -19,7 +19,7 @@ SIZE = 16
 """Bytes of a digest, a chain key and a form: 128 bits, so that a collision is not to be met by chance or search."""
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
-_PAIRS = [one + other for one in _LETTERS for other in _LETTERS]
+PAIRS = [one + other for one in _LETTERS for other in _LETTERS]
 """Two characters of base32 for ten bits: ids are made for every result of a prompt."""
 
 
@@ -83,7 +83,7 @@ def chain(tenant: str, messages: Sequence[Message], known: Sequence[bytes] = ())
 def public_id(key: bytes) -> str:
     """A message's id for people and models: 10 base32 characters, the same on every replica."""
     bits = int.from_bytes(key[:7].ljust(7, b"\0")) >> 6
-    pairs = _PAIRS
+    pairs = PAIRS
     return (
         f"{pairs[bits >> 40]}{pairs[bits >> 30 & 1023]}{pairs[bits >> 20 & 1023]}"
         f"{pairs[bits >> 10 & 1023]}{pairs[bits & 1023]}"

@@ -80,6 +80,11 @@ def allow_files(wanted: int) -> None:
         log.warning("%d files may be open at once, limits.connections may need %d: see ulimit -n", allowed, wanted)
 
 
+SWITCH_S = 0.001
+"""How long a thread may keep the others waiting. The usual 5 ms are waited for with every row that the store's writer
+writes while long requests are planned: in a burst of long conversations no edit was stored in its time."""
+
+
 def spare_collector() -> None:
     """Have the garbage collector leave alone what is there for as long as the process, and come seldom."""
     gc.collect()
@@ -116,6 +121,7 @@ class Announced(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             spare_collector()
+            sys.setswitchinterval(SWITCH_S)
             announce(self._settings, base_url(*self._address), Console())
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -103,7 +103,7 @@ def _answers(parts: Parts, turn: Turn, answer: Answer, rows: list[Row], now: flo
     """Store each choice's message as the client will send it back; the key of the first. whole: they are complete."""
     thread, memory = turn.place.thread, turn.place.thread.memory
     first = None
-    group_id = turn.group_ids()[-1]
+    group_id = turn.group_id(len(turn.keys) - 1)
     for index in sorted(answer.finish) or [0]:
         raw = answer.message(index)
         if raw is None:
@@ -161,10 +161,18 @@ def _count(parts: Parts, turn: Turn, answer: Answer | None) -> None:
         metrics.cost_dollars_total.labels(kind="without").inc(owed.without)
 
 
+async def stored(parts: Parts, written: asyncio.Future[None]) -> bool:
+    """Whether that is on disk before `commit_wait_ms` is over, or, where it was the loop that was late, by now."""
+    await asyncio.wait((written,), timeout=parts.settings.limits.commit_wait_ms / 1000)
+    if not written.done():
+        await asyncio.sleep(0)
+    return written.done() and written.exception() is None
+
+
 async def durable(parts: Parts, turn: Turn, rows: Sequence[Row]) -> bool:
     """Whether the rows are on disk before `commit_wait_ms` is over. They go on being written in any case."""
     written = parts.store.put(rows)
-    await asyncio.wait((written,), timeout=parts.settings.limits.commit_wait_ms / 1000)
+    await stored(parts, written)
     if not written.done():
         parts.metrics.persist_deferred_total.inc()
         written.add_done_callback(lambda done: lost(parts, turn, done))

@@ -29,8 +29,6 @@ Relation = Literal["main", "continuation", "fork", "retry", "twin", "side"]
 SIDE_CALL = 3
 """At most so many messages beside the system prompt make a call with another system prompt a side call (WIRE.md
 2.2)."""
-_PAIRS = [a + b for a in "abcdefghijklmnopqrstuvwxyz234567" for b in "abcdefghijklmnopqrstuvwxyz234567"]
-"""Two letters for ten bits (RFC 4648 6, in small letters)."""
 LONGEST = 256
 """Bytes of a session's name as the client gives it; a longer one is hashed."""
 
@@ -99,7 +97,7 @@ def _clean(value: str) -> str:
 def new_id() -> str:
     """A name for a session, thread or exchange of ours: 80 random bits, in base32."""
     bits = secrets.randbits(80)
-    return "".join([_PAIRS[bits >> shift & 1023] for shift in range(0, 80, 10)])
+    return "".join([key.PAIRS[bits >> shift & 1023] for shift in range(0, 80, 10)])
 
 
 async def identify(

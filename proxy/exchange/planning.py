@@ -19,7 +19,7 @@ from proxy.context.session import Session
 from proxy.context.steered import kept
 from proxy.errors import NotManaged, StoreUnavailable
 from proxy.exchange import background, identify, money, recollect, record, weaving
-from proxy.exchange.finish import lost
+from proxy.exchange.finish import lost, stored
 from proxy.exchange.parts import Headers, Incoming, Parts
 from proxy.exchange.record import Forms
 from proxy.exchange.steering import blanking, keeping
@@ -285,11 +285,9 @@ async def _commit(parts: Parts, turn: Turn, forms: Forms) -> None:
         return
     # The exchange follows by itself: it has to say with which edits the request went out.
     written = _put(parts, turn, waited=True)
-    try:
-        await asyncio.wait_for(asyncio.shield(written), parts.settings.limits.commit_wait_ms / 1000)
-    except (TimeoutError, StoreUnavailable) as problem:
+    if not await stored(parts, written):
         if required:
-            raise StoreUnavailable("what the request needs could not be stored in time") from problem
+            raise StoreUnavailable("what the request needs could not be stored in time")
         if not turn.policy.literal:
             parts.metrics.bypasses_total.labels(reason="edits_not_stored").inc()
             turn.fallback = "store"

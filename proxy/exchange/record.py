@@ -166,7 +166,7 @@ def _ingest_messages(threads: Threads, turn: Turn, now: float) -> Forms:
             continue
         node = memory.nodes.get(keys[n])
         if node is None:
-            group_id = turn.group_ids()[n]
+            group_id = turn.group_id(n)
             turn.rows.append(message_row(turn, message, keys[n], parent, position, group_id, now, reached=reached))
             threads.note(memory, keys[n], Node(message.form, thread.name, reached, turn.strategy, now))
         else:

@@ -71,8 +71,6 @@ class Turn:
     """What the request is about, and by which patterns that was found (`background.task`)."""
     length: int = 0
     """Messages of the request beside system messages."""
-    groups: list[str] | None = None
-    """The group id of each message of the request, once somebody has asked for it."""
     written: Future[None] | None = None
     """Done when what was last given to the store is there."""
     unstored: bool = False
@@ -86,10 +84,15 @@ class Turn:
         """The chain key of the request's end."""
         return self.keys[-1]
 
-    def group_ids(self) -> list[str]:
-        """The group id of each message of the request."""
-        if self.groups is None:
-            names = self.groups = [""] * len(self.keys)
-            for found in group.groups(self.request.messages, self.keys, self.policy.observation):
-                names[found.start : found.end] = [found.id] * (found.end - found.start)
-        return self.groups
+    def group_id(self, n: int) -> str:
+        """Of the group that the request's n-th message belongs to. What an earlier request of the same history has
+        found out about its front is gone on from."""
+        request, keys = self.request, self.keys
+        name = ("groups", self.policy.observation)
+        before, known = request.notes.get(name, ((), ()))
+        if len(before) != len(keys) or before != keys:
+            sound = len(before) <= request.shared and before == keys[: len(before)]
+            known = group.groups(request.messages, keys, self.policy.observation, known if sound else ())
+            request.notes[name] = keys, known
+        found: str = next(one.id for one in reversed(known) if one.start <= n)
+        return found

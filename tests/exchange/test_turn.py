@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,11 +9,11 @@ from proxy.exchange.turn import EMPTY, Turn
 from tests.conversations import assistant, request, user
 
 
-def turn(*messages: Any) -> Turn:
+def turn(*messages: Any, tenant: str = "t") -> Turn:
     came = request(messages)
     unused: Any = None
     policy: Any = SimpleNamespace(observation=None)
-    return Turn("x", "t", unused, came, key.chain("t", came.messages), policy, unused, "u", "openai", unused, 1.0)
+    return Turn("x", "t", unused, came, key.chain(tenant, came.messages), policy, unused, "u", "openai", unused, 1.0)
 
 
 def test_a_turn_that_is_not_planned_goes_out_as_it_came() -> None:
@@ -24,8 +25,21 @@ def test_a_turn_that_is_not_planned_goes_out_as_it_came() -> None:
 
 def test_each_message_has_the_group_of_the_prompt_that_caused_it() -> None:
     found = turn(user("Hi"), assistant("Yes."), user("And?"), assistant("So."))
-    names = found.group_ids()
+    names = [found.group_id(n) for n in range(4)]
     assert names[0] == names[1]
     assert names[2] == names[3]
     assert names[0] != names[2]
-    assert found.group_ids() is names, "looked for once"
+
+
+def test_what_is_known_of_a_front_gives_the_same_groups_and_only_to_whom_it_belongs() -> None:
+    talk = [user("Hi"), assistant("Yes."), user("And?"), assistant("So."), user("Well"), user("Then")]
+    before = turn(*talk[:3])
+    assert before.group_id(2)
+    after = turn(*talk)
+    fresh = [after.group_id(n) for n in range(6)]
+    for tenant, shared in (("t", 3), ("t", 0), ("u", 3)):
+        known = turn(*talk, tenant=tenant)
+        known.request = replace(known.request, shared=shared, notes=dict(before.request.notes))
+        found = [known.group_id(n) for n in range(6)]
+        assert (found == fresh) is (tenant == "t")
+        assert len(set(found)) == 3
