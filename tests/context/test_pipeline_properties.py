@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 
 from proxy.chat.dialects.completions import read_request, write_request
 from proxy.chat.message import Message
@@ -15,9 +16,9 @@ from proxy.context.pipeline import rewrite
 from proxy.context.plan import STRENGTH
 from proxy.context.prices import Model
 from proxy.context.voices import tell_ledger
-from proxy.memory import state
-from tests.context.agent import POLICIES, Story, Turn, load, stories
-from tests.conversations import WEIGH
+from proxy.memory import memos, scratchpad, state
+from tests.context.agent import LONG, POLICIES, Story, Turn, load, stories
+from tests.conversations import PLAIN, WEIGH, assistant, result, user
 
 pytestmark = pytest.mark.slow
 
@@ -192,13 +193,31 @@ def test_sizes_and_predictions_are_those_of_what_goes_out(policy: str, story: St
 
 def kept(text: str) -> int:
     """Characters of the notes of ours with which an edit's text ends: they come on top of what fits the budget."""
-    heads = ("\n\n" + state.recap("").partition("\n")[0], "\n\n" + tell_ledger.HEADING.partition("{")[0])
-    return len(text) - min((at for head in heads if (at := text.find(head)) >= 0), default=len(text))
+    heads = (state.recap("").partition("\n")[0], tell_ledger.HEADING.partition("{")[0], scratchpad.START, memos.HEAD)
+    return len(text) - min((at for head in heads if (at := text.find("\n\n" + head)) >= 0), default=len(text))
+
+
+NOTED = Story(
+    [
+        assistant("Welcome!"), user("Prompt 0: "), assistant(None, "c1"), result("c1", ""),
+        assistant(None, "c1"), result("c1", LONG[:1500]),
+        assistant(None, "c1", "c2"), result("c1", ""), result("c2", LONG[:5500]),
+        assistant("Let me look.", "c1", "c2"), result("c1", ""), result("c2", LONG[:900]),
+        assistant(None, "c1", "c2", "c3"), result("c1", ""), result("c2", LONG[:60]), result("c3", LONG[:310]),
+    ],
+    [2, 4, 6, 9, 12, 16],
+    replace(PLAIN, window=6_000),
+    [1.0],
+    [False],
+    told=True,
+)  # fmt: skip
+"""With the last request the scratchpad and a memo come on top of a prompt that fits, `rolling` under `when_it_pays`."""
 
 
 @EACH
 @SOME
 @given(story=stories(window=[2_000, 6_000]))
+@example(NOTED)
 def test_a_prompt_over_its_budget_is_fitted_or_said_to_be_over(policy: str, story: Story) -> None:
     for turn in story.play(load(policy)):
         budget = int((story.model.window or 0) * load(policy).budget)
