@@ -83,9 +83,10 @@ def _rewritten(seen: View, session: Session, policy: Policy, model: Model, now: 
     if force == "prune":
         seen = replace(seen, budget=operator.pruned(seen, policy))
     if policy.literal or ((session.may_edit or force) and not frozen):
-        chosen = _choose(seen, policy, force)
+        low = _low(seen, policy, force)
+        chosen = _choose(seen, policy, force, low)
         edits = _taken(seen, chosen, edits, literal=policy.literal)
-        edits = _fit(seen, policy, edits, notes)
+        edits = _fit(seen, policy, edits, notes, low)
     elif session.stopped is None:
         edits = _taken(seen, _proposals(seen, _at_once(policy)), edits, literal=False)
     wanted: list[Insert] = []
@@ -127,7 +128,15 @@ def _over(seen: View, policy: Policy) -> set[bytes]:
     return held - {seen.keys[p.index] for p in _proposals(plain, _at_once(policy))}
 
 
-def _choose(seen: View, policy: Policy, force: operator.Force) -> list[Proposal]:
+def _low(seen: View, policy: Policy, force: operator.Force) -> int:
+    """Tokens down to which a prompt that is over its budget is brought: below the budget, so that the next edits come
+    when that room is used up and not with the next request, each time at the price of the whole prompt."""
+    if policy.literal or force == "prune" or not seen.budget:
+        return seen.budget or 0  # edits that do not last move the prefix anyway; what is pruned is at the low mark
+    return int(seen.budget * min(1.0, policy.low / policy.budget))  # a share, so that it follows the window
+
+
+def _choose(seen: View, policy: Policy, force: operator.Force, low: int) -> list[Proposal]:
     """What the stages propose and the schedule takes, oldest first."""
     at_once = _proposals(seen, _at_once(policy))
     open_ = _proposals(seen, (stage for stage in policy.stages if stage.when == "schedule"))
@@ -139,13 +148,11 @@ def _choose(seen: View, policy: Policy, force: operator.Force) -> list[Proposal]
         seen = _broken(seen, at_once)
     high = seen.budget
     if policy.schedule == "over_budget":
-        # The low mark is relative to the high one, so that both follow the window.
-        low = int(high * policy.low / policy.budget) if high else 0
         chosen = schedule.over_budget(seen, open_, high, low) if high else []
     else:
         chosen = schedule.when_it_pays(seen, open_, policy.rent, policy.payback)
         if high and seen.total > high and sum(schedule.saved(seen, p) for p in chosen) < seen.total - high:
-            chosen = schedule.over_budget(seen, open_, high, high)
+            chosen = schedule.over_budget(seen, open_, high, low)
     return sorted(at_once + _completed(chosen, open_), key=lambda p: p.index)
 
 
@@ -243,15 +250,16 @@ def _stands(edit: Edit | None) -> bool:
     return edit is not None and edit.action in ("text", "append")
 
 
-def _fit(seen: View, policy: Policy, edits: Mapping[bytes, Edit], notes: list[Note]) -> Mapping[bytes, Edit]:
-    """While the prompt is over its budget: the stages of last resort, oldest first, until it fits."""
+def _fit(seen: View, policy: Policy, edits: Mapping[bytes, Edit], notes: list[Note], low: int) -> Mapping[bytes, Edit]:
+    """Where the prompt is over its budget: the stages of last resort, oldest first, until it is down to `low`."""
     last = [stage for stage in policy.stages if stage.when == "last"]
     if not last or seen.budget is None:
         return edits
     tokens = _sizes(seen, edits)
-    over = seen.head + sum(tokens) - seen.budget
-    if over <= 0:
+    total = seen.head + sum(tokens)
+    if total <= seen.budget:
         return edits
+    over = total - low
     now = replace(seen, edits=edits, tokens=tokens)
     ends = [unit.end for unit in _units(now) for _ in range(unit.start, unit.end)]
     chosen: list[Proposal] = []
@@ -262,6 +270,7 @@ def _fit(seen: View, policy: Policy, edits: Mapping[bytes, Edit], notes: list[No
         end = end if proposal.index < end else ends[proposal.index]
         chosen.append(proposal)
         over -= schedule.saved(now, proposal)
+    over -= seen.budget - low
     if over > 0:
         notes.append(
             Note("over_budget", f"{over} tokens over the budget of {seen.budget} with everything out that may go")

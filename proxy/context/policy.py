@@ -41,7 +41,8 @@ class Policy:
     window: int = 0
     """Tokens that a model is taken to have where its window is unknown; 0: then there is no budget."""
     low: float = 0.6
-    """Share of the window down to which `over_budget` goes, once it acts."""
+    """Share of the window down to which a prompt is brought once it is over its budget, where edits last: that room
+    (0.6 of 0.8 is a quarter of the budget) is used up before the next edits move the whole prefix again."""
     rent: float = 1.0
     """`when_it_pays`: how many times the rent paid for stale tokens has to reach the price of an edit, from above."""
     payback: float = 0.0

@@ -266,7 +266,21 @@ def test_over_the_budget_the_oldest_edits_are_made_even_where_they_do_not_pay() 
     total = first.before
     for window, made in ((None, []), (total, []), (total - 1, [3]), (total - 46, [3]), (total - 47, [3, 4])):
         model = replace(PLAIN, window=window)
-        new = plan(replace(policy(*found), budget=1.0), warm, model=model)[0].new
+        new = plan(replace(policy(*found), budget=1.0, low=1.0), warm, model=model)[0].new
+        assert sorted(KEYS.index(e.key) for e in new) == made
+
+
+def test_what_does_not_pay_is_made_down_to_the_low_mark_once_the_budget_forces_it() -> None:
+    found = (propose(3, text="x" * 50, since=7), propose(4, text="", since=7))
+    first, _ = plan(policy())
+    warm = Session().after_sending(first, 0.0)
+    total = first.before
+    forced = replace(policy(*found), budget=1.0)
+    at, over = replace(PLAIN, window=total), replace(PLAIN, window=total - 1)
+    assert plan(forced, warm, model=at)[0].new == ()
+    # One token over: the first of them takes 46 off, which is enough down to total - 46.
+    for low, made in ((total - 46, [3]), (total - 47, [3, 4])):
+        new = plan(replace(forced, low=low / (total - 1) + 1e-9), warm, model=over)[0].new
         assert sorted(KEYS.index(e.key) for e in new) == made
 
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from proxy.context.operator import Steering
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Plan
-from proxy.context.policy import Policy
+from proxy.context.policy import Policy, ScheduleName
 from proxy.context.prices import Model
 from proxy.context.session import Session
 from proxy.context.stages.close_window import CloseWindow
@@ -103,6 +104,63 @@ def test_what_has_left_stays_out_and_the_next_groups_follow_when_it_grows() -> N
     assert (made.new, left) == ((), [0, 1, *range(5, 14)])
     made, left = fitted(TALK, 269, session=session)
     assert (len(made.new), left) == (4, [0, 1, *range(9, 14)])
+
+
+LOW = replace(FIT, budget=0.5, low=0.25)
+"""Over the budget, down to half of it."""
+
+
+def test_once_over_the_budget_it_is_brought_down_to_the_low_mark() -> None:
+    # 380 tokens at 379: down to 189 at most, so that the second group leaves with the first.
+    made, left = fitted(TALK, 379, LOW)
+    assert left == [0, 1, *range(9, 14)]
+    assert made.after == 150
+    assert made.notes == ()
+    assert fitted(TALK, 380, LOW)[1] == list(range(14))
+    # Within the budget but not at the mark, with all out that may go: nothing is said.
+    talk = [user("u" * 6), *STEP * 6]
+    made, left = fitted(talk, 600, LOW)
+    assert (made.after, left, made.notes) == (410, [0, *range(5, 13)], ())
+
+
+def test_policies_whose_edits_do_not_last_fill_the_whole_budget() -> None:
+    assert fitted(TALK, 379, replace(LOW, schedule="always"))[1] == [0, 1, *range(5, 14)]
+
+
+@pytest.mark.parametrize("schedule", ["when_it_pays", "over_budget"])
+@pytest.mark.parametrize("step", [STEP, GROUP])
+def test_a_history_that_grows_past_its_budget_is_edited_in_batches(schedule: ScheduleName, step: list[Json]) -> None:
+    """A step adds 100 tokens, a group 120; the room between the marks is 1000."""
+    policy = replace(FIT, budget=0.8, low=0.6, schedule=schedule)
+    session, model = Session(), replace(PLAIN, window=5_000)
+    talk = [user("u" * 6)]
+    edited = []
+    for n in range(200):
+        talk += step
+        made = rewrite(
+            request([*talk, user("on")] if step is GROUP else talk), session, policy, model, float(n), weigh=WEIGH
+        )
+        assert made.refused is None
+        assert made.after <= 4_000
+        if made.new:
+            edited.append(n)
+            assert made.after <= 3_000
+        elif n > 0:
+            assert made.predicted >= made.after - 130  # all that went out before is served
+        session = session.after_sending(made, float(n))
+    assert len(edited) > 10
+    assert all(after - before >= 8 for before, after in pairwise(edited))
+
+
+def test_what_an_operator_prunes_goes_to_the_low_mark_once() -> None:
+    # 380 tokens, no window: down to 0.6 of them, 228, and not to the low mark of that again.
+    session = Session(steering=Steering(force="prune"))
+    policy = replace(FIT, budget=0.8, low=0.6)
+    made = rewrite(request(TALK), session, policy, PLAIN, 0.0, weigh=WEIGH)
+    assert made.after == 150
+    longer = [*TALK[:9], *TALK[5:9], *TALK[9:]]
+    made = rewrite(request(longer), session, policy, PLAIN, 0.0, weigh=WEIGH)
+    assert made.after == 270  # of 500: 300 are left, and not 225
 
 
 def test_where_turns_are_insisted_on_they_are_taken() -> None:
