@@ -38,7 +38,7 @@ FACE = "context"
 PURE = {"context", "stream", "memory", "chat", "errors"}
 
 PURE_IMPORTS = {
-    "__future__", "abc", "base64", "binascii", "bisect", "collections", "contextlib", "copy", "dataclasses", "datetime",
+    "__future__", "abc", "array", "base64", "binascii", "bisect", "collections", "contextlib", "copy", "dataclasses", "datetime",
     "decimal", "difflib", "enum", "fnmatch", "fractions", "functools", "graphlib", "hashlib", "heapq", "hmac", "html",
     "importlib", "io", "itertools", "json", "keyword", "math", "msgspec", "operator", "re", "statistics", "string",
     "struct", "textwrap", "types", "typing", "unicodedata", "urllib.parse", "weakref", "zlib",
