@@ -74,7 +74,7 @@ class MessageCache:
         if len(body) < SMALL:
             return read_request(body, self.read), None
         known = self._find(body)
-        request = read_request(body, self.read, known)
+        request = read_request(body, self.read, known, begins=known is not None)
         front = front_of(request)
         with self._changing:
             if known is not None and request.shared:

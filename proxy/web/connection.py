@@ -137,6 +137,16 @@ class Connection(HttpToolsProtocol):
         if self.pipeline:
             self.flow.resume_reading()  # or nobody would notice that the client has left
 
+    def on_body(self, body: bytes) -> None:
+        cycle: Any = self.cycle
+        if not cycle.body and not cycle.response_complete and not self.parser.should_upgrade():
+            # What came in one piece is handed on as it is: uvicorn's way is two copies of what may be a long history.
+            cycle.body = body
+            body = b""
+        elif isinstance(cycle.body, bytes):
+            cycle.body = bytearray(cycle.body)
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():
             return

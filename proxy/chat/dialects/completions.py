@@ -105,12 +105,15 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def read_request(body: bytes, read: Reader = read_message, front: Front | None = None) -> Request:
+def read_request(
+    body: bytes, read: Reader = read_message, front: Front | None = None, *, begins: bool = False
+) -> Request:
     """The request in this body. Raises NotManaged (`unreadable`, `shape`) where it is not one we understand.
 
-    front: an earlier body of the same history, if this one may begin with it: then only the rest is read.
+    front: an earlier body of the same history, if this one may begin with it: then only the rest is read. begins: it
+    does, as the caller has seen.
     """
-    if front is not None and body.startswith(front.text):
+    if front is not None and (begins or body.startswith(front.text)):
         longer = _read_rest(body, read, front)
         if longer is not None:
             return _request(body, *longer, len(front.messages), len(front.text), front.notes)
