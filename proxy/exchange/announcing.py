@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from proxy.chat import key
 from proxy.chat.key import public_id
 from proxy.context.events import events
 from proxy.exchange import identify, news
@@ -56,7 +55,7 @@ def sent(parts: Parts, turn: Turn) -> None:
 def _client(parts: Parts, turn: Turn) -> None:
     """The client has changed what the provider's cache holds of its conversation."""
     thread = turn.place.thread
-    digest, tools = key.system_digest(turn.request.messages), hash(turn.request.tools)
+    digest, tools = turn.place.system, hash(turn.request.tools)
     before, thread.opening = thread.opening, (digest, tools, turn.began)
     what = "history" if turn.place.kind == "fork" else ""
     if before is not None and turn.began - before[2] <= turn.model.ttl_s:

@@ -26,10 +26,26 @@ HITS = 8
 _YES = ("1", "true", "yes", "on")
 
 
-def times(turn: Turn) -> list[float]:
-    """When each message of the request was first stored, in seconds; those that are new: now."""
-    nodes, hidden = turn.place.thread.memory.nodes, turn.woven.hidden
-    return [node.seen if (node := nodes.get(k)) is not None else hidden.get(k, turn.began) for k in turn.woven.keys]
+def origins(turn: Turn) -> tuple[list[float], list[str]]:
+    """When each message was first stored, in seconds, and for which wire format it was made. Of those that are new:
+    now, and the turn's; what is hidden was made for whoever the message before it was made for."""
+    memory, hidden, keys = turn.place.thread.memory, turn.woven.hidden, turn.woven.keys
+    name, notes = ("origins", memory.tenant, memory.session), turn.request.notes
+    before, seen, made = notes.get(name, ((), [], []))
+    if len(before) > turn.request.shared or hidden or before != keys[: len(before)]:
+        before, seen, made = (), [], []
+    times, strategies = list(seen), list(made)
+    for k in keys[len(before) :]:
+        node = memory.nodes.get(k)
+        if node is not None:
+            times.append(node.seen)
+            strategies.append(node.strategy)
+        else:
+            times.append(hidden.get(k, turn.began))
+            strategies.append(strategies[-1] if k in hidden else turn.strategy)
+    if not hidden and all(k in memory.nodes for k in keys[len(before) :]):
+        notes[name] = keys, times, strategies
+    return times, strategies
 
 
 def task(turn: Turn) -> tuple[int, Message] | None:

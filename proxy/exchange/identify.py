@@ -36,12 +36,13 @@ LONGEST = 256
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a request belongs. kind: main, continuation, fork, retry, twin or side. at: the index of the last
-    message that was known before, -1 for none."""
+    message that was known before, -1 for none. system: a digest of its system messages."""
 
     thread: Thread
     kind: Relation
     at: int
     explicit: bool
+    system: bytes = b""
 
     @property
     def is_new(self) -> bool:
@@ -118,18 +119,18 @@ async def identify(
         memory = threads.open_session(tenant, named or new_id(), named is not None)
         if named is None:
             memory.steered = InForce()  # nobody can have decided anything for a name that nobody knows
-        return Place(_new(threads, memory, "main", system), "main", -1, named is not None)
+        return Place(_new(threads, memory, "main", system), "main", -1, named is not None, system)
     if thread is None:
         side = len(nodes) <= SIDE_CALL and await _is_other(threads, memory, system)
         kind: Kind = "side" if side else "main"
-        return Place(_new(threads, memory, kind, system), kind, -1, named is not None)
+        return Place(_new(threads, memory, kind, system), kind, -1, named is not None, system)
     if thread.read_back and not thread.failed and thread.head == keys[at] != thread.answer:
         status = await threads.store.last_status(*thread.id, keys[at])
         thread.failed, thread.read_back = status not in ("complete", "deferred", "open", ""), False
     relation = _relation(thread, messages, keys, nodes, at, retry)
     if relation in ("fork", "twin"):
         thread = _fork(threads, thread, "fork" if relation == "fork" else "twin", system, keys[: at + 1])
-    return Place(thread, relation, at, named is not None)
+    return Place(thread, relation, at, named is not None, system)
 
 
 async def _known(

@@ -33,7 +33,7 @@ LARGE = 256 * 1024
 """Bytes of a body from which it is read in a worker thread: the loop must not be held for 20 ms."""
 UNCOUNTED = 16 * 1024
 """Characters not counted yet from which counting goes to a worker thread."""
-UNREAD = 256 * 1024
+UNREAD = 384 * 1024
 """Bytes of a prompt in which edits can be made, from which planning goes to a worker thread: those that went out last
 time and what is new since. What is edited already is only repeated, which takes a microsecond a message."""
 NEW = 64 * 1024
@@ -219,14 +219,10 @@ async def _consult(parts: Parts, turn: Turn, headers: Headers) -> None:
 
 async def planned(parts: Parts, turn: Turn, state: Session, *, frozen: bool) -> Plan:
     """The plan of a turn at its time; nothing of it is remembered. NotManaged where it takes too long."""
-    nodes, woven = turn.place.thread.memory.nodes, turn.woven
-    strategies: list[str] = []
-    for k in woven.keys:  # what is hidden was made for whoever the message before it was made for
-        node = nodes.get(k)
-        strategies.append(node.strategy if node else strategies[-1] if k in woven.hidden else turn.strategy)
+    woven = turn.woven
     coming = turn.pending or turn.offer
     toll = turn.weigh.head(coming.definitions) if turn.pending else 0
-    times, found = background.times(turn), turn.place.thread.found
+    (times, strategies), found = background.origins(turn), turn.place.thread.found
     dropped = state.steering.dropped if state.steering is not None else {}
     hits = tuple(one for one in found[1] if one.key not in dropped) if found is not None else ()
 
