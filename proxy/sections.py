@@ -151,8 +151,8 @@ class Pool(Section):
 
     connections: Count = 1000
     """At most at once; as many as `limits.requests`, since each answer under way holds one."""
-    keepalive: Annotated[int, Field(ge=0)] = 50
-    """Kept open while idle."""
+    keepalive: Annotated[int, Field(ge=0)] = 200
+    """Kept open while idle, for 4 s: as many as a wave of requests may leave behind."""
 
 
 class Identity(Section):

@@ -52,9 +52,12 @@ IMPURE_CALLS = {"open", "print", "input", "exec", "eval", "breakpoint", "now", "
 """Called by name or as a method (`datetime.now()`), these do what a pure floor does not."""
 
 ONLY_IN = {
-    "httpx2": {"proxy/upstream/client.py", "proxy/upstream/demo.py", "proxy/upstream/network.py"},
+    "aiosqlite": {"proxy/store/migrate.py", "proxy/store/sqlite.py"},
+    "asyncpg": {"proxy/store/postgres.py", "proxy/store/postgres_writer.py"},
+    "prometheus_client": {"proxy/metrics.py"},
+    "tiktoken": {"proxy/vocabulary.py"},
 }
-"""Libraries that few files may import, so that they can be exchanged: one way out to the network."""
+"""Libraries that few files may import, so that they can be exchanged."""
 
 ENVIRONMENT = {"proxy/settings.py"}
 """Where the environment is read."""

@@ -12,7 +12,7 @@ import logging
 import traceback
 from datetime import UTC, datetime
 
-TALKATIVE = ("aiosqlite", "httpx2", "httpcore2", "asyncio", "uvicorn", "uvicorn.error", "uvicorn.access", "hpack")
+TALKATIVE = ("aiosqlite", "asyncio", "uvicorn", "uvicorn.error", "uvicorn.access")
 """Loggers that say URLs, SQL values or bytes; only their warnings are let through."""
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
