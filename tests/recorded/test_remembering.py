@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from proxy.exchange.identify import tenant_of
 from proxy.memory.memos import fits
 from proxy.sections import Tools
 from proxy.tools import notebook, past
@@ -71,8 +72,8 @@ async def test_the_chat_policy_brings_it_back_by_itself(shared: Path, capsys: py
                 messages = await asked(proxy, model, conversation, question)
                 assert len(messages) == LAST + 1
                 if not known:
-                    ((tenant,),) = await proxy.rows("SELECT tenant FROM sessions ORDER BY created_at DESC LIMIT 1")
-                    known = names(conversation, tenant)
+                    salt = proxy.app.settings.identity.salt.get_secret_value()
+                    known = names(conversation, tenant_of({"authorization": f"Bearer {conversation['id']}"}, salt))
                 share.add(wanted, frozenset(known[name] for name in quoted(messages)))
                 most = max(most, count(messages[-1]["content"].removeprefix(question)))
     with capsys.disabled():
