@@ -17,6 +17,7 @@ import uvicorn
 
 from proxy.metrics import Metrics
 from proxy.settings import Settings
+from proxy.store.base import Row
 from proxy.store.sql import for_sqlite
 from proxy.web.app import ContextProxy, create_app
 from proxy.web.connection import connections
@@ -110,6 +111,17 @@ class Running:
 
     app: ContextProxy
     port: int
+    beside: asyncio.AbstractEventLoop | None = None
+    """Where it runs, if in a thread of its own."""
+
+    def put_beside(self, rows: list[Row]) -> None:
+        """Have one in a thread of its own store these. The store of one process knows what went through it alone."""
+        assert self.beside is not None
+
+        async def put() -> None:
+            await self.app.store.put(rows)
+
+        asyncio.run_coroutine_threadsafe(put(), self.beside).result(10)
 
     @property
     def url(self) -> str:
@@ -204,7 +216,7 @@ def running_beside(upstream: int | str, **tree: Any) -> Iterator[Running]:
         while not server.started:
             assert thread.is_alive(), "the server did not start"
             waiting.wait(0.01)
-        yield Running(app, server.servers[0].sockets[0].getsockname()[1])
+        yield Running(app, server.servers[0].sockets[0].getsockname()[1], server.servers[0].get_loop())
     finally:
         server.should_exit = True
         thread.join(10)

@@ -6,18 +6,13 @@ import asyncio
 import http.client
 import itertools
 import json
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-import asyncpg
 import pytest
 
 from proxy.memory.memos import Memo
-from proxy.store.sql import for_sqlite
-from proxy.store.written import UPSERT_MEMO, memo_args
 from proxy.tools import notebook
 from tests.postgres import drop_database, new_database
 from tests.running import Running, running_beside
@@ -119,22 +114,8 @@ class World:
         """A stored memo's id."""
         name = f"memo{next(self.numbers)}"
         memo = Memo(name, "The tests need PostgreSQL 14, since 13 lacks a function.", ("tests",), "talk", 1.0, 1.0)
-        row, db = memo_args(notebook.write(tenant, memo)), self.proxy.app.settings.db
-        # By a connection of the test's own: the proxy's event loop runs in another thread.
-        if "://" in db:
-            asyncio.run(_written(db, row))
-        else:
-            with closing(sqlite3.connect(db, timeout=10)) as there, there:
-                there.execute(for_sqlite(UPSERT_MEMO), row)
+        self.proxy.put_beside([notebook.write(tenant, memo)])
         return name
-
-
-async def _written(url: str, row: tuple[Any, ...]) -> None:
-    there = await asyncpg.connect(url)
-    try:
-        await there.execute(UPSERT_MEMO, *row)
-    finally:
-        await there.close()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

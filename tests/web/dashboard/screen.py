@@ -5,17 +5,14 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
-import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from proxy.memory.memos import Memo
-from proxy.store.sql import for_sqlite
-from proxy.store.written import UPSERT_MEMO, memo_args
 from proxy.tools import notebook
 from tests.faulty import faulty
 from tests.running import Running, running_beside
@@ -127,8 +124,7 @@ class Stage:
     def memo(self, content: str, *tags: str) -> str:
         """A memo that is in the store."""
         memo = Memo(f"memo-{tags[0]}", content, tags, "", 1.0, 1.0)
-        with closing(sqlite3.connect(self.proxy.app.settings.db, timeout=10)) as there, there:
-            there.execute(for_sqlite(UPSERT_MEMO), memo_args(notebook.write("acme", memo)))
+        self.proxy.put_beside([notebook.write("acme", memo)])
         return memo.id
 
 
