@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import statistics
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -170,6 +171,13 @@ def heavy(number: int) -> bytes:
     return post(CHAT, json.dumps(body).encode())
 
 
+def crowding() -> float:
+    """How much longer work takes than it takes of a processor: 1 where nothing else runs on the machine."""
+    began, used = time.perf_counter(), time.thread_time()
+    sum(range(4_000_000))
+    return max(1.0, (time.perf_counter() - began) / (time.thread_time() - used))
+
+
 @pytest.mark.parametrize("count", [200, pytest.param(1000, marks=pytest.mark.long)])
 async def test_r3_a_heavy_request_holds_up_neither_light_ones_nor_the_loop(
     nursery: Nursery, tmp_path: Path, record_property: Record, count: int
@@ -192,8 +200,10 @@ async def test_r3_a_heavy_request_holds_up_neither_light_ones_nor_the_loop(
 
         await several("warm", 20)
         found = []
+        crowded = 1.0
         for number in range(3):
             raw = heavy(number)
+            crowded = max(crowded, crowding())
             alone = p99(await several(f"a{number}", 100))
             await asyncio.to_thread(nursery.lag, pid)
             work = asyncio.create_task(ask(port, raw, 60))
@@ -212,5 +222,5 @@ async def test_r3_a_heavy_request_holds_up_neither_light_ones_nor_the_loop(
                 assert (await client.reader.read()).endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
                 client.writer.transport.abort()
         await asyncio.to_thread(nursery.kill, pid)
-        assert lag <= SLACK * 0.02
-        assert added <= SLACK * 0.02
+        assert lag <= SLACK * crowded * 0.02
+        assert added <= SLACK * crowded * 0.02
