@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from asyncio import Future
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from proxy.chat import group
+from proxy.chat.group import Group
 from proxy.chat.message import Front, Message, Request
 from proxy.chat.tokens import Weigh
 from proxy.context.plan import Plan
@@ -71,6 +74,8 @@ class Turn:
     """What the request is about, and by which patterns that was found (`background.task`)."""
     length: int = 0
     """Messages of the request beside system messages."""
+    groups: Sequence[Group] | None = None
+    """The groups of the request's messages, once somebody has asked for one of them."""
     written: Future[None] | None = None
     """Done when what was last given to the store is there."""
     unstored: bool = False
@@ -87,12 +92,16 @@ class Turn:
     def group_id(self, n: int) -> str:
         """Of the group that the request's n-th message belongs to. What an earlier request of the same history has
         found out about its front is gone on from."""
+        if self.groups is None:
+            self.groups = self._groups()
+        found = self.groups
+        return found[bisect_right(found, n, key=attrgetter("start")) - 1].id
+
+    def _groups(self) -> Sequence[Group]:
         request, keys = self.request, self.keys
         name = ("groups", self.policy.observation)
         before, known = request.notes.get(name, ((), ()))
-        if len(before) != len(keys) or before != keys:
-            sound = len(before) <= request.shared and before == keys[: len(before)]
-            known = group.groups(request.messages, keys, self.policy.observation, known if sound else ())
-            request.notes[name] = keys, known
-        found: str = next(one.id for one in reversed(known) if one.start <= n)
+        sound = len(before) <= request.shared and before == keys[: len(before)]
+        found = group.groups(request.messages, keys, self.policy.observation, known if sound else ())
+        request.notes[name] = keys, found
         return found

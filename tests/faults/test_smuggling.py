@@ -77,9 +77,11 @@ async def talk(proxy: Running, raw: bytes) -> tuple[bytes, bool]:
     got, closed = b"", False
     with suppress(TimeoutError, ConnectionError):
         await client.send(raw)
-        async with asyncio.timeout(0.3):
+        async with asyncio.timeout(0.3) as patience:
             while data := await client.reader.read(65536):
                 got += data
+                if got.startswith(b"HTTP/1.1 400"):  # then the end is near, however busy the machine is
+                    patience.reschedule(asyncio.get_running_loop().time() + 5)
             closed = True
     client.writer.transport.abort()
     return got, closed
