@@ -92,10 +92,8 @@ def ended(parts: Parts, turn: Turn, usage: Usage | None, state: tuple[bytes, str
 def passed(parts: Parts, incoming: Incoming, reason: str) -> None:
     """A request that belongs to no session as far as we know went on as it came."""
     with _safe(parts):
-        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in incoming.headers}
-        tenant = incoming.tenant or identify.tenant_of(headers, parts.settings.identity.salt.get_secret_value())
-        session = identify.session_name(incoming.session, headers, None, parts.settings.identity)
-        parts.news.tell(news.FALLBACK, tenant, {"reason": reason}, session=session or "")
+        tenant, session = identify.owner(incoming.headers, incoming.tenant, incoming.session, parts.settings.identity)
+        parts.news.tell(news.FALLBACK, tenant, {"reason": reason}, session=session)
 
 
 def decided(parts: Parts, tenant: str, session: str, action: str, *, thread: str = "", **data: object) -> None:

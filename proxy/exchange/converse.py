@@ -93,10 +93,8 @@ async def _converse(parts: Parts, incoming: Incoming, out: Outgoing) -> None:
 
 def _unstored(parts: Parts, incoming: Incoming) -> None:
     """Nothing of this request will be stored: that is recorded, as soon as anything can be."""
-    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in incoming.headers}
-    tenant = incoming.tenant or identify.tenant_of(headers, parts.settings.identity.salt.get_secret_value())
-    named = identify.session_name(incoming.session, headers, None, parts.settings.identity)
-    parts.store.later([GapRow(tenant, named or "", "", len(incoming.body), "store not readable", parts.now())])
+    tenant, session = identify.owner(incoming.headers, incoming.tenant, incoming.session, parts.settings.identity)
+    parts.store.later([GapRow(tenant, session, "", len(incoming.body), "store not readable", parts.now())])
 
 
 def _is_off(incoming: Incoming) -> bool:

@@ -95,6 +95,16 @@ def _clean(value: str) -> str:
     return value
 
 
+def owner(
+    came: Sequence[tuple[bytes, bytes]], tenant: str | None, session: str | None, settings: Identity
+) -> tuple[str, str]:
+    """(tenant, session's name or "") of a request whose body is not looked at. tenant: of a verified key, None without
+    one. session: that the path names."""
+    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in came}
+    name = session_name(session, headers, None, settings)
+    return tenant or tenant_of(headers, settings.salt.get_secret_value()), name or ""
+
+
 def new_id() -> str:
     """A name for a session, thread or exchange of ours: 80 random bits, in base32."""
     bits = secrets.randbits(80)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -59,26 +59,33 @@ async def test_work_that_ends_gives_its_result_and_its_error() -> None:
         await while_connected({}, Wire(), fail())
 
 
-async def test_a_client_that_leaves_cancels_the_work_once_and_its_end_is_waited_for() -> None:
-    wire = Wire()
-    cancelled = 0
-    ended = False
+class Worker:
+    """Work that goes on until it is cancelled, which it counts, and that takes a while to end. leave: told once more
+    while it does."""
 
-    async def work() -> None:
-        nonlocal cancelled, ended
+    def __init__(self, leave: Callable[[], None]) -> None:
+        self.cancelled = 0
+        self.ended = False
+        self._leave = leave
+
+    async def work(self) -> None:
         try:
             await asyncio.sleep(10)
         except asyncio.CancelledError:
-            cancelled += 1
-            wire.leave()
+            self.cancelled += 1
+            self._leave()
             await asyncio.sleep(0.05)
-            ended = True
+            self.ended = True
             raise
 
+
+async def test_a_client_that_leaves_cancels_the_work_once_and_its_end_is_waited_for() -> None:
+    wire = Wire()
+    worker = Worker(wire.leave)
     asyncio.get_running_loop().call_later(0.02, wire.leave)
     with pytest.raises(ClientGone):
-        await while_connected({}, wire, work())
-    assert (cancelled, ended) == (1, True)
+        await while_connected({}, wire, worker.work())
+    assert (worker.cancelled, worker.ended) == (1, True)
 
 
 async def test_a_result_that_was_there_before_the_leaving_counts() -> None:
@@ -93,29 +100,18 @@ async def test_a_result_that_was_there_before_the_leaving_counts() -> None:
 
 
 async def test_a_connection_that_tells_by_itself_cancels_the_work_once_and_its_end_is_waited_for() -> None:
-    leaving, cancelled, ended = Leaving(), 0, False
-
-    async def work() -> None:
-        nonlocal cancelled, ended
-        try:
-            await asyncio.sleep(10)
-        except asyncio.CancelledError:
-            cancelled += 1
-            leaving.tell()
-            await asyncio.sleep(0.05)
-            ended = True
-            raise
-
+    leaving = Leaving()
+    worker = Worker(leaving.tell)
     asyncio.get_running_loop().call_later(0.02, leaving.tell)
     with pytest.raises(ClientGone):
-        await while_connected({LEAVING: leaving}, Wire(), work())
-    assert (cancelled, ended) == (1, True)
+        await while_connected({LEAVING: leaving}, Wire(), worker.work())
+    assert (worker.cancelled, worker.ended) == (1, True)
     task = asyncio.current_task()
     assert task is not None
     assert task.cancelling() == 0, "what the task does next is not cancelled with it"
     with pytest.raises(ClientGone):  # and who has left before gets nothing done
-        await while_connected({LEAVING: leaving}, Wire(), work())
-    assert cancelled == 1
+        await while_connected({LEAVING: leaving}, Wire(), worker.work())
+    assert worker.cancelled == 1
 
 
 async def test_what_the_connection_does_not_tell_of_is_a_cancellation_like_any() -> None:

@@ -133,7 +133,7 @@ class Stream(Response):
         self._follow = follow
         self._idle_s = parts.settings.timeouts.idle_s
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # as ASGI has it
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Write until the client has left or the bus is closed. Raises TooMany before anything is sent."""
         listener = self._news.listen(self._wants, self._after)
         if not self._follow:
