@@ -105,6 +105,22 @@ class Request:
     notes: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
     """What was found out about a front of its messages, by who has: handed on to the next request of the history."""
 
+    def grown(self, name: Hashable, make: Callable[[int, T | None], T]) -> T:
+        """What `make` finds out about the messages, gone on from what it found out about a front of them with an
+        earlier request of the same history.
+
+        name: what it is and for whom, where another would find something else. make: called with the number of messages
+        at the front that it has looked at, and with what it found; it leaves that as it is.
+        """
+        before, found = self.notes.get(name, ((), None))
+        if found is None or self.messages[: len(before)] != before:
+            before, found = (), None
+        if found is None or len(before) < len(self.messages):
+            found = make(len(before), found)
+            self.notes[name] = self.messages, found
+        made: T = found
+        return made
+
 
 @dataclass(slots=True, eq=False)
 class Front:

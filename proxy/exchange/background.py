@@ -30,22 +30,25 @@ def origins(turn: Turn) -> tuple[list[float], list[str]]:
     """When each message was first stored, in seconds, and for which wire format it was made. Of those that are new:
     now, and the turn's; what is hidden was made for whoever the message before it was made for."""
     memory, hidden, keys = turn.place.thread.memory, turn.woven.hidden, turn.woven.keys
-    name, notes = ("origins", memory.tenant, memory.session), turn.request.notes
-    before, seen, made = notes.get(name, ((), [], []))
-    if len(before) > turn.request.shared or hidden or before != keys[: len(before)]:
-        before, seen, made = (), [], []
-    times, strategies = list(seen), list(made)
-    for k in keys[len(before) :]:
-        node = memory.nodes.get(k)
-        if node is not None:
-            times.append(node.seen)
-            strategies.append(node.strategy)
-        else:
-            times.append(hidden.get(k, turn.began))
-            strategies.append(strategies[-1] if k in hidden else turn.strategy)
-    if not hidden and all(k in memory.nodes for k in keys[len(before) :]):
-        notes[name] = keys, times, strategies
-    return times, strategies
+
+    def look(begin: int, known: tuple[list[float], list[str]] | None) -> tuple[list[float], list[str]]:
+        times, strategies = (list(known[0]), list(known[1])) if known else ([], [])
+        for k in keys[begin:]:
+            node = memory.nodes.get(k)
+            if node is not None:
+                times.append(node.seen)
+                strategies.append(node.strategy)
+            else:
+                times.append(hidden.get(k, turn.began))
+                strategies.append(strategies[-1] if k in hidden else turn.strategy)
+        return times, strategies
+
+    if hidden or keys[-1] not in memory.nodes:
+        return look(0, None)
+    times, strategies = turn.request.grown(("origins", memory.tenant, memory.session), look)
+    lead = next((n for n, message in enumerate(turn.request.messages) if not message.is_system), 0)
+    # What stands in front of all that is in the chain was made for this request, however often it came before.
+    return [turn.began] * lead + times[lead:], [turn.strategy] * lead + strategies[lead:]
 
 
 def task(turn: Turn) -> tuple[int, Message] | None:

@@ -7,10 +7,9 @@ have come from its cache.
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import NamedTuple
 
-from proxy.chat.message import Request
-from proxy.chat.tokens import Weigh
 from proxy.exchange.turn import Turn
 from proxy.stream.chunk import Usage
 
@@ -32,18 +31,14 @@ def resent(turn: Turn) -> int:
     sent_at = turn.place.thread.state.sent_at
     if turn.model.input is None or sent_at is None or turn.began - sent_at > turn.model.ttl_s or turn.place.at < 0:
         return 0
-    return turn.weigh.head(turn.request.tools) + _weight(turn.request, turn.place.at + 1, turn.weigh)
+    messages, weigh = turn.request.messages, turn.weigh
 
+    def add_up(begin: int, known: list[int] | None) -> list[int]:
+        ends = known or [0]
+        return [*ends, *(ends[-1] + more for more in accumulate(map(weigh, messages[begin:])))]
 
-def _weight(request: Request, count: int, weigh: Weigh) -> int:
-    """Tokens of the first messages of a request; of those that an earlier one began with, from what it noted."""
-    name = ("weight", id(weigh))
-    known, total = request.notes.get(name, (0, 0))
-    if known > min(request.shared, count):
-        known, total = 0, 0
-    total += sum(weigh(m) for m in request.messages[known:count])
-    request.notes[name] = count, total
-    return int(total)
+    ends = turn.request.grown(("ends", id(weigh)), add_up)
+    return weigh.head(turn.request.tools) + ends[turn.place.at + 1]
 
 
 def bill(turn: Turn, usage: Usage | None) -> Bill | None:

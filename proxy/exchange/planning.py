@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from proxy.chat import key
 from proxy.chat.dialects.completions import write_request
-from proxy.chat.message import Front, Request
+from proxy.chat.message import Front, Message, Request
 from proxy.chat.tokens import Weigh
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Edit, Plan
@@ -126,13 +126,16 @@ async def _read(parts: Parts, body: bytes, tenant: str) -> tuple[Request, Front 
 
 async def _count(parts: Parts, weigh: Weigh, request: Request) -> None:
     """Have every message counted, in a worker thread where there is much to count, or a vocabulary to be read first."""
-    name = ("counted", id(weigh))
-    known = min(request.notes.get(name, 0), request.shared)
-    new = [m for m in request.messages[known:] if not weigh.known(m)]
+    new: list[Message] = []
+
+    def look(begin: int, _: bool | None) -> bool:
+        new.extend(m for m in request.messages[begin:] if not weigh.known(m))
+        return True
+
+    request.grown(("counted", id(weigh)), look)
     if new and (id(weigh) not in parts.warm or sum(len(m.raw) for m in new) > UNCOUNTED):
         await asyncio.to_thread(lambda: [weigh(m) for m in new])
         parts.warm.add(id(weigh))
-    request.notes[name] = len(request.messages)
 
 
 def policy_of(parts: Parts, headers: Mapping[str, str], target: Target) -> Policy:

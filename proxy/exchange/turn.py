@@ -93,15 +93,10 @@ class Turn:
         """Of the group that the request's n-th message belongs to. What an earlier request of the same history has
         found out about its front is gone on from."""
         if self.groups is None:
-            self.groups = self._groups()
+            request, keys, observation = self.request, self.keys, self.policy.observation
+            self.groups = request.grown(
+                ("groups", self.tenant, observation),
+                lambda _, known: group.groups(request.messages, keys, observation, known or ()),
+            )
         found = self.groups
         return found[bisect_right(found, n, key=attrgetter("start")) - 1].id
-
-    def _groups(self) -> Sequence[Group]:
-        request, keys = self.request, self.keys
-        name = ("groups", self.policy.observation)
-        before, known = request.notes.get(name, ((), ()))
-        sound = len(before) <= request.shared and before == keys[: len(before)]
-        found = group.groups(request.messages, keys, self.policy.observation, known if sound else ())
-        request.notes[name] = keys, found
-        return found

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
-from proxy.chat.message import Message
-from tests.conversations import assistant, message, result, system, user
+from dataclasses import replace
+
+from proxy.chat.message import Message, Request
+from tests.conversations import assistant, message, request, result, system, user
 
 
 def test_system_and_developer_are_instructions() -> None:
@@ -42,3 +44,31 @@ def test_a_fact_that_is_none_or_empty_is_remembered_too() -> None:
     one = message(user("abc"))
     assert one.derive(lambda m: None, "nothing") is None
     assert one.derived("nothing")
+
+
+def texts(one: Request, begins: list[int]) -> list[str]:
+    """The texts of its messages, and where each look at them began."""
+
+    def look(begin: int, known: list[str] | None) -> list[str]:
+        begins.append(begin)
+        return [*(known or ()), *(m.text for m in one.messages[begin:])]
+
+    return one.grown("texts", look)
+
+
+def test_what_grows_with_a_history_is_gone_on_from_where_the_front_is_the_same() -> None:
+    begins: list[int] = []
+    first = request([user("a"), assistant("b"), user("c")])
+    more = request([user("d"), user("e")]).messages
+    assert texts(first, begins) == ["a", "b", "c"]
+    for messages, expected in [
+        ((*first.messages, *more), 3),  # it has grown
+        ((*first.messages, *more), None),  # the same once more: nothing is looked at
+        ((*first.messages, more[1]), 0),  # another branch
+        (first.messages, 0),  # shorter than what was noted last
+        ((*request([user("a"), assistant("b"), user("c")]).messages, *more), 0),  # the same texts, not the same front
+    ]:
+        begins.clear()
+        after = replace(first, messages=messages)
+        assert texts(after, begins) == [m.text for m in messages]
+        assert begins == ([] if expected is None else [expected])

@@ -33,13 +33,14 @@ def test_each_message_has_the_group_of_the_prompt_that_caused_it() -> None:
 
 def test_what_is_known_of_a_front_gives_the_same_groups_and_only_to_whom_it_belongs() -> None:
     talk = [user("Hi"), assistant("Yes."), user("And?"), assistant("So."), user("Well"), user("Then")]
-    before = turn(*talk[:3])
-    assert before.group_id(2)
-    after = turn(*talk)
-    fresh = [after.group_id(n) for n in range(6)]
-    for tenant, shared in (("t", 3), ("t", 0), ("u", 3)):
-        known = turn(*talk, tenant=tenant)
-        known.request = replace(known.request, shared=shared, notes=dict(before.request.notes))
-        found = [known.group_id(n) for n in range(6)]
-        assert (found == fresh) is (tenant == "t")
+    fresh = turn(*talk)
+    expected = [fresh.group_id(n) for n in range(6)]
+    for tenant in ("t", "u"):
+        before, after = turn(*talk[:3]), turn(*talk, tenant=tenant)
+        assert before.group_id(2)
+        front = before.request.messages
+        messages = (*front, *after.request.messages[3:])
+        after.request = replace(after.request, messages=messages, notes=dict(before.request.notes))
+        found = [after.group_id(n) for n in range(6)]
+        assert (found == expected) is (tenant == "t")
         assert len(set(found)) == 3
