@@ -117,10 +117,12 @@ class Limits(Section):
     """How long an answer's end waits for the store."""
     spool_mb: Count = 64
     """How much may wait to be stored, in MiB."""
-    message_cache_mb: Count = 64
+    message_cache_mb: Count = 32
     """Memory for messages already read, in MiB."""
     live_threads: Count = 1000
-    """Threads whose state is kept in memory."""
+    """Threads whose state is kept in memory; another one is read back from the store."""
+    live_mb: Count = 40
+    """Memory for their state, in MiB; who was away for longest leaves first."""
     capture_mb: Count = 8
     """How much of an answer is remembered, in MiB; all of it is passed on."""
     requests: Count = 1000

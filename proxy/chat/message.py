@@ -26,7 +26,7 @@ class Call:
     arguments: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Message:
     """One message of a conversation.
 

@@ -19,7 +19,8 @@ from proxy.context.plan import Ask
 from proxy.context.prices import Model, find_model
 from proxy.errors import StoreUnavailable
 from proxy.exchange.bounds import REST_S, Patience, Purse
-from proxy.exchange.threads import Thread, Threads
+from proxy.exchange.thread import Thread
+from proxy.exchange.threads import Threads
 from proxy.metrics import Metrics
 from proxy.settings import Helper, Settings
 from proxy.store.derived import AnswerRow

@@ -17,7 +17,7 @@ from proxy.chat.dialects.completions import read_message
 from proxy.errors import NotManaged
 from proxy.exchange import announcing, money, record
 from proxy.exchange.parts import Headers, Parts
-from proxy.exchange.threads import Node
+from proxy.exchange.thread import Node
 from proxy.exchange.turn import Turn
 from proxy.memory import state as grammar
 from proxy.store.base import Outcome, OutcomeRow, Row, StateRow
@@ -81,6 +81,7 @@ def learnt(
     )
     if thread.head == turn.head:
         rows.append(thread.moved(turn.head, answer_key, now))
+    parts.threads.grown(thread.memory)
     _count(parts, turn, answer)
     announcing.ended(parts, turn, first if complete else None, state)
     return rows

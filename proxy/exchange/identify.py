@@ -21,7 +21,8 @@ from typing import Literal
 from proxy.chat import key, slices
 from proxy.chat.message import Message, Request
 from proxy.exchange.steering.inforce import InForce
-from proxy.exchange.threads import Node, SessionMemory, Thread, Threads
+from proxy.exchange.thread import Node, SessionMemory, Thread
+from proxy.exchange.threads import Threads
 from proxy.settings import Identity
 from proxy.store.base import Kind
 

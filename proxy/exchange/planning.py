@@ -23,7 +23,7 @@ from proxy.exchange.finish import lost, stored
 from proxy.exchange.parts import Headers, Incoming, Parts
 from proxy.exchange.record import Forms
 from proxy.exchange.steering import blanking, keeping
-from proxy.exchange.threads import adopt
+from proxy.exchange.thread import adopt
 from proxy.exchange.turn import EMPTY, Turn
 from proxy.upstream.client import Target
 

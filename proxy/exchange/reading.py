@@ -6,22 +6,21 @@ is found by its slice with one dictionary look-up, so the work of a request grow
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections import OrderedDict
+from weakref import WeakValueDictionary
 
 from proxy.chat.dialects.completions import front_of, read_message, read_request
 from proxy.chat.message import Front, Message, Request
 
 OVERHEAD = 1200
 """Bytes that a Message takes beside its text: the object, its digests, its memo."""
-COPIES = 5
-"""The slice, the decoded text, and what is derived from it (names, lines, a stub, outgoing bytes): what 5,000 results
-of programs took when it was measured."""
+COPIES = 4
+"""The slice, the decoded text, and what is derived from it (names, lines, a stub, outgoing bytes): what 7,000 messages
+of an agent took when it was measured. A beginning has the body besides."""
 
-
-FRONTS = 0.25
-"""Share of the limit for the beginnings of bodies."""
+FRONTS = 0.75
+"""Share of the limit for the beginnings of large bodies, with the messages in them."""
 SMALL = 8 * 1024
 """Bytes of a body under which reading it whole costs less than looking for its beginning."""
 SAMPLE = 128
@@ -33,11 +32,16 @@ ALIKE = 8
 
 class MessageCache:
     """A bounded cache of messages by their raw bytes, and of bodies by how they begin; least recently used out
-    first."""
+    first.
+
+    A message of a large body stays for as long as a beginning that it is in, one of a small body by itself. Whatever
+    is there is found, so that a client that writes its first message anew has the others known.
+    """
 
     def __init__(self, limit: int) -> None:
         """limit: bytes of memory, estimated."""
         self.limit = limit
+        self._there: WeakValueDictionary[bytes, Message] = WeakValueDictionary()
         self._messages: OrderedDict[bytes, Message] = OrderedDict()
         self._messages_size = 0
         self._fronts: OrderedDict[bytes, list[Front]] = OrderedDict()
@@ -52,20 +56,25 @@ class MessageCache:
 
     def read(self, raw: bytes) -> Message:
         """The message in these bytes. Raises NotManaged as `read_message` does."""
-        found = self._messages.get(raw)
-        if found is not None:
-            with contextlib.suppress(KeyError):  # another thread has just let it go
-                self._messages.move_to_end(raw)
-            return found
-        found = read_message(raw)
+        found = self._look(raw)
         with self._changing:
             if raw in self._messages:
-                return self._messages[raw]
+                self._messages.move_to_end(raw)
+                return found
             self._messages[raw] = found
-            self._messages_size += len(raw) * COPIES + OVERHEAD
+            self._messages_size += _taken(raw)
             while self._messages_size > self.limit * (1 - FRONTS) and len(self._messages) > 1:
                 old, _ = self._messages.popitem(last=False)
-                self._messages_size -= len(old) * COPIES + OVERHEAD
+                self._messages_size -= _taken(old)
+        return found
+
+    def _look(self, raw: bytes) -> Message:
+        """The same, kept by nobody but the caller."""
+        found = self._there.get(raw)
+        if found is None:
+            found = read_message(raw)
+            with self._changing:
+                found = self._there.setdefault(raw, found)
         return found
 
     def request(self, body: bytes) -> tuple[Request, Front | None]:
@@ -74,7 +83,7 @@ class MessageCache:
         if len(body) < SMALL:
             return read_request(body, self.read), None
         known = self._find(body)
-        request = read_request(body, self.read, known, begins=known is not None)
+        request = read_request(body, self._look, known, begins=known is not None)
         front = front_of(request)
         with self._changing:
             if known is not None and request.shared:
@@ -102,12 +111,12 @@ class MessageCache:
         alike = self._fronts.setdefault(sample, [])
         self._fronts.move_to_end(sample)
         alike.append(front)
-        self._fronts_size += len(front.text)
+        self._fronts_size += _held(front)
         if len(alike) > ALIKE:
-            self._fronts_size -= len(alike.pop(0).text)
+            self._fronts_size -= _held(alike.pop(0))
         while self._fronts_size > self.limit * FRONTS and len(self._fronts) > 1:
             _, old = self._fronts.popitem(last=False)
-            self._fronts_size -= sum(len(f.text) for f in old)
+            self._fronts_size -= sum(map(_held, old))
 
     def _drop(self, front: Front) -> None:
         """Forget a beginning, since a longer one of the same history takes its place."""
@@ -115,9 +124,19 @@ class MessageCache:
         alike = self._fronts.get(sample, [])
         if front in alike:
             alike.remove(front)
-            self._fronts_size -= len(front.text)
+            self._fronts_size -= _held(front)
             if not alike:
                 del self._fronts[sample]
+
+
+def _taken(raw: bytes) -> int:
+    """Bytes of memory that a message takes, estimated."""
+    return len(raw) * COPIES + OVERHEAD
+
+
+def _held(front: Front) -> int:
+    """And a beginning with its messages."""
+    return len(front.text) * (COPIES + 1) + OVERHEAD * len(front.messages)
 
 
 def _sample(text: memoryview) -> bytes:

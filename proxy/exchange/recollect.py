@@ -15,7 +15,8 @@ from proxy.context.policy import Policy
 from proxy.errors import StoreUnavailable
 from proxy.exchange import background
 from proxy.exchange.parts import Parts
-from proxy.exchange.threads import Recollected, Threads
+from proxy.exchange.thread import Recollected
+from proxy.exchange.threads import Threads
 from proxy.exchange.turn import Turn
 from proxy.memory import memos
 from proxy.memory.memos import Memo

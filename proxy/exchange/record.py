@@ -15,7 +15,8 @@ from proxy.chat.message import Message
 from proxy.context.plan import Edit
 from proxy.exchange import offer as offers
 from proxy.exchange.offer import Offer
-from proxy.exchange.threads import Node, Threads
+from proxy.exchange.thread import Node
+from proxy.exchange.threads import Threads
 from proxy.exchange.turn import Turn
 from proxy.exchange.weave import write_round
 from proxy.store.base import EditRow, ExchangeRow, FormRow, MessageRow, Row, SessionRow, StateRow, ThreadRow

@@ -21,7 +21,7 @@ from proxy.context.voices.reflect import ASK, Reflect
 from proxy.exchange.asking import remember
 from proxy.exchange.identify import new_id
 from proxy.exchange.parts import Parts
-from proxy.exchange.threads import Name
+from proxy.exchange.thread import Name
 from proxy.exchange.turn import Turn
 from proxy.memory import reflection, state
 from proxy.memory.reflection import Iteration, Relevance

@@ -104,11 +104,12 @@ def make_parts(settings: Settings, store: Store) -> Parts:
 
     client = Client(settings, metrics)
     threads = Threads(
-        settings.limits.live_threads, store,
+        settings.limits.live_threads, store, most=settings.limits.live_mb << 20,
         look_s=settings.limits.commit_wait_ms / 1000, unseen=metrics.swallowed_total.labels(where="standing").inc,
     )  # fmt: skip
     messages = MessageCache(settings.limits.message_cache_mb << 20)
     metrics.live_threads.set_function(lambda: len(threads))
+    metrics.live_bytes.set_function(lambda: threads.size)
     metrics.message_cache_bytes.set_function(lambda: messages.size)
     metrics.store_queue.set_function(lambda: store.queued)
     models = read_models(settings.model_table())

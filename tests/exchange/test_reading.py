@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from proxy.errors import NotManaged
-from proxy.exchange.reading import ALIKE, COPIES, FRONTS, OVERHEAD, SMALL, MessageCache
+from proxy.exchange.reading import ALIKE, COPIES, FRONTS, OVERHEAD, SMALL, MessageCache, _held
 
 
 def raw(text: str, role: str = "user") -> bytes:
@@ -37,11 +37,13 @@ def test_what_cannot_be_read_is_not_kept() -> None:
 def test_the_least_recently_used_message_leaves_first() -> None:
     one = len(raw("00")) * COPIES + OVERHEAD
     cache = MessageCache(int(3 * one / (1 - FRONTS)) + 1)
-    kept = [cache.read(raw(f"0{n}")) for n in range(3)]
-    cache.read(raw("00"))
-    cache.read(raw("03"))
-    assert cache.read(raw("00")) is kept[0]
-    assert cache.read(raw("01")) is not kept[1]
+    for n in (0, 1, 2, 0, 3):
+        cache.read(raw(f"0{n}"))
+    assert list(cache._there) == [raw("00"), raw("02"), raw("03")]
+    mine = cache.read(raw("04"))
+    for n in range(5, 9):
+        cache.read(raw(f"0{n}"))
+    assert cache.read(raw("04")) is mine, "somebody has it still"
 
 
 def test_memory_stays_within_its_limit() -> None:
@@ -51,7 +53,7 @@ def test_memory_stays_within_its_limit() -> None:
     for n in range(200):
         cache.request(body(30, f"history {n}"))
     assert cache.size <= cache.limit
-    assert cache._fronts_size == sum(len(f.text) for alike in cache._fronts.values() for f in alike)
+    assert cache._fronts_size == sum(_held(f) for alike in cache._fronts.values() for f in alike)
 
 
 def test_one_message_larger_than_the_limit_can_still_be_read() -> None:
@@ -72,6 +74,21 @@ def test_a_history_that_grows_is_known_by_its_beginning() -> None:
     assert cache.knows(body(95))
     assert not cache.knows(body(95, "another"))
     assert sum(len(alike) for alike in cache._fronts.values()) == 1, "a longer beginning takes the place of a shorter"
+
+
+def test_messages_of_a_history_are_known_though_its_first_one_was_written_anew_and_leave_with_it() -> None:
+    cache = MessageCache(1 << 20)
+    first = cache.request(body(30))[0]
+    again = json.loads(body(30))
+    again["messages"][0]["content"] = "Today is Monday."
+    request = cache.request(json.dumps(again).encode())[0]
+    assert request.shared == 0
+    assert request.messages[1:] == first.messages[1:], "the very same objects"
+    raw = first.messages[7].raw
+    del first, request
+    for n in range(30):
+        cache.request(body(30, f"another {n}"))
+    assert raw not in cache._there
 
 
 def test_a_small_body_is_read_whole() -> None:
@@ -114,4 +131,4 @@ def test_two_threads_may_read_at_once() -> None:
         worker.join()
     assert wrong == []
     assert cache._messages_size == sum(len(key) * COPIES + OVERHEAD for key in cache._messages)
-    assert cache._fronts_size == sum(len(f.text) for alike in cache._fronts.values() for f in alike)
+    assert cache._fronts_size == sum(_held(f) for alike in cache._fronts.values() for f in alike)

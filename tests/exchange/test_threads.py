@@ -10,7 +10,8 @@ import pytest
 
 from proxy.context.plan import Edit
 from proxy.errors import StoreUnavailable
-from proxy.exchange.threads import Node, SessionMemory, Thread, Threads, adopt
+from proxy.exchange.thread import NODE_BYTES, Node, SessionMemory, Thread, adopt
+from proxy.exchange.threads import Threads
 from proxy.store.base import EditRow, HeadRow, Row, SessionRow, StateRow, ThreadRow
 from proxy.store.memory import MemoryStore
 from proxy.store.standing import Standing
@@ -89,6 +90,28 @@ def test_a_session_that_has_left_is_let_go_without_the_garbage_collector() -> No
         gc.enable()
     assert "stays" in held
     assert "leaves" not in held
+
+
+def test_what_they_take_in_memory_is_bounded_too_and_the_least_recently_used_leaves() -> None:
+    threads = Threads(99, MemoryStore(), most=10 * NODE_BYTES)
+    two = [begin(threads, name).memory for name in ("a", "b")]
+    for memory in two:
+        for n in range(4):
+            threads.note(memory, b"%d" % n, NODE)
+        threads.grown(memory)
+    assert threads.size == 8 * NODE_BYTES
+    assert threads.session("me", "a") is not None
+    long = begin(threads, "c").memory
+    for n in range(20):
+        threads.note(long, b"%d" % n, NODE)
+        threads.grown(long)
+        assert threads.size <= max(10, n + 1) * NODE_BYTES
+    assert [name for name in "abc" if threads.session("me", name) is not None] == ["c"], "one may take more"
+    threads.note(two[1], b"late", NODE)
+    threads.grown(two[1])  # one that has left
+    assert threads.size == long.size == 20 * NODE_BYTES
+    threads.forget(long)
+    assert threads.size == 0
 
 
 def test_forgetting_takes_a_session_out_and_only_the_one_that_is_meant() -> None:

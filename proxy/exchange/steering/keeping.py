@@ -13,7 +13,7 @@ from proxy.errors import StoreUnavailable
 from proxy.exchange.parts import Parts
 from proxy.exchange.steering.inforce import InForce, read
 from proxy.exchange.steering.shapes import SessionSettings
-from proxy.exchange.threads import SessionMemory
+from proxy.exchange.thread import SessionMemory
 from proxy.exchange.turn import Turn
 from proxy.store.base import Row
 from proxy.store.written import SettingsRow

@@ -15,7 +15,7 @@ from proxy.exchange.parts import Parts
 from proxy.exchange.rebuild import LARGE, came
 from proxy.exchange.steering.inforce import InForce
 from proxy.exchange.steering.inforce import read as read_decisions
-from proxy.exchange.threads import Node, SessionMemory, Thread
+from proxy.exchange.thread import Node, SessionMemory, Thread
 from proxy.store.base import ExchangeRecord, SessionRecord
 
 PAGE = 200

@@ -11,7 +11,7 @@ from proxy.errors import StoreUnavailable
 from proxy.exchange.steering import adjusting, deciding, keeping
 from proxy.exchange.steering.inforce import InForce
 from proxy.exchange.steering.shapes import SessionSettings
-from proxy.exchange.threads import SessionMemory
+from proxy.exchange.thread import SessionMemory
 from tests.exchange.steering.agent import numbers, of, talking
 from tests.postgres import drop_database, new_database
 from tests.running import running

@@ -1,0 +1,227 @@
+"""What this process remembers of one conversation, and how that comes from the store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from sys import getsizeof
+from typing import NamedTuple
+
+import msgspec
+
+from proxy.context.plan import Edit, Found
+from proxy.context.session import Session, cuts
+from proxy.exchange.offer import Offer
+from proxy.exchange.steering.inforce import InForce
+from proxy.exchange.weave import Round
+from proxy.memory.memos import Memo
+from proxy.store.base import EditRow, HeadRow, Kind, ThreadRecord
+from proxy.store.standing import Standing
+
+Name = tuple[str, str, str]
+"""(tenant, session, thread)"""
+
+MOVES = 64
+"""Of its own moves of a thread, so many are told from those of another process."""
+
+NODE_BYTES = 220
+"""What a message takes here: its keys, its node, its places in the dictionaries and in the marks of the last prompt."""
+EDIT_BYTES = 400
+"""What an edit takes beside its text, its reason and its mark counted in."""
+
+
+class Node(msgspec.Struct, gc=False):
+    """A chain key that is stored: the first form it came in, the thread that brought it, whether an answer of ours
+    stands at or before it, the wire format that it was made for, and when it was first stored, in seconds.
+
+    There are as many as messages in live sessions, so the garbage collector is spared them: none refers to another.
+    """
+
+    form: bytes
+    thread: str
+    reached: bool
+    strategy: str
+    seen: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class SessionMemory:
+    """A session's stored nodes, and which forms and threads of it are known to be stored.
+
+    partial: it was read back for the messages of one request, or other processes write to it too, so the store may
+    hold branches that are not here.
+    """
+
+    tenant: str
+    session: str
+    explicit: bool
+    nodes: dict[bytes, Node] = field(default_factory=dict)
+    forms: set[bytes] = field(default_factory=set)
+    threads: dict[str, Thread] = field(default_factory=dict)
+    stored: bool = False
+    partial: bool = False
+    steered: InForce | None = None
+    """What the operator has decided; None while that has not been read."""
+    rounds: dict[bytes, tuple[Round, ...]] = field(default_factory=dict)
+    """By the head of a request, what stands behind the answers to it; of heads that are not here, only the store
+    knows."""
+    counted: int = 0
+    """Its `size` as it was when the live threads were last counted."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory that it takes, estimated: a tenth off for conversations of agents."""
+        return NODE_BYTES * len(self.nodes) + sum(thread.size for thread in self.threads.values())
+
+
+class Recollected(NamedTuple):
+    """What the store said for a prompt. prompt: its chain key. calls: hidden messages, of calls of our tools and their
+    results, that were in the history then."""
+
+    prompt: bytes
+    calls: int
+    scratchpad: str
+    memos: tuple[Memo, ...]
+
+
+@dataclass(slots=True, eq=False)
+class Thread:
+    """One line of history as this process knows it.
+
+    head: the chain key of the last request's end. answer: that of our answer to it. calls: the ids of that answer's
+    calls. versions: how often each edited message was edited. number: of the newest stored edit. began: where its first
+    request ended. failed: the last attempt brought no answer. exchange: the last one that was recorded. shown: by
+    position, the messages that came in it in another form than the one stored first. read_back: it comes from the
+    store, and whether the last attempt failed was not asked. moves: where this process has seen or left it in the
+    store. confirmed: it is, or was, stored.
+    """
+
+    tenant: str
+    session: str
+    name: str
+    kind: Kind
+    system: bytes
+    memory: SessionMemory
+    state: Session = field(default_factory=Session)
+    parent: str | None = None
+    fork_key: bytes | None = None
+    head: bytes | None = None
+    answer: bytes | None = None
+    calls: frozenset[str] = frozenset()
+    versions: dict[bytes, int] = field(default_factory=dict)
+    number: int = 0
+    began: bytes | None = None
+    failed: bool = False
+    stored: bool = False
+    exchange: str = ""
+    shown: dict[int, bytes] = field(default_factory=dict)
+    read_back: bool = False
+    moves: deque[tuple[bytes, bytes | None, float]] = field(default_factory=lambda: deque(maxlen=MOVES))
+    confirmed: bool = False
+    found: tuple[bytes, tuple[Found, ...]] | None = None
+    """The chain key of the newest prompt that the store was searched for, and what came up."""
+    near: tuple[bytes, dict[bytes, float]] | None = None
+    """The form of the present task, and how near messages are to it, by their forms."""
+    nearing: asyncio.Task[None] | None = None
+    recollected: Recollected | None = None
+    """What its prompt is told of scratchpad and memos."""
+    sizes: tuple[int, int] = 0, 0
+    """Bytes of the last request, as it came and as it went out."""
+    offer: Offer | None = None
+    """The tools of ours that it offers its model; None while that is undecided."""
+    opening: tuple[bytes, int, float] | None = None
+    """What its last request began with: a digest of the system messages, a hash of the tools, and when it came."""
+    _texts: tuple[Mapping[bytes, Edit], Mapping[str, str], int] = field(default=({}, {}, 0), repr=False)
+    """Edits and answers, and how many bytes they take."""
+
+    @property
+    def id(self) -> Name:
+        """(tenant, session, thread)"""
+        return self.tenant, self.session, self.name
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory that its state takes, estimated."""
+        edits, answers, known = self._texts
+        if self.state.edits is not edits or self.state.answers is not answers:
+            edits, answers = self.state.edits, self.state.answers
+            known = sum(EDIT_BYTES + getsizeof(e.text) for e in edits.values()) + sum(map(getsizeof, answers.values()))
+            self._texts = edits, answers, known
+        return known + sum(getsizeof(text) for _, text in self.state.states)
+
+    def moved(self, head: bytes, answer: bytes | None, now: float) -> HeadRow:
+        """The row that says where it stands now."""
+        self.moves.append((head, answer, now))
+        return HeadRow(self.tenant, self.session, self.name, head, answer, now, self.state.stopped)
+
+    def is_at(self, found: Standing) -> bool:
+        """Whether nobody else has moved it, or what is remembered is ahead of the store."""
+        if found.edits > self.number or found.states > len(self.state.states):
+            return False
+        return not found.head or (found.head, found.answer, found.last_at) in self.moves
+
+
+def adopt(thread: Thread, rows: Sequence[tuple[EditRow, int]], mine: Mapping[bytes, Edit]) -> bool:
+    """Have the thread go by the edits that are stored, with their numbers. Whether one of those that this process has
+    made (by chain key) is stored as another was made elsewhere, or not at all."""
+    edits, thread.versions, pins, thread.number = _in_force(rows)
+    if all(edits.get(k) == edit for k, edit in mine.items()):
+        return False
+    thread.state = replace(thread.state, edits=edits, pins=pins)
+    return True
+
+
+def _in_force(
+    rows: Sequence[tuple[EditRow, int]],
+) -> tuple[dict[bytes, Edit], dict[bytes, int], frozenset[bytes], int]:
+    """(edits, the newest version of each message, pins, the highest number) of a thread's stored rows."""
+    edits: dict[bytes, Edit] = {}
+    versions: dict[bytes, int] = {}
+    pins: set[bytes] = set()
+    number = 0
+    for row, at in rows:
+        number = max(number, at)
+        versions[row.key] = max(row.version, versions.get(row.key, 0))
+        if row.action == "pin":
+            pins.add(row.key)
+        elif row.action != "withdrawn" and row.action != "unpin":
+            edits[row.key] = Edit(row.key, row.action, row.text, row.stage, row.reason, row.before, row.after)
+    return edits, versions, frozenset(pins), number
+
+
+def from_record(memory: SessionMemory, record: ThreadRecord, offer: Offer | None = None) -> Thread:
+    """The thread as it was stored."""
+    edits, versions, pins, number = _in_force(record.edits)
+    states = tuple((state.key, state.text) for state in record.states)
+    memory.stored = True
+    return Thread(
+        tenant=memory.tenant,
+        session=memory.session,
+        name=record.thread,
+        kind=record.kind,
+        system=record.system,
+        memory=memory,
+        # The model has been asked for its state at the last batch of edits, or will be at the next.
+        state=Session(
+            edits=edits,
+            states=states,
+            sent_at=record.last_at,
+            asked_at=cuts(edits),
+            stopped=record.stopped or None,
+            answers=record.answers,
+            pins=pins,
+        ),
+        parent=record.parent,
+        fork_key=record.fork_key,
+        head=record.head or None,
+        answer=record.answer,
+        versions=versions,
+        number=number,
+        stored=True,
+        read_back=True,
+        moves=deque([(record.head, record.answer, record.last_at)], MOVES),
+        confirmed=True,
+        offer=offer,
+    )

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from proxy.context.plan import Edit
+from proxy.exchange.thread import EDIT_BYTES, NODE_BYTES, Node, SessionMemory, Thread, adopt
+from proxy.store.base import EditRow
+from proxy.store.standing import Standing
+
+
+def thread() -> Thread:
+    memory = SessionMemory("me", "s", False)
+    made = memory.threads["t"] = Thread("me", "s", "t", "main", b"", memory)
+    return made
+
+
+def row(key: bytes, version: int, text: str, action: str = "text") -> EditRow:
+    return EditRow("me", "s", "t", key, version, "mask", "old", action, text, 100, 10, "x", 2.0)  # type: ignore[arg-type]
+
+
+def test_it_is_where_it_moved_itself_and_nowhere_else() -> None:
+    one = thread()
+    first, second = one.moved(b"h1", None, 1.0), one.moved(b"h1", b"a1", 2.0)
+    for head in (first, second):
+        assert one.is_at(Standing(head.head, head.answer, head.last_at, 0, 0))
+    assert not one.is_at(Standing(b"h2", None, 3.0, 0, 0))
+    assert not one.is_at(Standing(b"h1", b"a1", 2.0, 1, 0)), "an edit that it does not know"
+    assert not one.is_at(Standing(b"h1", b"a1", 2.0, 0, 1)), "a state"
+    assert one.is_at(Standing(b"", None, 0.0, 0, 0)), "its first row is there, where it stands is on its way"
+
+
+def test_it_goes_by_the_stored_edits_where_they_are_others() -> None:
+    one = thread()
+    mine = {b"k": Edit(b"k", "text", "mine", "mask", "old", 100, 10)}
+    one.state = replace(one.state, edits=mine)
+    assert not adopt(one, [(row(b"k", 1, "mine"), 4)], mine)
+    assert adopt(one, [(row(b"k", 1, "theirs"), 4), (row(b"j", 1, "", "pin"), 5)], mine)
+    assert one.state.edits[b"k"].text == "theirs"
+    assert one.state.pins == {b"j"}
+    assert one.number == 5
+
+
+def test_its_size_follows_its_messages_edits_answers_and_states() -> None:
+    one = thread()
+    assert one.memory.size == 0
+    one.memory.nodes.update((bytes([n]), Node(b"form", "t", True, "openai")) for n in range(10))
+    assert one.memory.size == 10 * NODE_BYTES
+    for n in range(3):
+        edit = Edit(bytes([n]), "text", "x" * 1000, "mask", "old", 900, 90)
+        one.state = replace(one.state, edits={**one.state.edits, edit.key: edit})
+    edited = one.size
+    assert 3 * (EDIT_BYTES + 1000) <= edited <= 3 * (EDIT_BYTES + 1100)
+    one.state = replace(one.state, answers={"a": "y" * 5000})
+    assert edited + 5000 <= one.size <= edited + 5100
+    one.state = replace(one.state, states=((b"k", "z" * 700),), drift=1)
+    assert edited + 5700 <= one.size <= edited + 5900
+    assert one.memory.size == 10 * NODE_BYTES + one.size
