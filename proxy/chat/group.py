@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from proxy.chat.key import public_id
-from proxy.chat.message import Message
+from proxy.chat.message import Message, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,15 @@ def steps(messages: Sequence[Message], known: Sequence[Step] = ()) -> list[Step]
         found.append(Step(at, end))
         at = end
     return found
+
+
+def of(request: Request, keys: Sequence[bytes], observation: re.Pattern[str] | None = None) -> list[Group]:
+    """The groups of a request, gone on from those of the front of it that is known."""
+    return request.grown(
+        "groups",
+        lambda _, known: groups(request.messages, keys, observation, known or ()),
+        (keys[0], observation),  # a key tells whose they are, and so the groups' ids
+    )
 
 
 def groups(

@@ -80,6 +80,11 @@ def chain(tenant: str, messages: Sequence[Message], known: Sequence[bytes] = ())
     return keys
 
 
+def in_chain(message: Message) -> bool:
+    """Whether a message has a key of its own."""
+    return not message.is_system
+
+
 def public_id(key: bytes) -> str:
     """A message's id for people and models: 10 base32 characters, the same on every replica."""
     bits = int.from_bytes(key[:7].ljust(7, b"\0")) >> 6

@@ -105,21 +105,28 @@ class Request:
     notes: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
     """What was found out about a front of its messages, by who has: handed on to the next request of the history."""
 
-    def grown(self, name: Hashable, make: Callable[[int, T | None], T]) -> T:
+    def grown(self, name: str, make: Callable[[int, T | None], T], owner: Hashable = None) -> T:
         """What `make` finds out about the messages, gone on from what it found out about a front of them with an
         earlier request of the same history.
 
-        name: what it is and for whom, where another would find something else. make: called with the number of messages
-        at the front that it has looked at, and with what it found; it leaves that as it is.
+        make: called with the number of messages at the front that it has looked at, and with what it found; it leaves
+        that as it is. owner: who asks, where another would find something else; only the last one's is remembered.
         """
-        before, found = self.notes.get(name, ((), None))
-        if found is None or self.messages[: len(before)] != before:
+        before, whose, found = self.notes.get(name, ((), owner, None))
+        if found is None or whose != owner or self.messages[: len(before)] != before:
             before, found = (), None
         if found is None or len(before) < len(self.messages):
             found = make(len(before), found)
-            self.notes[name] = self.messages, found
+            self.notes[name] = self.messages, owner, found
         made: T = found
         return made
+
+    def which(self, name: str, fits: Callable[[Message], bool]) -> list[int]:
+        """The indices of the messages that fit. name: of what is asked."""
+        messages = self.messages
+        return self.grown(
+            name, lambda begin, known: [*(known or ()), *(n for n in range(begin, len(messages)) if fits(messages[n]))]
+        )
 
 
 @dataclass(slots=True, eq=False)

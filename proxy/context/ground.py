@@ -32,17 +32,18 @@ def of(request: Request, keys: Sequence[bytes], weigh: Weigh, observation: re.Pa
         known = None
     elif len(messages) == len(known.messages):
         return known
-    grown = request.notes[_NOTE] = _grown(messages, keys, weigh, observation, known)
+    grown = request.notes[_NOTE] = _grown(request, keys, weigh, observation, known)
     return grown
 
 
 def _grown(
-    messages: tuple[Message, ...],
+    request: Request,
     keys: tuple[bytes, ...],
     weigh: Weigh,
     observation: re.Pattern[str] | None,
     known: Ground | None,
 ) -> Ground:
+    messages = request.messages
     begin = len(known.messages) if known else 0
     new = messages[begin:]
     requests = [*known.requests] if known else []
@@ -76,7 +77,7 @@ def _grown(
         marked=marked,
         prompt=prompt,
         steps=group.steps(messages, known.steps if known else ()),
-        groups=group.groups(messages, keys, observation, known.groups if known else ()),
+        groups=group.of(request, keys, observation),
         facts=dict(known.facts) if known else {},
         applied=known.applied if known else None,
     )

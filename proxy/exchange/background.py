@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
-from proxy.chat.message import Message
+from proxy.chat import key
+from proxy.chat.message import Message, Request
 from proxy.context.evidence import facts, terms
 from proxy.context.plan import Found, Plan
 from proxy.errors import StoreUnavailable
@@ -45,8 +46,9 @@ def origins(turn: Turn) -> tuple[list[float], list[str]]:
 
     if hidden or keys[-1] not in memory.nodes:
         return look(0, None)
-    times, strategies = turn.request.grown(("origins", memory.tenant, memory.session), look)
-    lead = next((n for n, message in enumerate(turn.request.messages) if not message.is_system), 0)
+    times, strategies = turn.request.grown("origins", look, memory.serial)
+    spoken = turn.request.which("spoken", key.in_chain)
+    lead = spoken[0] if spoken else 0
     # What stands in front of all that is in the chain was made for this request, however often it came before.
     return [turn.began] * lead + times[lead:], [turn.strategy] * lead + strategies[lead:]
 
@@ -55,16 +57,21 @@ def task(turn: Turn) -> tuple[int, Message] | None:
     """The last user message that is no tool output, and its index."""
     observed = turn.policy.observation
     if turn.task is None or turn.task[0] is not observed:
-        turn.task = observed, _task(turn.request.messages, observed)
+        turn.task = observed, _task(turn.request, observed)
     return turn.task[1]
 
 
-def _task(messages: Sequence[Message], observed: re.Pattern[str] | None) -> tuple[int, Message] | None:
-    for n in range(len(messages) - 1, -1, -1):
-        message = messages[n]
-        if message.role == "user" and not (observed and observed.search(message.text)):
-            return n, message
-    return None
+def _task(request: Request, observed: re.Pattern[str] | None) -> tuple[int, Message] | None:
+    messages = request.messages
+
+    def look(begin: int, known: int | None) -> int:
+        for n in range(len(messages) - 1, begin - 1, -1):
+            if messages[n].role == "user" and not (observed and observed.search(messages[n].text)):
+                return n
+        return -1 if known is None else known
+
+    found = request.grown("task", look, observed)
+    return (found, messages[found]) if found >= 0 else None
 
 
 def pin(turn: Turn) -> None:

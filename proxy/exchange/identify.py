@@ -14,6 +14,7 @@ import hmac
 import re
 import secrets
 import unicodedata
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -113,19 +114,19 @@ def new_id() -> str:
 
 
 async def identify(
-    threads: Threads, tenant: str, named: str | None, messages: Sequence[Message], keys: Sequence[bytes], *, retry: bool
+    threads: Threads, tenant: str, named: str | None, request: Request, keys: Sequence[bytes], *, retry: bool
 ) -> Place:
     """The thread of this request, new or old. StoreUnavailable passes through.
 
     retry: the client says that it sends the same again.
     """
-    nodes = [n for n, m in enumerate(messages) if not m.is_system]
+    messages, nodes = request.messages, request.which("spoken", key.in_chain)
     memory, at, thread = await _known(threads, tenant, named, messages, keys, nodes)
     if memory is not None and thread is None and (at >= 0 or await threads.is_gone(memory)):
         # What was remembered has been deleted since, here or by another process: look once more, in the store.
         threads.forget(memory)
         memory, at, thread = await _known(threads, tenant, named, messages, keys, nodes)
-    system = key.system_digest(messages)
+    system = key.system_digest([messages[n] for n in request.which("system", lambda m: m.is_system)])
     if memory is None:
         memory = threads.open_session(tenant, named or new_id(), named is not None)
         if named is None:
@@ -272,7 +273,7 @@ async def _recall(
 
 def _answered(messages: Sequence[Message], nodes: Sequence[int], at: int) -> bool:
     """Whether there is an answer behind a message."""
-    return any(messages[n].role == "assistant" for n in nodes if n > at)
+    return any(messages[n].role == "assistant" for n in nodes[bisect_right(nodes, at) :])
 
 
 def _goes_on(
@@ -292,7 +293,7 @@ def _relation(
     here = keys[at]
     if here == thread.answer:
         return "continuation"
-    new = [n for n in nodes if n > at]
+    new = nodes[bisect_right(nodes, at) :]
     if here != thread.head:
         return "fork"
     if not new:

@@ -97,7 +97,7 @@ async def bring(parts: Parts, tenant: str, conversation: Conversation) -> int:
     )
     request, front = parts.messages.request(body)
     keys = key.chain(tenant, request.messages)
-    place = await identify.identify(parts.threads, tenant, conversation.session, request.messages, keys, retry=False)
+    place = await identify.identify(parts.threads, tenant, conversation.session, request, keys, retry=False)
     memory = place.thread.memory
     if place.at == len(keys) - 1:
         raise Conflict(f"the conversation {conversation.session!r} is there already")

@@ -37,7 +37,7 @@ def resent(turn: Turn) -> int:
         ends = known or [0]
         return [*ends, *(ends[-1] + more for more in accumulate(map(weigh, messages[begin:])))]
 
-    ends = turn.request.grown(("ends", id(weigh)), add_up)
+    ends = turn.request.grown("ends", add_up, id(weigh))
     return weigh.head(turn.request.tools) + ends[turn.place.at + 1]
 
 

@@ -60,7 +60,7 @@ async def prepare(parts: Parts, incoming: Incoming) -> tuple[Turn, Target]:
     weigh = parts.weigh(model)
     await _count(parts, weigh, request)
     retry = headers.get("x-stainless-retry-count", "0") not in ("", "0")
-    place = await identify.identify(parts.threads, tenant, named, request.messages, keys, retry=retry)
+    place = await identify.identify(parts.threads, tenant, named, request, keys, retry=retry)
     turn = Turn(
         id=identify.new_id(),
         tenant=tenant,
@@ -132,7 +132,7 @@ async def _count(parts: Parts, weigh: Weigh, request: Request) -> None:
         new.extend(m for m in request.messages[begin:] if not weigh.known(m))
         return True
 
-    request.grown(("counted", id(weigh)), look)
+    request.grown("counted", look, id(weigh))
     if new and (id(weigh) not in parts.warm or sum(len(m.raw) for m in new) > UNCOUNTED):
         await asyncio.to_thread(lambda: [weigh(m) for m in new])
         parts.warm.add(id(weigh))

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
 
 import msgspec
 
@@ -155,13 +157,37 @@ def pinned(turn: Turn, chain_key: bytes, size: int, now: float) -> None:
     turn.rows += [msgspec.structs.replace(row, action="pin") for row in edit_rows(turn, [edit], now)]
 
 
+class _Ingested(NamedTuple):
+    """What is known of the front of a request that has been stored: its system messages as [index, form], by position
+    those that came in another form than the one stored first, the key and number of the last one in the chain, and
+    whether an answer of ours is among them."""
+
+    system: list[tuple[int, str]]
+    other: dict[int, bytes]
+    parent: bytes
+    position: int
+    reached: bool
+
+
 def _ingest_messages(threads: Threads, turn: Turn, now: float) -> Forms:
+    thread, memory = turn.place.thread, turn.place.thread.memory
+    found = turn.request.grown("stored", partial(_stored, threads, turn, now), memory.serial)
+    turn.length, other = found.position, found.other
+    gap, whole = _between(turn)
+    changed = [(n, form.hex()) for n, form in other.items() if thread.shown.get(n) != form]
+    changed += [(n, "") for n in thread.shown if n not in other]
+    base, thread.exchange, thread.shown = thread.exchange, turn.id, other
+    return Forms(found.system, changed, gap, whole, base)
+
+
+def _stored(threads: Threads, turn: Turn, now: float, begin: int, known: _Ingested | None) -> _Ingested:
+    """Put the rows of messages on the turn that are not stored yet, from index `begin` on."""
     memory, thread = turn.place.thread.memory, turn.place.thread
     messages, keys = turn.request.messages, turn.keys
-    system: list[tuple[int, str]] = []
-    other: dict[int, bytes] = {}
-    parent, position, reached = key.origin(turn.tenant), 0, False
-    for n, message in enumerate(messages):
+    system, other, parent, position, reached = known or _Ingested([], {}, key.origin(turn.tenant), 0, False)
+    system, other = list(system), dict(other)
+    for n in range(begin, len(messages)):
+        message = messages[n]
         if message.is_system:
             system.append((n, _form(turn, message.form, message.raw)))
             continue
@@ -174,15 +200,9 @@ def _ingest_messages(threads: Threads, turn: Turn, now: float) -> Forms:
             reached = reached or node.reached
             if node.form != message.form:
                 other[position] = message.form
-                if thread.shown.get(position) != message.form:
-                    _form(turn, message.form, message.raw)
+                _form(turn, message.form, message.raw)
         parent, position = keys[n], position + 1
-    turn.length = position
-    gap, whole = _between(turn)
-    changed = [(n, form.hex()) for n, form in other.items() if thread.shown.get(n) != form]
-    changed += [(n, "") for n in thread.shown if n not in other]
-    base, thread.exchange, thread.shown = thread.exchange, turn.id, other
-    return Forms(system, changed, gap, whole, base)
+    return _Ingested(system, other, parent, position, reached)
 
 
 def message_row(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -67,6 +68,8 @@ class SessionMemory:
     rounds: dict[bytes, tuple[Round, ...]] = field(default_factory=dict)
     """By the head of a request, what stands behind the answers to it; of heads that are not here, only the store
     knows."""
+    serial: int = field(default_factory=itertools.count().__next__)
+    """Tells it from others that were made of the same session: what was noted for one is not true of the next."""
     counted: int = 0
     """Its `size` as it was when the live threads were last counted."""
 

@@ -93,10 +93,6 @@ class Turn:
         """Of the group that the request's n-th message belongs to. What an earlier request of the same history has
         found out about its front is gone on from."""
         if self.groups is None:
-            request, keys, observation = self.request, self.keys, self.policy.observation
-            self.groups = request.grown(
-                ("groups", self.tenant, observation),
-                lambda _, known: group.groups(request.messages, keys, observation, known or ()),
-            )
+            self.groups = group.of(self.request, self.keys, self.policy.observation)
         found = self.groups
         return found[bisect_right(found, n, key=attrgetter("start")) - 1].id

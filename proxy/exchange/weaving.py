@@ -59,8 +59,9 @@ def _decide(parts: Parts, turn: Turn, *, first: bool) -> None:
 async def _rounds(parts: Parts, turn: Turn) -> Rounds:
     """What stands behind the answers in this request, read from the store where this process does not know it."""
     memory = turn.place.thread.memory
-    answered = [n for n, m in enumerate(turn.request.messages) if n and m.role == "assistant"]
-    missing = [k for k in dict.fromkeys(turn.keys[n - 1] for n in answered) if k not in memory.rounds]
+    keys, answers = turn.keys, turn.request.which("answers", lambda m: m.role == "assistant")
+    asked = {keys[n - 1]: None for n in answers if n}
+    missing = [k for k in asked if k not in memory.rounds] if asked.keys() - memory.rounds.keys() else []
     if missing:
         rows = await parts.store.rounds(turn.tenant, memory.session, missing)
         found: dict[bytes, tuple[Round, ...]] = dict.fromkeys(missing, ())

@@ -46,14 +46,14 @@ def test_a_fact_that_is_none_or_empty_is_remembered_too() -> None:
     assert one.derived("nothing")
 
 
-def texts(one: Request, begins: list[int]) -> list[str]:
+def texts(one: Request, begins: list[int], owner: str = "me") -> list[str]:
     """The texts of its messages, and where each look at them began."""
 
     def look(begin: int, known: list[str] | None) -> list[str]:
         begins.append(begin)
         return [*(known or ()), *(m.text for m in one.messages[begin:])]
 
-    return one.grown("texts", look)
+    return one.grown("texts", look, owner)
 
 
 def test_what_grows_with_a_history_is_gone_on_from_where_the_front_is_the_same() -> None:
@@ -72,3 +72,26 @@ def test_what_grows_with_a_history_is_gone_on_from_where_the_front_is_the_same()
         after = replace(first, messages=messages)
         assert texts(after, begins) == [m.text for m in messages]
         assert begins == ([] if expected is None else [expected])
+
+
+def test_of_what_depends_on_who_asks_only_the_last_ones_is_remembered() -> None:
+    begins: list[int] = []
+    first = request([user("a"), assistant("b"), user("c")])
+    for owner, expected in (("me", [0]), ("me", []), ("you", [0]), ("me", [0])):
+        begins.clear()
+        assert texts(first, begins, owner) == ["a", "b", "c"]
+        assert begins == expected
+    assert len(first.notes) == 1
+
+
+def test_which_messages_fit_is_asked_of_each_once() -> None:
+    asked: list[str] = []
+
+    def fits(m: Message) -> bool:
+        asked.append(m.text)
+        return m.role == "assistant"
+
+    first = request([user("a"), assistant("b"), user("c")])
+    after = replace(first, messages=(*first.messages, *request([assistant("d"), user("e")]).messages))
+    assert [one.which("answers", fits) for one in (first, after, after)] == [[1], [1, 3], [1, 3]]
+    assert asked == ["a", "b", "c", "d", "e"]
