@@ -132,3 +132,21 @@ def test_what_is_kept_of_an_exchange_is_small_and_can_be_read_again() -> None:
     assert msgspec.json.encode(Forms()) == b"{}"
     sent: Any = Sent(inserts=[(4, "tail", "dd")], usage=True)
     assert msgspec.json.decode(msgspec.json.encode(sent), type=Sent) == sent
+
+
+async def test_what_the_store_has_lost_is_stored_again_though_the_history_is_known() -> None:
+    """A large body is known by its beginning, but what of it is stored is known of this session's memory alone."""
+    async with faulty(Scripted(*(f"Answer {n}." for n in range(9)))) as upstream, running(upstream.port) as proxy:
+        agent = Agent(proxy, messages=[SYSTEM])
+        name = b"x-context-session: mine"
+        await agent.say("Look at this: " + "word " * 4000, name)
+        await agent.say("And this", name)
+        tenant = (await proxy.rows("SELECT tenant FROM sessions"))[0][0]
+        threads = proxy.app.parts.threads
+        memory = threads.session(tenant, "mine")
+        assert memory is not None
+        await proxy.app.store.delete_session(tenant, "mine")
+        threads.forget(memory)
+        await agent.say("Go on", name)
+        told = [text for (text,) in await proxy.rows("SELECT body FROM messages ORDER BY seq")]
+    assert [json.loads(raw)["role"] for raw in told] == ["user", "assistant"] * 3
