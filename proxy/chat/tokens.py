@@ -104,6 +104,10 @@ class Weigh:
         """Whether the message has been counted before, so that asking is free."""
         return message.derived(self._weigh)
 
+    def remember(self, message: Message, tokens: int) -> None:
+        """The message was counted before, in another object of the same bytes: so many."""
+        message.derive(lambda _: tokens, self._weigh)
+
     def head(self, tools: bytes | None) -> int:
         """Tokens of the tools array, which most requests of an agent carry unchanged: the last 256 are remembered."""
         if not tools:

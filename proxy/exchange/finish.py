@@ -17,7 +17,6 @@ from proxy.chat.dialects.completions import read_message
 from proxy.errors import NotManaged
 from proxy.exchange import announcing, money, record
 from proxy.exchange.parts import Headers, Parts
-from proxy.exchange.thread import Node
 from proxy.exchange.turn import Turn
 from proxy.memory import state as grammar
 from proxy.store.base import Outcome, OutcomeRow, Row, StateRow
@@ -123,7 +122,7 @@ def _answers(parts: Parts, turn: Turn, answer: Answer, rows: list[Row], now: flo
                     turn, message, chain_key, turn.head, turn.length, group_id, now, answer=True, reached=True
                 )
             )
-            parts.threads.note(memory, chain_key, Node(message.form, thread.name, True, turn.strategy, now))
+            parts.threads.note(memory, chain_key, record.node_of(turn, message, now, reached=True))
         if first is None:
             first = chain_key
             if thread.head == turn.head:

@@ -178,6 +178,16 @@ async def _is_other(threads: Threads, memory: SessionMemory, system: bytes) -> b
     return bool(systems) and system not in systems
 
 
+def remembered(
+    threads: Threads, tenant: str, named: str | None, request: Request, keys: Sequence[bytes]
+) -> SessionMemory | None:
+    """The session that holds the most of a request, as far as this process can tell without asking the store."""
+    if named is not None:
+        return threads.session(tenant, named)
+    found = _in_memory(threads, tenant, keys, request.which("spoken", key.in_chain))
+    return found[0] if found is not None else None
+
+
 async def whose(
     threads: Threads, tenant: str, named: str | None, messages: Sequence[Message], keys: Sequence[bytes]
 ) -> tuple[str, str | None] | None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from proxy.chat import key
 from proxy.chat.dialects.completions import write_request
-from proxy.chat.message import Front, Message, Request
+from proxy.chat.message import Front, Request
 from proxy.chat.tokens import Weigh
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Edit, Plan
@@ -58,7 +58,7 @@ async def prepare(parts: Parts, incoming: Incoming) -> tuple[Turn, Target]:
     model = model_of(parts, request.model)
     named = identify.session_name(incoming.session, headers, request, parts.settings.identity)
     weigh = parts.weigh(model)
-    await _count(parts, weigh, request)
+    await _count(parts, weigh, request, keys, tenant, named)
     retry = headers.get("x-stainless-retry-count", "0") not in ("", "0")
     place = await identify.identify(parts.threads, tenant, named, request, keys, retry=retry)
     turn = Turn(
@@ -124,17 +124,24 @@ async def _read(parts: Parts, body: bytes, tenant: str) -> tuple[Request, Front 
     return await asyncio.get_running_loop().run_in_executor(parts.workers, read)
 
 
-async def _count(parts: Parts, weigh: Weigh, request: Request) -> None:
-    """Have every message counted, in a worker thread where there is much to count, or a vocabulary to be read first."""
-    new: list[Message] = []
+async def _count(
+    parts: Parts, weigh: Weigh, request: Request, keys: Sequence[bytes], tenant: str, named: str | None
+) -> None:
+    """Have every message counted, in a worker thread where there is much to count, or a vocabulary to be read first.
+    What its session has counted before is not counted again, though the messages were let go meanwhile."""
+    new: list[int] = []
 
     def look(begin: int, _: bool | None) -> bool:
-        new.extend(m for m in request.messages[begin:] if not weigh.known(m))
+        new.extend(n for n in range(begin, len(keys)) if not weigh.known(request.messages[n]))
         return True
 
     request.grown("counted", look, id(weigh))
-    if new and (id(weigh) not in parts.warm or sum(len(m.raw) for m in new) > UNCOUNTED):
-        await asyncio.to_thread(lambda: [weigh(m) for m in new])
+    memory = identify.remembered(parts.threads, tenant, named, request, keys) if new else None
+    if memory is not None:
+        new = [n for n in new if not memory.tell(keys[n], request.messages[n], weigh)]
+    uncounted = [request.messages[n] for n in new]
+    if uncounted and (id(weigh) not in parts.warm or sum(len(m.raw) for m in uncounted) > UNCOUNTED):
+        await asyncio.to_thread(lambda: [weigh(m) for m in uncounted])
         parts.warm.add(id(weigh))
 
 

@@ -182,7 +182,7 @@ def _ingest_messages(threads: Threads, turn: Turn, now: float) -> Forms:
 
 def _stored(threads: Threads, turn: Turn, now: float, begin: int, known: _Ingested | None) -> _Ingested:
     """Put the rows of messages on the turn that are not stored yet, from index `begin` on."""
-    memory, thread = turn.place.thread.memory, turn.place.thread
+    memory = turn.place.thread.memory
     messages, keys = turn.request.messages, turn.keys
     system, other, parent, position, reached = known or _Ingested([], {}, key.origin(turn.tenant), 0, False)
     system, other = list(system), dict(other)
@@ -195,7 +195,7 @@ def _stored(threads: Threads, turn: Turn, now: float, begin: int, known: _Ingest
         if node is None:
             group_id = turn.group_id(n)
             turn.rows.append(message_row(turn, message, keys[n], parent, position, group_id, now, reached=reached))
-            threads.note(memory, keys[n], Node(message.form, thread.name, reached, turn.strategy, now))
+            threads.note(memory, keys[n], node_of(turn, message, now, reached=reached))
         else:
             reached = reached or node.reached
             if node.form != message.form:
@@ -203,6 +203,14 @@ def _stored(threads: Threads, turn: Turn, now: float, begin: int, known: _Ingest
                 _form(turn, message.form, message.raw)
         parent, position = keys[n], position + 1
     return _Ingested(system, other, parent, position, reached)
+
+
+def node_of(turn: Turn, message: Message, now: float, *, reached: bool) -> Node:
+    """What is remembered of a message that is stored now."""
+    thread, memory = turn.place.thread, turn.place.thread.memory
+    memory.counter = memory.counter or turn.weigh
+    tokens = turn.weigh(message) if memory.counter is turn.weigh else 0
+    return Node(message.form, thread.name, reached, turn.strategy, now, tokens)
 
 
 def message_row(

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from proxy.chat.message import Message
+from proxy.chat.tokens import Weigh
 from proxy.context.plan import Edit, Found
 from proxy.context.session import Session, cuts
 from proxy.exchange.offer import Offer
@@ -27,7 +29,7 @@ Name = tuple[str, str, str]
 MOVES = 64
 """Of its own moves of a thread, so many are told from those of another process."""
 
-NODE_BYTES = 220
+NODE_BYTES = 250
 """What a message takes here: its keys, its node, its places in the dictionaries and in the marks of the last prompt."""
 EDIT_BYTES = 400
 """What an edit takes beside its text, its reason and its mark counted in."""
@@ -35,7 +37,8 @@ EDIT_BYTES = 400
 
 class Node(msgspec.Struct, gc=False):
     """A chain key that is stored: the first form it came in, the thread that brought it, whether an answer of ours
-    stands at or before it, the wire format that it was made for, and when it was first stored, in seconds.
+    stands at or before it, the wire format that it was made for, when it was first stored, in seconds, and the tokens
+    of that form under the session's `counter`, 0 where they are not known.
 
     There are as many as messages in live sessions, so the garbage collector is spared them: none refers to another.
     """
@@ -45,6 +48,7 @@ class Node(msgspec.Struct, gc=False):
     reached: bool
     strategy: str
     seen: float = 0.0
+    tokens: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -68,6 +72,8 @@ class SessionMemory:
     rounds: dict[bytes, tuple[Round, ...]] = field(default_factory=dict)
     """By the head of a request, what stands behind the answers to it; of heads that are not here, only the store
     knows."""
+    counter: Weigh | None = None
+    """The one that its nodes were counted with: that of its first request."""
     serial: int = field(default_factory=itertools.count().__next__)
     """Tells it from others that were made of the same session: what was noted for one is not true of the next."""
     counted: int = 0
@@ -77,6 +83,14 @@ class SessionMemory:
     def size(self) -> int:
         """Bytes of memory that it takes, estimated: a tenth off for conversations of agents."""
         return NODE_BYTES * len(self.nodes) + sum(thread.size for thread in self.threads.values())
+
+    def tell(self, chain_key: bytes, message: Message, weigh: Weigh) -> bool:
+        """Have `weigh` know the tokens of a message from its node, where they are known."""
+        node = self.nodes.get(chain_key)
+        if node is None or not node.tokens or node.form != message.form or self.counter is not weigh:
+            return False
+        weigh.remember(message, node.tokens)
+        return True
 
 
 class Recollected(NamedTuple):

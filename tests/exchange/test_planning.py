@@ -5,12 +5,13 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
+from proxy.chat.tokens import Weigh
 from proxy.context.plan import Proposal, View
 from proxy.context.stage import When
 from tests.awkward import Awkward, put_in
@@ -254,3 +255,29 @@ async def test_counting_a_large_request_does_not_hold_the_loop() -> None:
         await watching
         assert found.status == 200
         assert longest < 0.5
+
+
+async def test_what_was_counted_once_is_not_counted_again_though_the_message_was_let_go() -> None:
+    counted: list[str] = []
+
+    def count(text: str) -> int:
+        counted.append(text)
+        return len(text) // 4
+
+    counters = {"m": Weigh(count), "other": Weigh(count)}
+    limits = {"message_cache_mb": 1}
+    async with faulty(Scripted("Well.")) as upstream, running(upstream.port, limits=limits) as proxy:
+        model = proxy.app.parts.models[-1]
+        proxy.app.parts.found.update((name, replace(model, tokenizer=name)) for name in counters)
+        proxy.app.parts.weigh = lambda model: counters[model.tokenizer]
+        one, big = Agent(proxy, more={"model": "m"}), Agent(proxy, more={"model": "m"})
+        await one.say(LONG + LONG)
+        for name, again in (("m", 0), ("other", 1)):
+            await big.send(messages=[{"role": "user", "content": f"{name} {LONG * 60}"}])  # all else is let go
+            counted.clear()
+            one.more["model"] = name
+            found = await one.say("And now?")
+            assert counted.count(LONG + LONG) == again
+            assert ("And now?" in counted) is True
+            rows = await proxy.rows("SELECT tokens_before FROM exchanges ORDER BY started_at DESC LIMIT 1")
+            assert rows[0][0] >= 2 * len(LONG) // 4, found

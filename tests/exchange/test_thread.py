@@ -2,10 +2,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from proxy.chat.tokens import Weigh
 from proxy.context.plan import Edit
 from proxy.exchange.thread import EDIT_BYTES, NODE_BYTES, Node, SessionMemory, Thread, adopt
 from proxy.store.base import EditRow
 from proxy.store.standing import Standing
+from tests.conversations import message, user
 
 
 def thread() -> Thread:
@@ -55,3 +57,22 @@ def test_its_size_follows_its_messages_edits_answers_and_states() -> None:
     one.state = replace(one.state, states=((b"k", "z" * 700),), drift=1)
     assert edited + 5700 <= one.size <= edited + 5900
     assert one.memory.size == 10 * NODE_BYTES + one.size
+
+
+def test_it_tells_the_tokens_of_a_message_only_in_the_form_and_for_the_counter_that_it_knows() -> None:
+    counter, other = Weigh(len), Weigh(len)
+    known, again = message(user("Hello")), message(user("Hello"))
+    memory = SessionMemory("me", "s", False, counter=counter)
+    memory.nodes[b"k"] = Node(known.form, "t", False, "openai", 0.0, 77)
+    memory.nodes[b"new"] = Node(known.form, "t", False, "openai")
+    assert memory.tell(b"k", again, counter)
+    assert counter(again) == 77
+    assert counter(known) == 9
+    for key, one, weigh in (
+        (b"k", again, other),
+        (b"k", message(user("Hallo")), counter),
+        (b"new", message(user("Hello")), counter),
+        (b"none", message(user("Hello")), counter),
+    ):
+        assert not memory.tell(key, one, weigh)
+        assert not weigh.known(one)
