@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from proxy.chat import key
@@ -18,7 +18,7 @@ from proxy.context.prices import Model, find_model
 from proxy.context.session import Session
 from proxy.context.steered import kept
 from proxy.errors import NotManaged, StoreUnavailable
-from proxy.exchange import background, identify, money, recollect, record, weaving
+from proxy.exchange import background, identify, money, opening, recollect, record, weaving
 from proxy.exchange.finish import lost, stored
 from proxy.exchange.parts import Headers, Incoming, Parts
 from proxy.exchange.record import Forms
@@ -235,6 +235,11 @@ async def planned(parts: Parts, turn: Turn, state: Session, *, frozen: bool) -> 
     (times, strategies), found = background.origins(turn), turn.place.thread.found
     dropped = state.steering.dropped if state.steering is not None else {}
     hits = tuple(one for one in found[1] if one.key not in dropped) if found is not None else ()
+    told = recollect.told(turn)
+    question = opening.asked(turn, state, hits, told) if not frozen else None
+    known = opening.known(turn, question)
+    if known is not None:
+        return known
 
     def plan() -> Plan:
         left = kept(
@@ -245,12 +250,17 @@ async def planned(parts: Parts, turn: Turn, state: Session, *, frozen: bool) -> 
             weigh=turn.weigh, keys=left.keys, strategy=turn.strategy, strategies=left.pick(strategies), frozen=frozen,
             offered=frozenset(coming.names), guarded=weaving.guarded(turn), toll=toll,
             options=turn.options, times=left.pick(times), found=hits, relevance=turn.relevance,
-            **recollect.told(turn),
+            **told,
         )  # fmt: skip
         return left.completed(made)
 
-    if not _takes_long(turn):
-        return plan()
+    made = await _in_time(parts, plan) if _takes_long(turn) else plan()
+    opening.note(turn, question, made)
+    return made
+
+
+async def _in_time(parts: Parts, plan: Callable[[], Plan]) -> Plan:
+    """The plan, made in a worker thread. NotManaged where it takes too long."""
     try:
         working = asyncio.get_running_loop().run_in_executor(parts.workers, plan)
         return await asyncio.wait_for(working, parts.settings.limits.plan_ms / 1000)
