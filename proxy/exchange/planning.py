@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -312,8 +313,8 @@ async def _commit(parts: Parts, turn: Turn, forms: Forms) -> None:
             record.exchanged(turn, forms, turn.began)
             _put(parts, turn)
             return
-    for edit in new:
-        parts.metrics.edits_total.labels(stage=edit.stage).inc()
+    for stage, count in Counter(edit.stage for edit in new).items():
+        parts.metrics.edits_total.labels(stage=stage).inc(count)
     if new:
         thread.state = replace(thread.state, edits=turn.plan.edits)
         await _agree(parts, turn, new)

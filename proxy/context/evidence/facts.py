@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain, filterfalse
 
@@ -52,8 +52,13 @@ class Held:
         self._lines: array[int] = _NONE
 
     @property
+    def each_name(self) -> Sequence[int]:
+        """Of the names, each once."""
+        return self._names
+
+    @property
     def names(self) -> frozenset[int]:
-        """Of the names."""
+        """The same, to look one up in."""
         return frozenset(self._names)
 
     @property
@@ -223,7 +228,7 @@ class Standing:
 
     def add(self, what: Held) -> None:
         """Another message holds this."""
-        self.names.update(what.names)
+        self.names.update(what.each_name)
         self._held.append(what)
         if self._lines is not None:
             self._lines.update(what.lines)
@@ -231,7 +236,7 @@ class Standing:
     def remove(self, what: Held) -> None:
         """A message does not hold this any more."""
         names = self.names
-        for h in what.names:
+        for h in what.each_name:
             names[h] -= 1
         self._gone.append(what)
         if self._lines is not None:
