@@ -301,7 +301,7 @@ def _relation(
 ) -> Relation:
     """How the request relates to the thread that brought its deepest known message."""
     here = keys[at]
-    if here == thread.answer:
+    if here == thread.answer or thread.head is None:  # without one, the process was killed while it stored the first
         return "continuation"
     new = nodes[bisect_right(nodes, at) :]
     if here != thread.head:

@@ -32,8 +32,9 @@ import asyncpg
 from proxy.store import encode, postgres_index
 from proxy.store.base import Row
 from proxy.store.keywords import IndexRow
+from proxy.store.pieces import Item
 from proxy.store.removal import EraseRow
-from proxy.store.spool import Item, Spool
+from proxy.store.spool import Spool
 
 log = logging.getLogger(__name__)
 

@@ -19,6 +19,7 @@ from queue import SimpleQueue
 from proxy.errors import StoreUnavailable
 from proxy.store import encode
 from proxy.store.base import GapRow, Row
+from proxy.store.pieces import Item, Lane
 
 log = logging.getLogger(__name__)
 
@@ -30,17 +31,6 @@ _HOLD_BYTES = 64 << 10
 
 _MOST_GAPS = 4096
 """Exchanges of which a loss is remembered one by one; beyond that, losses are added up without a name."""
-
-
-class Item:
-    """One call of `put`: one transaction's worth, and who waits for it."""
-
-    __slots__ = ("future", "rows", "size")
-
-    def __init__(self, rows: Sequence[Row], future: asyncio.Future[None], size: int) -> None:
-        self.rows = rows
-        self.future = future
-        self.size = size
 
 
 class Spool:
@@ -61,6 +51,7 @@ class Spool:
         self._due_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._open = True
+        self._lane: Lane | None = None
 
     def put(self, rows: Sequence[Row], *, waited: bool = True) -> asyncio.Future[None]:
         """waited: for these rows, so that they and all that is held back are handed on at once."""
@@ -95,7 +86,24 @@ class Spool:
         """Hand on what is held back."""
         if self._held:
             held, self._held, self._held_bytes = self._held, [], 0
-            self.inbox.put(held)
+            self._hand_on(held)
+
+    def _hand_on(self, items: Sequence[Item]) -> None:
+        """Of a long item the first piece; nothing that must come behind one."""
+        ready: list[Item | None] = []
+        for item in items:
+            if self._lane is not None and self._lane.holds(item):
+                continue
+            if item.is_long:
+                self._lane = Lane(item)
+                ready.append(self._lane.next())
+            else:
+                ready.append(item)
+        self._give([item for item in ready if item is not None])
+
+    def _give(self, items: list[Item]) -> None:
+        if items:
+            self.inbox.put(items)
             self._wake()
 
     def _due(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -110,16 +118,32 @@ class Spool:
     def settle(self, items: Sequence[Item], error: Exception | None) -> None:
         """The items are durable, or can never be because of `error`."""
         for item in items:
-            self.waiting -= 1
-            self.bytes -= item.size
-            if error is not None:
-                unavailable = StoreUnavailable(f"the rows could not be stored: {type(error).__name__}: {error}.")
-                unavailable.__cause__ = error
-                self._lose(item, type(error).__name__, unavailable)
-            elif not item.future.done():
-                item.future.set_result(None)
+            if item.whole is None:
+                self._settle(item, error)
+            elif self._lane is not None and self._lane.item is item.whole:
+                self._go_on(self._lane, error)
         if error is None and self._gaps and self._open:
             self._write_gaps()
+
+    def _settle(self, item: Item, error: Exception | None) -> None:
+        self.waiting -= 1
+        self.bytes -= item.size
+        if error is not None:
+            unavailable = StoreUnavailable(f"the rows could not be stored: {type(error).__name__}: {error}.")
+            unavailable.__cause__ = error
+            self._lose(item, type(error).__name__, unavailable)
+        elif not item.future.done():
+            item.future.set_result(None)
+
+    def _go_on(self, lane: Lane, error: Exception | None) -> None:
+        """A piece of a long item is settled: the next one, or what has waited behind it."""
+        if not lane.settled(error):
+            more = lane.next()
+            self._give([more] if more is not None else [])
+            return
+        self._lane = None
+        self._settle(lane.item, error)
+        self._hand_on(lane.behind)
 
     def _lose(self, item: Item, reason: str, error: StoreUnavailable) -> None:
         self.dropped += 1
@@ -154,6 +178,8 @@ class Spool:
             if self._gaps:
                 self._write_gaps()
             self.hurry()
+            if self._lane is not None:
+                self._give(self._lane.rest())
             self._open = False
             if self._timer is not None:
                 self._timer.cancel()

@@ -34,7 +34,8 @@ from typing import Literal
 
 from proxy.store import encode
 from proxy.store.files import Identity, beside, make_private, uri
-from proxy.store.spool import Item, Spool
+from proxy.store.pieces import Item
+from proxy.store.spool import Spool
 from proxy.store.sql import for_sqlite
 
 log = logging.getLogger(__name__)

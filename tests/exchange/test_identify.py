@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -299,3 +301,25 @@ async def test_after_leaving_memory_a_conversation_is_read_back(line: tuple[byte
             assert [(await agent.say("Go on")).session for agent in agents] == sessions
         assert len(proxy.app.parts.threads) <= 1
         assert [kind for _, kind in await threads(proxy)] == ["main"] * 3
+
+
+async def test_what_was_killed_while_it_was_stored_goes_on_where_it_broke_off(tmp_path: Path) -> None:
+    """Of a long request the first rows may be on disk, and not where its thread stands."""
+    db, model = f"{tmp_path}/a.sqlite3", Scripted("Yes.", "Well.")
+    said = [("user", "One"), ("assistant", "So"), ("user", "Two"), ("assistant", "And"), ("user", "Three")]
+    async with faulty(model) as upstream:
+        async with running(upstream.port, db=db) as proxy:
+            talk = [{"role": role, "content": text} for role, text in said]
+            agent = Agent(proxy, (b"x-context-session: a",), messages=talk)
+            assert (await agent.send()).status == 200
+        with closing(sqlite3.connect(db)) as there, there:
+            there.execute("DELETE FROM exchanges")
+            there.execute("DELETE FROM messages WHERE position > 2")
+            there.execute("UPDATE threads SET head = x'', answer = NULL")
+        async with running(upstream.port, db=db) as agent.proxy:
+            await agent.say()
+            await agent.say("Four")
+            rows = await agent.proxy.rows("SELECT position, role, thread FROM messages ORDER BY seq")
+            assert [kind for _, kind in await threads(agent.proxy)] == ["main"]
+    assert [(position, role) for position, role, _ in rows] == list(enumerate(("user", "assistant") * 4))
+    assert len({thread for *_, thread in rows}) == 1

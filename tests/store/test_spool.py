@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from proxy.errors import StoreUnavailable
 from proxy.store import spool as module
 from proxy.store.base import GapRow
-from proxy.store.spool import Item, Spool
+from proxy.store.pieces import Item
+from proxy.store.spool import Spool
 from tests.store.conftest import Make
 
 make = Make()

@@ -14,8 +14,8 @@ from proxy.errors import StoreUnavailable
 from proxy.store import files
 from proxy.store import writer as module
 from proxy.store.migrate import migrate
+from proxy.store.pieces import Item
 from proxy.store.removal import EraseRow
-from proxy.store.spool import Item
 from proxy.store.writer import Writer
 from tests.store.conftest import Make
 

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proxy.errors import StoreUnavailable
+from proxy.store import encode, pieces
+from proxy.store.base import FormRow, GapRow, Row
+from proxy.store.pieces import BYTES, ROWS, Item, Lane
+from proxy.store.spool import Spool
+from tests.store.test_spool import take
+
+
+def form(session: str, body: bytes) -> FormRow:
+    return FormRow("me", session, b"%b" % body[:16], body)
+
+
+def rows(session: str, count: int) -> list[Row]:
+    return [form(session, b"%06d" % n) for n in range(count)]
+
+
+def item(these: Sequence[Row]) -> Item:
+    return Item(these, asyncio.get_running_loop().create_future(), encode.size(these))
+
+
+def drained(lane: Lane) -> list[Item]:
+    found = []
+    while (piece := lane.next()) is not None:
+        found.append(piece)
+    return found
+
+
+async def test_a_long_item_is_cut_by_rows_and_by_bytes_and_loses_none() -> None:
+    many, fat = rows("a", 2 * ROWS + 1), [form("a", b"%d" % n + b"x" * (BYTES // 2)) for n in range(5)]
+    for these, count in ((many, 3), (fat, 5)):
+        found = drained(Lane(item(these)))
+        assert [row for piece in found for row in piece.rows] == these
+        assert len(found) == count
+        assert all(not piece.is_long for piece in found)
+        assert sum(piece.size for piece in found) == encode.size(these)
+    assert not item(rows("a", ROWS)).is_long
+    assert not item([form("a", b"x" * 10 * BYTES)]).is_long, "one row is one piece"
+
+
+async def test_what_others_put_goes_between_two_pieces_and_what_is_of_the_same_session_behind_all() -> None:
+    spool = Spool(1 << 30)
+    long = spool.put(rows("a", 3 * ROWS))
+    mine, other = spool.put(rows("a", 1)), spool.put(rows("b", 1))
+    longer = spool.put(rows("c", 2 * ROWS))
+    after = spool.put(rows("c", 2))
+    first, light = take(spool)
+    assert (len(first.rows), light.future) == (ROWS, other)
+    spool.settle([first, light], None)
+    assert other.done()
+    handed = []
+    while items := take(spool):
+        handed += [(each.rows[0].session, len(each.rows)) for each in items]
+        assert long.done() is (handed[-1][0] != "a" or handed[-1][1] == 1)
+        spool.settle(items, None)
+    assert handed == [("a", ROWS), ("a", ROWS), ("a", 1), ("c", ROWS), ("c", ROWS), ("c", 2)]
+    assert all(future.done() for future in (long, mine, longer, after))
+    assert (spool.waiting, spool.bytes) == (0, 0)
+
+
+async def test_a_piece_that_cannot_be_stored_is_the_end_of_its_put_and_leaves_one_gap() -> None:
+    spool = Spool(1 << 30)
+    long, behind = spool.put(rows("a", 3 * ROWS)), spool.put(rows("a", 1))
+    (first,) = take(spool)
+    spool.settle([first], None)
+    (second,) = take(spool)
+    spool.settle([second], ValueError("bad"))
+    with pytest.raises(StoreUnavailable, match="bad"):
+        await long
+    assert spool.dropped == 1
+    (left,) = take(spool)
+    spool.settle([left], None)
+    assert behind.exception() is None
+    (gaps,) = take(spool)
+    assert [type(row) for row in gaps.rows] == [GapRow]
+    spool.settle([gaps], None)
+    assert (spool.waiting, spool.bytes) == (0, 0)
+
+
+async def test_the_end_takes_all_pieces_and_what_is_behind_them_along() -> None:
+    spool = Spool(1 << 30)
+    long, behind, again = spool.put(rows("a", 3 * ROWS)), spool.put(rows("a", 1)), spool.put(rows("b", 2 * ROWS))
+    spool.close()
+    items = []
+    while not spool.inbox.empty():
+        items += spool.inbox.get_nowait() or []
+    assert [row for each in items for row in each.rows] == [*rows("a", 3 * ROWS), *rows("a", 1), *rows("b", 2 * ROWS)]
+    spool.settle(items[:2], None)
+    assert not long.done()
+    spool.settle(items[2:4], None)
+    assert (long.exception(), behind.exception(), again.done()) == (None, None, False)
+    spool.settle(items[4:], OSError("full"))
+    assert isinstance(again.exception(), StoreUnavailable)
+    assert (spool.waiting, spool.bytes) == (0, 0)
+
+
+PUT = st.tuples(st.sampled_from("abc"), st.integers(1, 9), st.booleans())
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(PUT, max_size=12), st.lists(st.integers(1, 4), max_size=40))
+def test_every_session_is_written_in_its_order_whatever_is_long(
+    puts: list[tuple[str, int, bool]], settled: list[int]
+) -> None:
+    """puts: (session, rows, whether somebody waits). settled: how many items the writer does at once, between puts."""
+
+    async def run() -> None:
+        spool = Spool(1 << 30)
+        expected: dict[str, list[bytes]] = {}
+        written: dict[str, list[bytes]] = {}
+        queue: list[Item] = []
+        futures = []
+
+        def work(count: int) -> None:
+            queue.extend(take(spool))
+            done, queue[:] = queue[:count], queue[count:]
+            for each in done:
+                for row in each.rows:
+                    assert isinstance(row, FormRow)
+                    written.setdefault(row.session, []).append(row.body)
+            spool.settle(done, None)
+
+        for n, (session, count, waited) in enumerate(puts):
+            these = [form(session, b"%d %d" % (n, k)) for k in range(count)]
+            expected.setdefault(session, []).extend(row.body for row in these)
+            futures.append(spool.put(these, waited=waited))
+            if n < len(settled):
+                work(settled[n])
+        spool.hurry()
+        for count in (*settled, *[4] * 200):
+            work(count)
+        assert written == expected
+        assert all(future.done() for future in futures)
+        assert (spool.waiting, spool.bytes) == (0, 0)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pieces, "ROWS", 3)
+        asyncio.run(run())
