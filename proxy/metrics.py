@@ -99,7 +99,6 @@ class Metrics:
         self._of_tools()
         self._of_events()
         self._of_memory()
-        self.store_queue = self._gauge("store_queue", "Transactions waiting to be written.")
         self.swallowed_total = self._counter(
             "swallowed_total", ("where",), "Faults of the proxy's own that a request was kept from noticing."
         )
@@ -110,6 +109,8 @@ class Metrics:
         self.live_threads = self._gauge("live_threads", "Threads whose state is in memory.")
         self.live_bytes = self._gauge("live_bytes", "Memory taken by their state, estimated.")
         self.message_cache_bytes = self._gauge("message_cache_bytes", "Memory taken by messages already read.")
+        self.store_queue = self._gauge("store_queue", "Transactions waiting to be written.")
+        self.store_log_bytes = self._gauge("store_log_bytes", "Size of SQLite's write-ahead log.")
 
     def _of_clients(self) -> None:
         self.client_gone_total = self._counter("client_gone_total", (), "Clients that left before their answer ended.")

@@ -112,6 +112,7 @@ def make_parts(settings: Settings, store: Store) -> Parts:
     metrics.live_bytes.set_function(lambda: threads.size)
     metrics.message_cache_bytes.set_function(lambda: messages.size)
     metrics.store_queue.set_function(lambda: store.queued)
+    metrics.store_log_bytes.set_function(lambda: getattr(store, "log_bytes", 0))  # SQLite alone has a log of its own
     models = read_models(settings.model_table())
     purse = Purse(settings.helper.dollars_a_day)
     return Parts(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -15,7 +16,7 @@ import pytest
 from tests.faults.killing import model, of_sqlite, sound
 from tests.faults.nursery import Nursery
 from tests.faults.test_stores import Asked, healed
-from tests.faulty import faulty
+from tests.faulty import ask, faulty
 
 Record = Callable[[str, object], None]
 
@@ -47,6 +48,10 @@ async def test_d6_while_another_process_holds_the_file_every_request_is_answered
                 await asked.many(f"during{number}.", 8 if how == "snapshot" else 2)
                 largest = max(largest, Path(f"{db}-wal").stat().st_size)
                 await asyncio.sleep(seconds / 100)
+            told = await ask(port, b"GET /metrics HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n")
+            size = re.search(rb"^context_proxy_store_log_bytes (\S+)$", told, re.MULTILINE)
+            assert size, "what the alert looks at"
+            assert float(size[1]) >= largest
             other.execute("ROLLBACK")
         if how == "snapshot":
             assert len(asked.deferred) <= asked.answered / 10, "a reader holds nobody up"
