@@ -27,6 +27,8 @@ from tests.running import CHAT, heard, joined
 CLIENTS = 6
 TURNS = 6
 """Of a conversation; then the client begins another."""
+LONG, BEFORE = 8, 1000
+"""One conversation of so many begins with a history of so many messages: more than the store writes at once."""
 SOUND = 10
 """After every so many lives the whole file is checked."""
 
@@ -36,11 +38,13 @@ Fetch = Callable[[str], Awaitable[list[tuple[Any, ...]]]]
 
 @dataclass
 class Acknowledged:
-    """What a client has had confirmed: its message as bytes, the answer's text, and in how many tries."""
+    """What a client has had confirmed: its message as bytes, the answer's text, in how many tries, and what stood
+    before it that was never sent before."""
 
     sent: bytes
     answer: str
     tries: int
+    before: tuple[bytes, ...] = ()
 
 
 @dataclass
@@ -58,6 +62,8 @@ class Load:
         while True:
             messages: list[dict[str, Any]] = []
             tag = self.number = self.number + 1
+            if not tag % LONG:
+                messages += [{"role": ("user", "assistant")[n % 2], "content": f"h{tag}.{n}"} for n in range(BEFORE)]
             for turn in range(TURNS):
                 mark = f"m{tag}.{turn}"
                 messages.append({"role": "user", "content": f"{mark} " + "text " * self.chance.randrange(300)})
@@ -88,7 +94,9 @@ class Load:
         if got.header("x-context-persist") or b"persist deferred" in got.body:
             self.deferred += 1
         else:
-            self.acknowledged[mark] = Acknowledged(json.dumps(messages[-1]).encode(), answer, tries)
+            *before, last = (json.dumps(message).encode() for message in messages)
+            history = tuple(before) if mark.endswith(".0") else ()
+            self.acknowledged[mark] = Acknowledged(last, answer, tries, history)
         return answer
 
 
@@ -157,7 +165,11 @@ async def look(acknowledged: dict[str, Acknowledged], fetch: Fetch, since: float
             f" AND m.key = e.answer WHERE e.status = 'complete' AND e.started_at >= {since:.3f} - 1"
         )
     )
-    lost = [mark for mark, one in acknowledged.items() if one.answer not in answers or one.sent not in bodies]
+    lost = [
+        mark
+        for mark, one in acknowledged.items()
+        if one.answer not in answers or any(body not in bodies for body in (one.sent, *one.before))
+    ]
     assert not lost, f"{len(lost)} acknowledged turns lost of {len(acknowledged)}: {lost[:5]}"
     for mark, one in acknowledged.items():
         assert bodies[one.sent] == 1, f"{mark} is stored {bodies[one.sent]} times"
