@@ -51,10 +51,13 @@ def steps(messages: Sequence[Message], known: Sequence[Step] = ()) -> list[Step]
     return found
 
 
+NOTE = "groups"
+
+
 def of(request: Request, keys: Sequence[bytes], observation: re.Pattern[str] | None = None) -> list[Group]:
     """The groups of a request, gone on from those of the front of it that is known."""
     return request.grown(
-        "groups",
+        NOTE,
         lambda _, known: groups(request.messages, keys, observation, known or ()),
         (keys[0], observation),  # a key tells whose they are, and so the groups' ids
     )

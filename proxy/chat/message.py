@@ -112,14 +112,19 @@ class Request:
         make: called with the number of messages at the front that it has looked at, and with what it found; it leaves
         that as it is. owner: who asks, where another would find something else; only the last one's is remembered.
         """
-        before, whose, found = self.notes.get(name, ((), owner, None))
-        if found is None or whose != owner or self.messages[: len(before)] != before:
-            before, found = (), None
-        if found is None or len(before) < len(self.messages):
-            found = make(len(before), found)
+        begin, found = self.noted(name, owner)
+        if found is None or begin < len(self.messages):
+            found = make(begin, found)
             self.notes[name] = self.messages, owner, found
         made: T = found
         return made
+
+    def noted(self, name: str, owner: Hashable = None) -> tuple[int, Any]:
+        """Of how many messages at the front that is known, and what: (0, None) where it is not."""
+        before, whose, found = self.notes.get(name, ((), owner, None))
+        if found is None or whose != owner or self.messages[: len(before)] != before:
+            return 0, None
+        return len(before), found
 
     def which(self, name: str, fits: Callable[[Message], bool]) -> list[int]:
         """The indices of the messages that fit. name: of what is asked."""

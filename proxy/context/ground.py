@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from proxy.chat import group, key
+from proxy.chat.group import Group
 from proxy.chat.message import Message, Request
 from proxy.chat.tokens import Weigh
 from proxy.context.plan import Applied, Edit, Ground
@@ -77,10 +78,21 @@ def _grown(
         marked=marked,
         prompt=prompt,
         steps=group.steps(messages, known.steps if known else ()),
-        groups=group.of(request, keys, observation),
+        groups=_groups(request, keys, observation, known),
         facts=dict(known.facts) if known else {},
         applied=known.applied if known else None,
     )
+
+
+def _groups(
+    request: Request, keys: tuple[bytes, ...], observation: re.Pattern[str] | None, known: Ground | None
+) -> list[Group]:
+    """Those of the client's request where nothing was put into it or left out; what was noted of that one stays."""
+    count, found = request.noted(group.NOTE, (keys[0], observation))
+    if found is not None and count == len(request.messages):
+        groups: list[Group] = found
+        return groups
+    return group.groups(request.messages, keys, observation, known.groups if known else ())
 
 
 def applied(ground: Ground, given: Mapping[bytes, Edit]) -> Applied:

@@ -130,13 +130,8 @@ async def _count(
 ) -> None:
     """Have every message counted, in a worker thread where there is much to count, or a vocabulary to be read first.
     What its session has counted before is not counted again, though the messages were let go meanwhile."""
-    new: list[int] = []
-
-    def look(begin: int, _: bool | None) -> bool:
-        new.extend(n for n in range(begin, len(keys)) if not weigh.known(request.messages[n]))
-        return True
-
-    request.grown("counted", look, id(weigh))
+    begin, _ = request.noted("counted", id(weigh))
+    new = [n for n in range(begin, len(keys)) if not weigh.known(request.messages[n])]
     memory = identify.remembered(parts.threads, tenant, named, request, keys) if new else None
     if memory is not None:
         new = [n for n in new if not memory.tell(keys[n], request.messages[n], weigh)]
@@ -144,6 +139,7 @@ async def _count(
     if uncounted and (id(weigh) not in parts.warm or sum(len(m.raw) for m in uncounted) > UNCOUNTED):
         await asyncio.to_thread(lambda: [weigh(m) for m in uncounted])
         parts.warm.add(id(weigh))
+    request.grown("counted", lambda *_: True, id(weigh))  # now, since others begin with the same messages meanwhile
 
 
 def policy_of(parts: Parts, headers: Mapping[str, str], target: Target) -> Policy:

@@ -110,12 +110,11 @@ def hidden(turn: Turn, answer_key: bytes, now: float) -> list[Row]:
     thread = turn.place.thread
     if thread.offer is None or not thread.offer.names:
         return []
-    rounds = thread.memory.rounds
-    known = rounds.setdefault(turn.head, ())
+    known = thread.memory.rounds.setdefault(turn.head, ())
     if turn.hidden is None or any(one.key == answer_key for one in known):
         return []
     made = replace(turn.hidden, key=answer_key, head=turn.head, at=now)
-    rounds[turn.head] = (*known, made)
+    thread.memory.put_behind(turn.head, (*known, made))
     return [RoundRow(turn.tenant, thread.session, answer_key, turn.head, turn.id, write_round(made), now)]
 
 

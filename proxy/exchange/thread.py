@@ -71,7 +71,9 @@ class SessionMemory:
     """What the operator has decided; None while that has not been read."""
     rounds: dict[bytes, tuple[Round, ...]] = field(default_factory=dict)
     """By the head of a request, what stands behind the answers to it; of heads that are not here, only the store
-    knows."""
+    knows. `put_behind` and `forget_rounds` change it."""
+    hidden: int = 0
+    """Bytes of those."""
     counter: Weigh | None = None
     """The one that its nodes were counted with: that of its first request."""
     serial: int = field(default_factory=itertools.count().__next__)
@@ -82,7 +84,17 @@ class SessionMemory:
     @property
     def size(self) -> int:
         """Bytes of memory that it takes, estimated: a tenth off for conversations of agents."""
-        return NODE_BYTES * len(self.nodes) + sum(thread.size for thread in self.threads.values())
+        return NODE_BYTES * len(self.nodes) + self.hidden + sum(thread.size for thread in self.threads.values())
+
+    def put_behind(self, head: bytes, rounds: tuple[Round, ...]) -> None:
+        """Remember what stands behind the answers to a request."""
+        self.hidden += sum(one.size for one in rounds) - sum(one.size for one in self.rounds.get(head, ()))
+        self.rounds[head] = rounds
+
+    def forget_rounds(self) -> None:
+        """Let the store say again what stands behind answers."""
+        self.rounds.clear()
+        self.hidden = 0
 
     def tell(self, chain_key: bytes, message: Message, weigh: Weigh) -> bool:
         """Have `weigh` know the tokens of a message from its node, where they are known."""
@@ -166,7 +178,12 @@ class Thread:
             edits, answers = self.state.edits, self.state.answers
             known = sum(EDIT_BYTES + getsizeof(e.text) for e in edits.values()) + sum(map(getsizeof, answers.values()))
             self._texts = edits, answers, known
-        return known + sum(getsizeof(text) for _, text in self.state.states)
+        beside = [text for _, text in self.state.states]
+        if self.found is not None:
+            beside += [one.text for one in self.found[1]]
+        if self.recollected is not None:
+            beside += [self.recollected.scratchpad, *(memo.content for memo in self.recollected.memos)]
+        return known + sum(map(getsizeof, beside))
 
     def moved(self, head: bytes, answer: bytes | None, now: float) -> HeadRow:
         """The row that says where it stands now."""

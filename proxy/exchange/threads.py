@@ -192,7 +192,7 @@ class Threads:
     def _take_out(self, thread: Thread) -> None:
         memory = thread.memory
         del memory.threads[thread.name]
-        memory.rounds.clear()  # an answer that was given elsewhere may have others behind it
+        memory.forget_rounds()  # an answer that was given elsewhere may have others behind it
         if self._is_live(memory):
             self._count -= 1
             if thread.began is not None:

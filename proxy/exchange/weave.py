@@ -36,6 +36,11 @@ class Round:
     at: float = 0.0
     bare: bool = False
 
+    @property
+    def size(self) -> int:
+        """Bytes of its messages."""
+        return sum(map(len, self.replaces)) + sum(map(len, self.results))
+
     def asked(self) -> list[tuple[bytes, ...]]:
         """What each later request had beyond the one before it: an answer, and the results of its calls."""
         found: list[tuple[bytes, ...]] = []

@@ -69,7 +69,8 @@ async def _rounds(parts: Parts, turn: Turn) -> Rounds:
             if row.head in found:
                 found[row.head] += (read_round(row.key, row.head, row.body, row.created_at),)
         for head, known in found.items():
-            memory.rounds.setdefault(head, known)
+            if head not in memory.rounds:  # nobody else has read it meanwhile
+                memory.put_behind(head, known)
     return memory.rounds
 
 

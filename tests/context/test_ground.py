@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from proxy.chat import key
+from proxy.chat import group, key
 from proxy.chat.dialects.completions import front_of, read_message, read_request
 from proxy.chat.message import Front, Request
 from proxy.context import ground
@@ -109,3 +109,14 @@ def test_how_far_two_prompts_are_alike(one: list[bytes], more: list[bytes], keep
     alike = ground.alike(tuple(one), other)
     assert tuple(one[:alike]) == other[:alike]
     assert alike in (len(one), len(other)) or one[alike] != other[alike]
+
+
+def test_groups_of_a_prompt_with_something_put_in_do_not_displace_those_of_the_clients_own() -> None:
+    one = read(TALK)
+    keys = key.chain("", one.messages)
+    mine = group.of(one, keys)
+    assert ground.of(one, keys, WEIGH, None).groups is mine
+    messages, woven_keys = (*one.messages[:3], *one.messages), [*keys[:3], *keys]
+    woven = replace(one, messages=messages, woven=True)
+    assert ground.of(woven, woven_keys, WEIGH, None).groups == group.groups(messages, woven_keys)
+    assert one.noted(group.NOTE, (keys[0], None)) == (len(one.messages), mine)

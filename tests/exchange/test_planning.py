@@ -281,3 +281,21 @@ async def test_what_was_counted_once_is_not_counted_again_though_the_message_was
             assert ("And now?" in counted) is True
             rows = await proxy.rows("SELECT tokens_before FROM exchanges ORDER BY started_at DESC LIMIT 1")
             assert rows[0][0] >= 2 * len(LONG) // 4, found
+
+
+async def test_what_several_begin_with_at_once_is_counted_beside_the_loop_for_each() -> None:
+    on_loop: list[str] = []
+
+    def count(text: str) -> int:
+        if threading.current_thread() is threading.main_thread():
+            on_loop.append(text)
+        time.sleep(0.002)
+        return len(text) // 4
+
+    weigh = Weigh(count)
+    async with faulty(Scripted("Well.")) as upstream, running(upstream.port) as proxy:
+        proxy.app.parts.weigh = lambda _: weigh
+        said = [{"role": ("user", "assistant")[n % 2], "content": f"{n} {LONG}"} for n in range(31)]
+        found = await asyncio.gather(*(Agent(proxy, messages=said).send() for _ in range(4)))
+    assert [one.status for one in found] == [200] * 4
+    assert not [text for text in on_loop if LONG in text]

@@ -3,8 +3,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from proxy.chat.tokens import Weigh
-from proxy.context.plan import Edit
-from proxy.exchange.thread import EDIT_BYTES, NODE_BYTES, Node, SessionMemory, Thread, adopt
+from proxy.context.plan import Edit, Found
+from proxy.exchange.thread import EDIT_BYTES, NODE_BYTES, Node, Recollected, SessionMemory, Thread, adopt
+from proxy.exchange.weave import Round
+from proxy.memory.memos import Memo
 from proxy.store.base import EditRow
 from proxy.store.standing import Standing
 from tests.conversations import message, user
@@ -57,6 +59,22 @@ def test_its_size_follows_its_messages_edits_answers_and_states() -> None:
     one.state = replace(one.state, states=((b"k", "z" * 700),), drift=1)
     assert edited + 5700 <= one.size <= edited + 5900
     assert one.memory.size == 10 * NODE_BYTES + one.size
+    before = one.size
+    one.found = b"k", (Found(b"j", "message", "user", "w" * 900),)
+    one.recollected = Recollected(b"k", 0, "s" * 300, (Memo("m", "c" * 400, (), "", 0.0, 0.0),))
+    assert before + 1600 <= one.size <= before + 1800
+
+
+def test_hidden_rounds_count_as_long_as_they_are_remembered() -> None:
+    memory = thread().memory
+    first, more = Round(b"a", b"h", (b"x" * 500,), (b"y" * 50,)), Round(b"b", b"h", (b"z" * 1000,))
+    memory.put_behind(b"h", (first,))
+    memory.put_behind(b"g", ())
+    assert memory.size == 550
+    memory.put_behind(b"h", (first, more))
+    assert memory.size == 1550
+    memory.forget_rounds()
+    assert (memory.size, memory.rounds) == (0, {})
 
 
 def test_it_tells_the_tokens_of_a_message_only_in_the_form_and_for_the_counter_that_it_knows() -> None:

@@ -9,10 +9,13 @@ from hypothesis import strategies as st
 
 from proxy.errors import StoreUnavailable
 from proxy.store import encode, pieces
-from proxy.store.base import FormRow, GapRow, Row
-from proxy.store.pieces import BYTES, ROWS, Item, Lane
+from proxy.store.base import EditRow, ExchangeRow, FormRow, GapRow, HeadRow, Row, SessionRow, ThreadRow
+from proxy.store.pieces import BYTES, GROWING, ROWS, Item, Lane
 from proxy.store.spool import Spool
+from tests.store.conftest import Make
 from tests.store.test_spool import take
+
+make = Make()
 
 
 def form(session: str, body: bytes) -> FormRow:
@@ -28,9 +31,11 @@ def item(these: Sequence[Row]) -> Item:
 
 
 def drained(lane: Lane) -> list[Item]:
+    """All its pieces, while others put something too."""
     found = []
     while (piece := lane.next()) is not None:
         found.append(piece)
+        assert not lane.holds(item(rows("another", 1)))
     return found
 
 
@@ -46,6 +51,29 @@ async def test_a_long_item_is_cut_by_rows_and_by_bytes_and_loses_none() -> None:
     assert not item([form("a", b"x" * 10 * BYTES)]).is_long, "one row is one piece"
 
 
+async def test_what_was_decided_together_is_one_piece_and_so_is_the_end() -> None:
+    edits: list[Row] = [make.edit(b"%d" % n) for n in range(2 * ROWS)]
+    end: list[Row] = [make.exchange("x"), make.head(b"h", 5.0)]
+    found = drained(Lane(item([*make.begin(), *edits, *rows("a", 3 * ROWS), *edits, *end])))
+    kinds = [{type(row) for row in piece.rows} for piece in found]
+    assert kinds[0] == {SessionRow, ThreadRow, EditRow}, "those that a fork inherits"
+    assert kinds[1:-1] == [{FormRow}] * (len(found) - 2)
+    assert kinds[-1] == {FormRow, EditRow, ExchangeRow, HeadRow}
+
+
+async def test_while_nobody_else_puts_anything_a_piece_is_longer_than_the_one_before_it() -> None:
+    spool = Spool(1 << 30)
+    spool.put(rows("a", 60 * ROWS))
+    sizes = []
+    for number in range(4):
+        if number == 2:
+            spool.put(rows("b", 1))
+        (piece, *_) = items = take(spool)
+        sizes.append(len(piece.rows) // ROWS)
+        spool.settle(items, None)
+    assert sizes == [1, GROWING, GROWING**2, 1]
+
+
 async def test_what_others_put_goes_between_two_pieces_and_what_is_of_the_same_session_behind_all() -> None:
     spool = Spool(1 << 30)
     long = spool.put(rows("a", 3 * ROWS))
@@ -59,8 +87,8 @@ async def test_what_others_put_goes_between_two_pieces_and_what_is_of_the_same_s
     handed = []
     while items := take(spool):
         handed += [(each.rows[0].session, len(each.rows)) for each in items]
-        assert long.done() is (handed[-1][0] != "a" or handed[-1][1] == 1)
         spool.settle(items, None)
+        assert long.done() is (len(handed) > 1)
     assert handed == [("a", ROWS), ("a", ROWS), ("a", 1), ("c", ROWS), ("c", ROWS), ("c", 2)]
     assert all(future.done() for future in (long, mine, longer, after))
     assert (spool.waiting, spool.bytes) == (0, 0)
@@ -87,12 +115,12 @@ async def test_a_piece_that_cannot_be_stored_is_the_end_of_its_put_and_leaves_on
 
 async def test_the_end_takes_all_pieces_and_what_is_behind_them_along() -> None:
     spool = Spool(1 << 30)
-    long, behind, again = spool.put(rows("a", 3 * ROWS)), spool.put(rows("a", 1)), spool.put(rows("b", 2 * ROWS))
+    long, behind, again = spool.put(rows("a", 6 * ROWS)), spool.put(rows("a", 1)), spool.put(rows("b", 2 * ROWS))
     spool.close()
     items = []
     while not spool.inbox.empty():
         items += spool.inbox.get_nowait() or []
-    assert [row for each in items for row in each.rows] == [*rows("a", 3 * ROWS), *rows("a", 1), *rows("b", 2 * ROWS)]
+    assert [row for each in items for row in each.rows] == [*rows("a", 6 * ROWS), *rows("a", 1), *rows("b", 2 * ROWS)]
     spool.settle(items[:2], None)
     assert not long.done()
     spool.settle(items[2:4], None)

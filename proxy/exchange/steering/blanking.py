@@ -44,7 +44,7 @@ async def blank(parts: Parts, here: Here, chosen: Sequence[int]) -> None:
     await parts.store.put(rows)
     live = parts.threads.session(*place)
     if live is not None:
-        live.rounds.clear()  # read back as they are now
+        live.forget_rounds()  # read back as they are now
 
 
 async def _forms(parts: Parts, here: Here, positions: dict[int, bytes]) -> list[Row]:
