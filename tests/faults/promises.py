@@ -61,6 +61,8 @@ PROMISES = (
             "faults/test_answers.py",
             "web/test_connection.py",
             "store/test_spool.py",
+            "exchange/test_reading.py",
+            "exchange/test_threads.py::test_what_they_take_in_memory_is_bounded_too_and_the_least_recently_used_leaves",
         ),
     ),
     Promise(
