@@ -52,6 +52,7 @@ def steps(messages: Sequence[Message], known: Sequence[Step] = ()) -> list[Step]
 
 
 NOTE = "groups"
+"""The name under which a request notes its own."""
 
 
 def of(request: Request, keys: Sequence[bytes], observation: re.Pattern[str] | None = None) -> list[Group]:

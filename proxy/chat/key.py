@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from proxy.chat.message import Call, Message
+from proxy.chat.message import Call, Message, Request
 
 SIZE = 16
 """Bytes of a digest, a chain key and a form: 128 bits, so that a collision is not to be met by chance or search."""
@@ -80,9 +80,9 @@ def chain(tenant: str, messages: Sequence[Message], known: Sequence[bytes] = ())
     return keys
 
 
-def in_chain(message: Message) -> bool:
-    """Whether a message has a key of its own."""
-    return not message.is_system
+def in_chain(request: Request) -> list[int]:
+    """The indices of the messages that have a key of their own."""
+    return request.which("in chain", lambda message: not message.is_system)
 
 
 def public_id(key: bytes) -> str:

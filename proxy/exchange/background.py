@@ -47,7 +47,7 @@ def origins(turn: Turn) -> tuple[list[float], list[str]]:
     if hidden or keys[-1] not in memory.nodes:
         return look(0, None)
     times, strategies = turn.request.grown("origins", look, memory.serial)
-    spoken = turn.request.which("spoken", key.in_chain)
+    spoken = key.in_chain(turn.request)
     lead = spoken[0] if spoken else 0
     # What stands in front of all that is in the chain was made for this request, however often it came before.
     return [turn.began] * lead + times[lead:], [turn.strategy] * lead + strategies[lead:]

@@ -120,7 +120,7 @@ async def identify(
 
     retry: the client says that it sends the same again.
     """
-    messages, nodes = request.messages, request.which("spoken", key.in_chain)
+    messages, nodes = request.messages, key.in_chain(request)
     memory, at, thread = await _known(threads, tenant, named, messages, keys, nodes)
     if memory is not None and thread is None and (at >= 0 or await threads.is_gone(memory)):
         # What was remembered has been deleted since, here or by another process: look once more, in the store.
@@ -184,7 +184,7 @@ def remembered(
     """The session that holds the most of a request, as far as this process can tell without asking the store."""
     if named is not None:
         return threads.session(tenant, named)
-    found = _in_memory(threads, tenant, keys, request.which("spoken", key.in_chain))
+    found = _in_memory(threads, tenant, keys, key.in_chain(request))
     return found[0] if found is not None else None
 
 

@@ -61,7 +61,7 @@ async def _rounds(parts: Parts, turn: Turn) -> Rounds:
     memory = turn.place.thread.memory
     keys, answers = turn.keys, turn.request.which("answers", lambda m: m.role == "assistant")
     asked = {keys[n - 1]: None for n in answers if n}
-    missing = [k for k in asked if k not in memory.rounds] if asked.keys() - memory.rounds.keys() else []
+    missing = [k for k in asked if k not in memory.rounds]
     if missing:
         rows = await parts.store.rounds(turn.tenant, memory.session, missing)
         found: dict[bytes, tuple[Round, ...]] = dict.fromkeys(missing, ())
