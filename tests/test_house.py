@@ -148,10 +148,10 @@ def test_a_circle_is_seen(tmp_path: Path) -> None:
 def test_a_long_file_and_a_long_function_are_seen_in_tests_too(tmp_path: Path) -> None:
     body = "def f():\n" + "    x = 1\n" * 59
     house = plant(
-        tmp_path, {"proxy/chat/key.py": "#\n" * 401, "tests/test_x.py": body, "proxy/metrics.py": "#\n" * 400}
+        tmp_path, {"proxy/chat/key.py": "#\n" * 601, "tests/test_x.py": body, "proxy/metrics.py": "#\n" * 600}
     )
     assert rules.files_are_short(house) == [
-        "proxy/chat/key.py: 401 lines",
+        "proxy/chat/key.py: 601 lines",
         "tests/test_x.py:1: f has 60 lines",
     ]
 
