@@ -18,6 +18,7 @@ from urllib.parse import urlsplit, urlunsplit
 from pydantic import AfterValidator, Field, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 
+from proxy.context.prices import Model, read_models
 from proxy.errors import ConfigError
 from proxy.sections import (
     ALL_TENANTS,
@@ -137,7 +138,8 @@ class Settings(Section):
     policies_dir: str = ""
     """A folder of policies of your own."""
     models_file: str = ""
-    """A file of models of your own, in the form of config/models.toml; its entries come first."""
+    """A file of models of your own, in the form of config/models.toml. An entry names only what differs from the
+    package's."""
     limits: Limits = Limits()
     timeouts: Timeouts = Timeouts()
     pool: Pool = Pool()
@@ -178,10 +180,23 @@ class Settings(Section):
         folders = [Path(self.policies_dir)] if self.policies_dir else []
         return {file.stem: file for folder in [*folders, shipped("policies")] for file in sorted(folder.glob("*.toml"))}
 
-    def model_table(self) -> dict[str, Tree]:
-        """The `[models]` table, in the order in which it is searched: those of `models_file`, then the package's."""
-        own = read_toml(Path(self.models_file))[0].get("models", {}) if self.models_file else {}
-        return own | {k: v for k, v in read_toml(shipped("models.toml"))[0]["models"].items() if k not in own}
+    def models(self) -> tuple[Model, ...]:
+        """What is known of each model, in the order in which it is searched: the entries of `models_file`, which need
+        to name only what differs, then the package's. Raises ConfigError with file and line."""
+        known = read_models(read_toml(shipped("models.toml"))[0]["models"])
+        return _own_models(Path(self.models_file)) + known if self.models_file else known
+
+
+def _own_models(file: Path) -> tuple[Model, ...]:
+    tree, text = read_toml(file)
+    for key, value in tree.items():
+        if key != "models" or not isinstance(value, dict):
+            allowed = 'tables [models."NAME"]'
+            raise ConfigError(key, "(a table)" if isinstance(value, dict) else value, allowed,
+                              line=line_of(text, (key,)), source=str(file))  # fmt: skip
+    found = read_models(tree.get("models", {}), partial=True, source=str(file), line=lambda at: line_of(text, at))
+    # An entry for all models says less than one for some, wherever it stands in the file.
+    return tuple(sorted(found, key=lambda model: model.name == "*"))
 
 
 def shipped(name: str) -> Path:
@@ -306,8 +321,7 @@ def _outside(settings: Settings) -> Iterator[tuple[Keys, object, str]]:
             seen.add(value)
     if settings.policies_dir and not Path(settings.policies_dir).is_dir():
         yield ("policies_dir",), settings.policies_dir, "a folder that is there"
-    if settings.models_file:
-        read_toml(Path(settings.models_file))
+    settings.models()
 
 
 def _helpers(settings: Settings) -> Iterator[tuple[Keys, object, str]]:

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from proxy.context.prices import find_model, read_models
+from proxy.context.prices import find_model
 from proxy.errors import ConfigError
 from proxy.settings import Settings, Upstream, load, masked, program, shipped
 from proxy.vocabulary import NAMES
@@ -174,7 +175,7 @@ def test_a_policy_of_ones_own_is_found_and_does_not_replace_a_shipped_one(tmp_pa
 
 
 def test_shipped_models_can_all_be_read_and_have_sound_figures() -> None:
-    models = read_models(Settings().model_table())
+    models = Settings().models()
     assert models[-1].name == "*"
     for model in models:
         assert model.tokenizer in NAMES
@@ -198,12 +199,12 @@ def test_shipped_models_can_all_be_read_and_have_sound_figures() -> None:
     ],
 )
 def test_models_are_told_apart(name: str, window: int | None, cache: str, after_tool: str) -> None:
-    model = find_model(read_models(Settings().model_table()), name)
+    model = find_model(Settings().models(), name)
     assert (model.window, model.cache, model.after_tool) == (window, cache, after_tool)
 
 
 def test_no_pattern_of_models_is_hidden_by_one_before_it() -> None:
-    models = read_models(Settings().model_table())
+    models = Settings().models()
     for model in models[:-1]:
         example = re.sub(r"\[(.)[^]]*\]", r"\1", model.name).replace("*", "")
         assert find_model(models, example).name == model.name
@@ -212,9 +213,39 @@ def test_no_pattern_of_models_is_hidden_by_one_before_it() -> None:
 def test_models_of_ones_own_come_first(tmp_path: Path) -> None:
     file = tmp_path / "models.toml"
     file.write_text('[models."gpt-5*"]\nwindow = 1000\n')
-    models = read_models(load(None, {"models_file": str(file)}).model_table())
+    models = load(None, {"models_file": str(file)}).models()
     assert find_model(models, "gpt-5.6").window == 1000
     assert find_model(models, "gemini-2.5-flash").window == 1_048_576
+
+
+def test_a_models_file_needs_to_name_only_what_differs(tmp_path: Path) -> None:
+    file = tmp_path / "models.toml"
+    file.write_text('[models."gpt-5"]\ninput = 0.5\n')
+    models = load(None, {"models_file": str(file)}).models()
+    shipped_row = find_model(Settings().models(), "gpt-5")
+    assert find_model(models, "gpt-5") == replace(shipped_row, name="gpt-5", input=0.5)
+    assert find_model(models, "gpt-5-mini") == find_model(Settings().models(), "gpt-5-mini")
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "line"),
+    [
+        ('# prices\n[models."x"]\nwindow = 9000\ninput = -2.0\n', 'models."x".input', 4),
+        ('[models."x"]\nwindow = "128k"\n', 'models."x".window', 2),
+        ('[models."x"]\nwindov = 9000\n', 'models."x".windov', 2),
+        ('[model."x"]\nwindow = 9000\n', "model", 1),
+        ("window = 9000\n", "window", 1),
+        ("models = 5\n", "models", 1),
+    ],
+)  # fmt: skip
+def test_a_models_file_is_refused_at_the_start_with_file_and_line(
+    tmp_path: Path, text: str, key: str, line: int
+) -> None:
+    file = tmp_path / "models.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load(None, {"models_file": str(file)})
+    assert (caught.value.key, caught.value.line, caught.value.source) == (key, line, str(file))
 
 
 def test_shipped_files_are_found_in_a_checkout() -> None:

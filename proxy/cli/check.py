@@ -21,4 +21,4 @@ def check(
     typer.echo("# The configuration can be used. In force is:\n")
     typer.echo(in_force(settings), nl=False)
     typer.echo("\n# Policies: " + ", ".join(sorted(settings.policy_files())))
-    typer.echo(f"# Models known by name or pattern: {len(settings.model_table())}")
+    typer.echo(f"# Models known by name or pattern: {len(settings.models())}")

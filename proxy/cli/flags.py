@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from proxy.context.policy import check_models, read_policy
-from proxy.context.prices import read_models
 from proxy.context.stages import BUILT_IN
 from proxy.context.voices import BUILT_IN as VOICES
 from proxy.settings import Settings, load
@@ -28,5 +27,5 @@ def read(config: Path | None, **flags: object) -> Settings:
         name: read_policy(settings.policy_table(name), BUILT_IN, VOICES, source=str(file))
         for name, file in settings.policy_files().items()
     }
-    check_models(policies, read_models(settings.model_table()))
+    check_models(policies, settings.models())
     return settings

@@ -23,7 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from proxy.cli.flags import Config, Db, read
 from proxy.context.policy import Policy, ScheduleName, with_schedule
-from proxy.context.prices import Model, find_model, read_models
+from proxy.context.prices import Model, find_model
 from proxy.errors import ConfigError, StoreRefused, StoreUnavailable
 from proxy.replay import stored
 from proxy.replay.baselines import BASELINES
@@ -93,7 +93,7 @@ def replay(
     for target in (json, plot):
         if target is not None and not target.parent.is_dir():
             raise ConfigError("OUT", str(target), "a file in a folder that is there")
-    pairs, decided = price_pairs(prices or [], find_model(read_models(settings.model_table()), model))
+    pairs, decided = price_pairs(prices or [], find_model(settings.models(), model))
     if window is not None:
         decided = replace(decided, window=window)
     match = Match(contenders(policy or [], make_policies(settings)), decided, pairs, play_state)

@@ -6,12 +6,19 @@ serves, in units of the model's plain input price. Figures live in config/models
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
 
 from proxy.errors import ConfigError
+
+Tokens = Annotated[int, Meta(ge=1, le=10**12)]
+Price = Annotated[float, Meta(ge=0, le=10**9)]
+"""Bounded above, so that neither `inf` nor `nan`, which TOML can say, is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,31 +26,33 @@ class Model:
     """What is known of a model. window: tokens of prompt and answer, None where unknown: then there is no budget."""
 
     name: str = "*"
-    window: int | None = None
-    max_output: int | None = None
-    tokenizer: str = "o200k_base"
-    input: float | None = None
+    window: Tokens | None = None
+    max_output: Tokens | None = None
+    tokenizer: Literal["o200k_base", "cl100k_base", "estimate"] = "o200k_base"
+    input: Price | None = None
     """Dollars per million input tokens."""
-    output: float | None = None
+    output: Price | None = None
     """Dollars per million output tokens."""
-    w: float = 1.25
+    w: Price = 1.25
     """Price of an uncached input token that enters the cache, in units of `input`."""
-    r: float = 0.1
+    r: Price = 0.1
     """Price of a cached input token, in units of `input`."""
     cache: Literal["prefix", "breakpoint", "units", "none"] = "prefix"
     """How the cache matches: any prefix; up to explicit marks; in whole units of `block`; or there is none."""
-    ttl_s: float = 300.0
+    ttl_s: Price = 300.0
     """Seconds after which an idle cache is taken for cold."""
-    min: int = 1024
+    min: Annotated[int, Meta(ge=0, le=10**12)] = 1024
     """Prompts shorter than this are not cached."""
-    block: int = 128
+    block: Tokens = 128
     """Cached tokens are counted in multiples of this."""
     after_tool: Literal["append", "user", "none"] = "append"
     """Where a text of ours goes after a tool result: appended to it, in a user message, or nowhere."""
     alternate: bool = False
     """Whether the upstream insists on user and assistant taking turns (WIRE.md W5)."""
-    own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)
+    own: dict[str, dict[str, Any]] = field(default_factory=dict, compare=False)
     """What a policy or a stage has for this model alone: the tables `[models."NAME".POLICY]`."""
+    partial: tuple[str, ...] | None = field(default=None, compare=False)
+    """Of an operator's entry, the fields that it sets; None: the entry says all that is known."""
 
     @property
     def output_ratio(self) -> float:
@@ -55,25 +64,62 @@ class Model:
         return self.w * (prompt - cached) + self.r * cached
 
 
-def read_models(table: Mapping[str, Mapping[str, Any]]) -> tuple[Model, ...]:
-    """The models of a `[models]` table, in file order. Raises ConfigError for an unknown key or a wrong kind."""
-    known = {f.name for f in fields(Model)} - {"name", "own"}
+NOT_KEYS = {"name", "own", "partial"}
+Line = Callable[[tuple[str | int, ...]], int | None]
+
+
+def read_models(
+    table: Mapping[str, Any], *, partial: bool = False, source: str = "", line: Line = lambda _: None
+) -> tuple[Model, ...]:
+    """The models of a `[models]` table, in file order.
+
+    partial: the rows are an operator's, laid over those that come after them. source, line: the file, and the line
+    of a key in it. Raises ConfigError for an unknown key, a value of a wrong kind or out of its bounds.
+    """
+    known = [f.name for f in fields(Model) if f.name not in NOT_KEYS]
     found = []
     for name, row in table.items():
-        extra = {k: v for k, v in row.items() if not isinstance(v, dict)}
-        for wrong in sorted(set(extra) - known):
-            raise ConfigError(f'models."{name}".{wrong}', extra[wrong], "one of " + ", ".join(sorted(known)))
+
+        def refuse(key: str, value: object, allowed: str, name: str = name) -> ConfigError:
+            at = line(("models", name, key) if key else ("models", name))
+            return ConfigError(f'models."{name}"{"." * bool(key)}{key}', value, allowed, line=at, source=source)
+
+        if not isinstance(row, Mapping):
+            raise refuse("", row, f'a table [models."{name}"]')
+        given = {k: v for k, v in row.items() if not isinstance(v, dict)}
         own = {k: v for k, v in row.items() if isinstance(v, dict)}
-        found.append(Model(name=name, own=own, **extra))
+        for key, value in given.items():
+            if key not in known:
+                raise refuse(key, value, "one of " + ", ".join(known))
+            try:
+                msgspec.convert({key: value}, Model)
+            except msgspec.ValidationError as error:
+                allowed = str(error).partition(" - at ")[0].removeprefix("Expected ")
+                raise refuse(key, value, allowed) from None
+            if value != value:
+                raise refuse(key, value, "a number")
+        found.append(Model(name=name, own=own, partial=tuple(given) if partial else None, **given))
     return tuple(found)
 
 
 def find_model(models: Sequence[Model], name: str) -> Model:
-    """The first entry whose pattern matches the name, with or without a provider's prefix (`openai/gpt-5`)."""
+    """The first entry whose pattern matches the name, with or without a provider's prefix (`openai/gpt-5`).
+
+    Of an operator's entry only the fields that it sets count: the others are those of the next entry that matches.
+    """
     name = name.lower()
     bare = name.rsplit("/", 1)[-1]
+    above: list[Model] = []
+    found = Model()
     for model in models:
         pattern = model.name.lower()
         if fnmatchcase(name, pattern) or fnmatchcase(bare, pattern):
-            return model
-    return Model()
+            if model.partial is None:
+                found = model
+                break
+            above.append(model)
+    for model in reversed(above):
+        changed = {field: getattr(model, field) for field in model.partial or ()}
+        own = found.own | {k: {**found.own.get(k, {}), **v} for k, v in model.own.items()}
+        found = replace(found, name=model.name, own=own, **changed)
+    return found

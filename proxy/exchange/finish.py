@@ -7,6 +7,7 @@ yet: an acknowledged turn survives a crash (FAULTS.md, chapter 2).
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -22,6 +23,8 @@ from proxy.memory import state as grammar
 from proxy.store.base import Outcome, OutcomeRow, Row, StateRow
 from proxy.stream.assemble import Answer
 from proxy.stream.chunk import Usage
+
+log = logging.getLogger(__name__)
 
 
 def context_headers(turn: Turn) -> Headers:
@@ -81,7 +84,11 @@ def learnt(
     if thread.head == turn.head:
         rows.append(thread.moved(turn.head, answer_key, now))
     parts.threads.grown(thread.memory)
-    _count(parts, turn, answer)
+    try:
+        _count(parts, turn, answer)
+    except Exception:  # the answer is there and paid for: nobody may be kept from it by what is counted
+        parts.metrics.swallowed_total.labels(where="counting").inc()
+        log.exception("an exchange could not be counted")
     announcing.ended(parts, turn, first if complete else None, state)
     return rows
 

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 from proxy.chat.tokens import Weigh, estimate
 from proxy.context.policy import Policy, check_models, compile_patterns, read_policy
-from proxy.context.prices import Model, read_models
+from proxy.context.prices import Model
 from proxy.context.stages import BUILT_IN
 from proxy.context.voices import BUILT_IN as VOICES
 from proxy.errors import ConfigError, ProxyError, StoreRefused
@@ -85,7 +85,7 @@ def make_policies(settings: Settings) -> dict[str, Policy]:
         if patterns is not None and policy.observation is None:
             policy = replace(policy, observation=patterns)
         made[name] = policy
-    check_models(made, read_models(settings.model_table()))
+    check_models(made, settings.models())
     return made
 
 
@@ -113,7 +113,7 @@ def make_parts(settings: Settings, store: Store) -> Parts:
     metrics.message_cache_bytes.set_function(lambda: messages.size)
     metrics.store_queue.set_function(lambda: store.queued)
     metrics.store_log_bytes.set_function(lambda: getattr(store, "log_bytes", 0))  # SQLite alone has a log of its own
-    models = read_models(settings.model_table())
+    models = settings.models()
     purse = Purse(settings.helper.dollars_a_day)
     return Parts(
         settings=settings,

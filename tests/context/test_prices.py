@@ -51,6 +51,38 @@ def test_an_unknown_key_is_a_config_error_with_key_value_and_what_is_allowed() -
     assert "window" in caught.value.allowed
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("input", -2.0), ("input", float("nan")), ("output", float("inf")), ("input", "2.0"), ("input", True),
+        ("window", "128k"), ("window", 0), ("window", 1.5), ("max_output", -1), ("w", -0.1), ("r", "cheap"),
+        ("ttl_s", -1), ("min", -1), ("block", 0), ("cache", "maybe"), ("after_tool", "before"), ("alternate", 1),
+        ("tokenizer", "gpt2"),
+    ],
+)  # fmt: skip
+def test_a_value_that_cannot_be_is_a_config_error_that_names_it(key: str, value: object) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_models({"m": {"window": 8000, key: value}}, source="models.toml", line=len)
+    assert caught.value.key == f'models."m".{key}'
+    assert (caught.value.line, caught.value.source) == (3, "models.toml")
+    assert caught.value.allowed
+
+
+def test_an_entry_that_is_no_table_is_a_config_error() -> None:
+    with pytest.raises(ConfigError, match=r"a table"):
+        read_models({"window": 5})
+
+
+def test_of_an_operators_entry_only_what_it_sets_counts() -> None:
+    shipped = read_models({"gpt-5-mini*": {"window": 1000, "input": 1.0, "chat": {"a": 1, "b": 2}}, "*": {"w": 1.0}})
+    own = read_models({"gpt-5*": {"input": 9.0, "chat": {"b": 3}}, "*": {"r": 0.5}}, partial=True)
+    mini = find_model(own + shipped, "gpt-5-mini")
+    assert (mini.window, mini.input, mini.r, mini.name) == (1000, 9.0, 0.5, "gpt-5*")
+    assert mini.own == {"chat": {"a": 1, "b": 3}}
+    other = find_model(own + shipped, "other")
+    assert (other.window, other.input, other.w, other.r) == (None, None, 1.0, 0.5)
+
+
 def test_tables_inside_a_models_table_belong_to_stages() -> None:
     (found,) = read_models({"m": {"progressive": {"x": 1}, "window": 5}})
     assert found == Model("m", window=5)

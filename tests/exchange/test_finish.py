@@ -63,6 +63,17 @@ async def test_the_numbers_of_a_request_are_in_the_metrics() -> None:
         assert proxy.count("message_cache_bytes") > 0
 
 
+async def test_an_answer_is_given_whatever_goes_wrong_in_counting_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with faulty(Scripted("Well.", "Well.")) as upstream, running(upstream.port, policy="thrifty") as proxy:
+        monkeypatch.setattr(proxy.app.parts.metrics, "tokens_before", None)  # as a wrong price did: it raises
+        for stream in (False, True):
+            heard = await proxy.post(HELLO | {"stream": stream})
+            assert heard.status == 200
+            assert b"Well." in heard.body
+        assert proxy.count("swallowed_total", where="counting") == 2
+        assert [one["content"] for one in await answers(proxy)] == ["Well."] * 2
+
+
 async def test_each_choice_is_stored_and_any_can_be_gone_on_from() -> None:
     body = {"id": "x", "object": "chat.completion", "created": 1, "model": "m"}
     texts = ["One.", "Another."]

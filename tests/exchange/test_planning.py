@@ -268,8 +268,8 @@ async def test_what_was_counted_once_is_not_counted_again_though_the_message_was
     limits = {"message_cache_mb": 1}
     async with faulty(Scripted("Well.")) as upstream, running(upstream.port, limits=limits) as proxy:
         model = proxy.app.parts.models[-1]
-        proxy.app.parts.found.update((name, replace(model, tokenizer=name)) for name in counters)
-        proxy.app.parts.weigh = lambda model: counters[model.tokenizer]
+        proxy.app.parts.found.update((name, replace(model, name=name)) for name in counters)
+        proxy.app.parts.weigh = lambda model: counters[model.name]
         one, big = Agent(proxy, more={"model": "m"}), Agent(proxy, more={"model": "m"})
         await one.say(LONG + LONG)
         for name, again in (("m", 0), ("other", 1)):

@@ -25,7 +25,7 @@ async def refresh(parts: Parts, memory: SessionMemory) -> InForce:
     if memory.steered is None:
         known = memory.explicit or memory.stored
         memory.steered = await read(parts.store, memory.tenant, memory.session) if known else InForce()
-    elif parts.settings.db.startswith("postgres"):
+    elif parts.store.shared:
         try:
             async with asyncio.timeout(parts.settings.limits.commit_wait_ms / 1000):
                 memory.steered = await read(parts.store, memory.tenant, memory.session)

@@ -17,7 +17,9 @@ from tests.postgres import drop_database, new_database
 from tests.running import running
 
 
-async def test_what_another_process_decided_is_read_where_the_store_is_shared() -> None:
+async def test_what_another_process_decided_is_read_where_the_store_is_shared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with talking("thrifty") as talk:
         first = (await talk.groups())[0]
         live = talk.parts.threads.session(talk.tenant, "s")
@@ -25,7 +27,7 @@ async def test_what_another_process_decided_is_read_where_the_store_is_shared() 
         await deciding.drop(talk.parts, talk.tenant, "s", [first])
         decided, live.steered = live.steered, InForce()  # as another process would have it
         assert of(0) <= numbers(await talk.ask())
-        object.__setattr__(talk.parts.settings, "db", "postgresql://shared")
+        monkeypatch.setattr(talk.parts.store, "shared", True)  # as PostgreSQL is
         assert not numbers(await talk.ask()) & of(0)
         assert live.steered == decided
 
@@ -52,7 +54,7 @@ async def test_two_processes_on_one_database_agree(postgres: str, policy: str) -
 async def test_a_shared_store_that_is_away_leaves_what_was_known(monkeypatch: pytest.MonkeyPatch) -> None:
     async with talking("thrifty") as talk:
         await deciding.drop(talk.parts, talk.tenant, "s", [(await talk.groups())[0]])
-        object.__setattr__(talk.parts.settings, "db", "postgresql://shared")
+        monkeypatch.setattr(talk.parts.store, "shared", True)  # as PostgreSQL is
 
         async def away(*_: object) -> InForce:
             raise StoreUnavailable("away")
