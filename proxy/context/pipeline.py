@@ -358,6 +358,7 @@ def _plan(
         after=seen.head + sum(made.sizes) + added,
         predicted=outgoing.predicted(seen, session, made, now, moved=bool(seen.toll and cuts(edits))),
         asked=asked and any(i.source == "ask" for _, i in placed),
+        literal=policy.literal,
     )
 
 
@@ -384,4 +385,5 @@ def _refused(seen: View, session: Session, rule: str, why: str) -> Plan:
         predicted=0,
         asked=False,
         refused=rule,
+        literal=seen.literal,
     )

@@ -330,3 +330,5 @@ class Plan:
     predicted: int
     asked: bool
     refused: str | None = None
+    literal: bool = False
+    """Its edits hold for literal policies alone: see `Session.lasting`."""

@@ -49,6 +49,21 @@ class Session:
     said: Mapping[str, int] = field(default_factory=dict)
     pins: frozenset[bytes] = frozenset()
     steering: Steering | None = None
+    lasting: Mapping[bytes, Edit] | None = None
+    """While the edits in force are a literal policy's: those that are in force under any other; else None."""
+
+    def under(self, *, literal: bool) -> Session:
+        """The session as a policy sees it: edits of literal policies are no others' business."""
+        if literal or self.lasting is None:
+            return self
+        return replace(self, edits=self.lasting, lasting=None)
+
+    def with_edits(self, plan: Plan) -> Session:
+        """The session with the plan's edits in force. Those of a literal policy do not last: what they stand in for is
+        put aside."""
+        if not plan.literal:
+            return replace(self, edits=plan.edits, lasting=None)
+        return replace(self, edits=plan.edits, lasting=self.edits if self.lasting is None else self.lasting)
 
     @property
     def state(self) -> str | None:
@@ -69,8 +84,7 @@ class Session:
     def after_sending(self, plan: Plan, now: float) -> Session:
         """The session once the plan's bytes have gone out."""
         return replace(
-            self,
-            edits=plan.edits,
+            self.with_edits(plan),
             sent=plan.marks,
             sizes=plan.sizes,
             sent_at=now,
@@ -89,9 +103,10 @@ class Session:
     def forked(self, keys: Sequence[bytes]) -> Session:
         """The session of a thread that leaves this one: only what belongs to the messages that both share."""
         shared = set(keys)
+        lasting = self.under(literal=False)
         return replace(
-            self,
-            edits={key: edit for key, edit in self.edits.items() if key in shared},
+            lasting,
+            edits={key: edit for key, edit in lasting.edits.items() if key in shared},
             states=tuple(state for state in self.states if state[0][:SIZE] in shared),
             pins=self.pins & shared,
         )

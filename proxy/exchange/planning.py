@@ -199,7 +199,7 @@ async def decide(parts: Parts, turn: Turn, *, frozen: bool = False) -> None:
 def standing(parts: Parts, turn: Turn) -> Session:
     """What is remembered of the turn's thread, with what the operator has decided and what its upstream has named."""
     thread = turn.place.thread
-    state = thread.state
+    state = thread.state.under(literal=turn.policy.literal)
     if thread.memory.steered is not None:
         state = thread.memory.steered.put_into(state, side=thread.kind == "side")
     if turn.request.model in parts.limits:
@@ -283,16 +283,17 @@ def _measured(turn: Turn, state: Session) -> Plan:
 async def _commit(parts: Parts, turn: Turn, forms: Forms) -> None:
     """Store what is known before upstream is asked. New edits wait to be durable, 250 ms at most: a crash or another
     replica then repeats them, never decides again; where the store does not answer, the request goes out without them
-    (but for literal policies, which decide anew with every request anyway).
+    (but for literal policies, which decide anew with every request anyway: theirs are stored with the exchange, which
+    says that they are no others' business).
 
     Raises StoreUnavailable where storing is required and does not succeed.
     """
-    thread = turn.place.thread
     required = parts.settings.store.persist == "required"
     new = turn.plan.new if turn.policy.mode == "rewrite" else ()
     if turn.policy.mode == "rewrite":
         record.edited(turn, turn.began)
-    if not (required or new):
+    if not (required or (new and (parts.store.shared or not turn.policy.literal))):
+        _edited(parts, turn, new)
         record.exchanged(turn, forms, turn.began)
         _put(parts, turn)
         return
@@ -309,13 +310,19 @@ async def _commit(parts: Parts, turn: Turn, forms: Forms) -> None:
             record.exchanged(turn, forms, turn.began)
             _put(parts, turn)
             return
-    for stage, count in Counter(edit.stage for edit in new).items():
-        parts.metrics.edits_total.labels(stage=stage).inc(count)
+    _edited(parts, turn, new)
     if new:
-        thread.state = replace(thread.state, edits=turn.plan.edits)
         await _agree(parts, turn, new)
     record.exchanged(turn, forms, turn.began)
     _put(parts, turn)
+
+
+def _edited(parts: Parts, turn: Turn, new: Sequence[Edit]) -> None:
+    """Have the plan's edits in force: they are stored, or on their way."""
+    for stage, count in Counter(edit.stage for edit in new).items():
+        parts.metrics.edits_total.labels(stage=stage).inc(count)
+    if new:
+        turn.place.thread.state = turn.place.thread.state.with_edits(turn.plan)
 
 
 async def _agree(parts: Parts, turn: Turn, new: Sequence[Edit]) -> None:
@@ -334,7 +341,7 @@ async def _agree(parts: Parts, turn: Turn, new: Sequence[Edit]) -> None:
     if adopt(thread, stored, mine) and not turn.policy.literal:
         parts.metrics.bypasses_total.labels(reason="edited_elsewhere").inc()
         await decide(parts, turn, frozen=True)
-        thread.state = replace(thread.state, edits=turn.plan.edits)
+        thread.state = thread.state.with_edits(turn.plan)
 
 
 def _put(parts: Parts, turn: Turn, *, waited: bool = False) -> asyncio.Future[None]:

@@ -5,7 +5,7 @@ Rows are made here, with the ids and times that the middle gave; the store inser
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -92,8 +92,10 @@ def ingest(threads: Threads, turn: Turn, now: float) -> Forms:
 
 
 def edited(turn: Turn, now: float) -> None:
-    """Put the rows of new edits on the turn, and of those that are taken back."""
-    turn.rows += edit_rows(turn, turn.plan.new, now)
+    """Put the rows of new edits on the turn, of those that come back behind a literal policy's, and of those that are
+    taken back."""
+    new = {edit.key: edit for edit in turn.plan.new}
+    turn.rows += edit_rows(turn, [*turn.plan.new, *_returning(turn, new)], now)
     turn.rows += _withdrawn(turn, now)
 
 
@@ -139,7 +141,10 @@ def exchanged(turn: Turn, forms: Forms, now: float) -> None:
 def _inherited(turn: Turn, now: float) -> list[Row]:
     """A fork's edits and states, copied: the old branch and the new one go their own ways from here."""
     thread, memory = turn.place.thread, turn.place.thread.memory
-    rows: list[Row] = [_edit_row(turn, e, thread.versions.get(k, 1), now) for k, e in thread.state.edits.items()]
+    copied = [_edit_row(turn, e, thread.versions.get(k, 1), now) for k, e in thread.state.edits.items()]
+    if turn.policy.literal:  # they last, and an exchange under a literal policy has made none that does
+        copied = [msgspec.structs.replace(row, exchange="") for row in copied]
+    rows: list[Row] = [*copied]
     rows += [StateRow(turn.tenant, memory.session, thread.name, k, text, now) for k, text in thread.state.states]
     thread.number = len(thread.state.edits)
     mine, turn.rows = turn.rows, []
@@ -318,6 +323,14 @@ def edit_rows(turn: Turn, edits: Sequence[Edit], now: float) -> list[EditRow]:
         rows.append(_edit_row(turn, edit, version, now))
     thread.number += len(rows)
     return rows
+
+
+def _returning(turn: Turn, new: Container[bytes]) -> list[Edit]:
+    """Lasting edits that are in force again, and were not while a literal policy planned."""
+    state, edits = turn.place.thread.state, turn.plan.edits
+    if state.lasting is None or turn.plan.literal:
+        return []
+    return [e for k in turn.woven.keys if k not in new and (e := edits.get(k)) is not None and state.edits.get(k) != e]
 
 
 def _withdrawn(turn: Turn, now: float) -> list[EditRow]:

@@ -179,6 +179,9 @@ class Thread:
             known = sum(EDIT_BYTES + getsizeof(e.text) for e in edits.values()) + sum(map(getsizeof, answers.values()))
             self._texts = edits, answers, known
         beside = [text for _, text in self.state.states]
+        if self.state.lasting:
+            beside += [edit.text or "" for edit in self.state.lasting.values()]
+            known += EDIT_BYTES * len(self.state.lasting)
         if self.found is not None:
             beside += [one.text for one in self.found[1]]
         if self.recollected is not None:
@@ -229,6 +232,7 @@ def from_record(memory: SessionMemory, record: ThreadRecord, offer: Offer | None
     """The thread as it was stored."""
     edits, versions, pins, number = _in_force(record.edits)
     states = tuple((state.key, state.text) for state in record.states)
+    lasting = None if record.lasting is None else _in_force(record.lasting)[0]
     memory.stored = True
     return Thread(
         tenant=memory.tenant,
@@ -242,10 +246,11 @@ def from_record(memory: SessionMemory, record: ThreadRecord, offer: Offer | None
             edits=edits,
             states=states,
             sent_at=record.last_at,
-            asked_at=cuts(edits),
+            asked_at=cuts(edits if lasting is None else lasting),
             stopped=record.stopped or None,
             answers=record.answers,
             pins=pins,
+            lasting=lasting,
         ),
         parent=record.parent,
         fork_key=record.fork_key,

@@ -215,6 +215,9 @@ class ThreadRecord(ThreadRow, frozen=True, kw_only=True):
     """What helpers have answered in this session, by the id of the Ask: the newest 1,000, oldest first."""
     offer: str | None = None
     """Which of our tools it is offered: see `OfferRow`; None while that is undecided."""
+    lasting: list[tuple[EditRow, int]] | None = None
+    """Where the edits in force are a literal policy's: those that no literal policy has made. None: they are in force
+    themselves."""
 
 
 class SessionRecord(SessionRow, frozen=True, kw_only=True):

@@ -142,11 +142,14 @@ class Reads(WrittenReads, ListingReads, StandingReads, Removal):
             return None
         row = rows[0]
         edits = await self.edits(*place)
+        lasting = None
+        if edits and await self._fetch(sql.IS_LITERAL, (tenant, session, edits[-1][0].exchange)):
+            lasting = [_edit(found) for found in await self._fetch(sql.LASTING, (*place, _ALL))]
         states = [StateRow(*(*s[:4], to_text(s[4]), s[5])) for s in await self._fetch(sql.STATES, place)]
         newest = await self._fetch(sql.ANSWERS, (tenant, session, sql.ANSWERS_MOST))
         answers = {ask: to_text(text) for ask, text in reversed(newest)}
         found = {"head": row[8], "answer": row[9], "last_at": row[10], "stopped": row[11], "offer": row[12]}
-        return ThreadRecord(*row[:8], **found, edits=edits, states=states, answers=answers)
+        return ThreadRecord(*row[:8], **found, edits=edits, states=states, answers=answers, lasting=lasting)
 
     async def session(self, tenant: str, session: str) -> SessionRecord | None:
         place = (tenant, session)

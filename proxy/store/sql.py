@@ -148,6 +148,19 @@ SELECT tenant, session, thread, key, version, stage, reason, action, text, befor
 FROM ({_NEWEST_EDITS.format(what="e.key, e.action IN ('pin', 'unpin')")}) newest
 WHERE newer = 1 ORDER BY number"""  # noqa: S608  put together from constants
 
+IS_LITERAL = """
+SELECT 1 FROM exchanges WHERE tenant = $1 AND session = $2 AND exchange = $3 AND schedule = 'always'"""
+"""Whether that exchange was under a literal policy: its edits hold for requests under such ones alone."""
+
+_LASTING_EDITS = f"""{_NEWEST_EDITS.rstrip()} AND NOT EXISTS (
+        SELECT 1 FROM exchanges x WHERE x.tenant = e.tenant AND x.session = e.session AND x.exchange = e.exchange
+        AND x.schedule = 'always')
+"""  # noqa: S608  put together from constants
+LASTING = f"""
+SELECT tenant, session, thread, key, version, stage, reason, action, text, before, after, exchange, created_at, number
+FROM ({_LASTING_EDITS.format(what="e.key, e.action IN ('pin', 'unpin')")}) newest
+WHERE newer = 1 ORDER BY number"""  # noqa: S608  put together from constants
+
 DECIDED = f"""
 SELECT 'edit', thread, key, version, stage, reason, action, text, before, after, exchange, created_at, number
 FROM ({_NEWEST_EDITS.format(what="e.key, e.action IN ('pin', 'unpin')")}) newest

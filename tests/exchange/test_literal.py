@@ -1,0 +1,102 @@
+"""Literal policies by header: what they take out holds for requests under literal policies alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from proxy.exchange.rebuild import prompt
+from tests.faulty import faulty
+from tests.running import Agent, Running, running
+from tests.scripted import Scripted, calls
+
+PROGRESSIVE = b"x-context-policy: progressive"
+LONG = "\n".join(f"line {n} of a long result" for n in range(200))
+
+
+async def works(agent: Agent, rounds: int, *lines: bytes, result: str = "found it") -> None:
+    """Let the agent make so many calls, from a prompt on where it has none yet."""
+    if not agent.messages:
+        await agent.say("Look at all of them", *lines)
+    for n in range(rounds):
+        agent.brings(f"{result} {len(agent.messages)} {n}")
+        await agent.say(None, *lines)
+
+
+async def rebuilt(proxy: Running, sent: list[bytes]) -> None:
+    """Each exchange gives the bytes that upstream got."""
+    rows = await proxy.rows("SELECT tenant, session, exchange FROM exchanges ORDER BY started_at, rowid")
+    assert len(rows) == len(sent)
+    for row, outgoing in zip(rows, sent, strict=True):
+        found = await prompt(proxy.app.store, *row)
+        assert found is not None
+        assert found.sent == outgoing
+
+
+def model_that_looks() -> Scripted:
+    return Scripted(*[calls((f"call_{n:09}", "look"), n=n) for n in range(200)])
+
+
+async def test_one_request_under_a_literal_policy_leaves_the_session_whole() -> None:
+    model = model_that_looks()
+    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+        agent = Agent(proxy, (b"x-context-session: a",))
+        await works(agent, 24)
+        count = len(agent.messages)
+        agent.brings("the newest")
+        await agent.say(None, PROGRESSIVE)
+        assert len(model.last["messages"]) < count / 2, "progressive is in an emergency"
+        agent.brings("one more")
+        await agent.say()
+        assert model.last["messages"] == agent.messages[:-1], "the default policy had taken nothing out"
+        await rebuilt(proxy, [r.body for r in model.received])
+
+
+async def test_edits_that_last_come_back_byte_for_byte_after_a_literal_request() -> None:
+    model = model_that_looks()
+    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+        agent = Agent(proxy, (b"x-context-session: a",))
+        await works(agent, 24, result=LONG)
+        before = model.last["messages"]
+        assert before != agent.messages[: len(before)], "thrifty has made edits"
+        agent.brings(LONG)
+        await agent.say(None, PROGRESSIVE)
+        agent.brings("one more")
+        await agent.say(None, PROGRESSIVE)
+        agent.brings("and another")
+        await agent.say()
+        after = model.last["messages"]
+        same = [one == other for one, other in zip(before, after, strict=False)]
+        assert all(same[: len(before) - 8]), "what was sent before goes out as it did"
+        assert len(after) == len(agent.messages) - 1
+        await rebuilt(proxy, [r.body for r in model.received])
+
+
+async def test_a_restart_between_the_two_changes_nothing(tmp_path: Path) -> None:
+    tree: dict[str, Any] = {"policy": "thrifty", "db": str(tmp_path / "store.sqlite3")}
+    model = model_that_looks()
+    async with faulty(model) as upstream:
+        async with running(upstream.port, **tree) as proxy:
+            agent = Agent(proxy, (b"x-context-session: a",))
+            await works(agent, 24, result=LONG)
+            before = model.last["messages"]
+            agent.brings("the newest")
+            await agent.say(None, PROGRESSIVE)
+            assert len(model.last["messages"]) < len(before) / 2
+        async with running(upstream.port, **tree) as proxy:
+            agent.proxy = proxy
+            agent.brings("one more")
+            await agent.say()
+            after = model.last["messages"]
+            assert len(after) == len(agent.messages) - 1
+            assert after[: len(before) - 8] == before[: len(before) - 8]
+            await rebuilt(proxy, [r.body for r in model.received])
+
+
+async def test_a_session_under_a_literal_policy_goes_on_as_ever() -> None:
+    model = model_that_looks()
+    async with faulty(model) as upstream, running(upstream.port, policy="progressive") as proxy:
+        agent = Agent(proxy, (b"x-context-session: a",))
+        await works(agent, 24)
+        assert len(model.last["messages"]) < 10
+        await rebuilt(proxy, [r.body for r in model.received])
