@@ -148,6 +148,13 @@ class Timeouts(Section):
     """For a client to bring some more of a body: less than 500 bytes a second over so long: 408."""
 
 
+class Drain(Section):
+    """`[drain]`: how the proxy stops while a load balancer still sends requests to it."""
+
+    notice_s: Annotated[float, Field(ge=0, le=3600)] = 0.0
+    """At SIGTERM: how long `/readyz` says that it drains while requests are still served; then the port is closed."""
+
+
 class Pool(Section):
     """`[pool]`: connections to each upstream."""
 

@@ -25,6 +25,7 @@ from proxy.sections import (
     DEMO,
     Commands,
     Dashboard,
+    Drain,
     Embeddings,
     Events,
     Groups,
@@ -142,6 +143,7 @@ class Settings(Section):
     package's."""
     limits: Limits = Limits()
     timeouts: Timeouts = Timeouts()
+    drain: Drain = Drain()
     pool: Pool = Pool()
     identity: Identity = Identity()
     state: State = State()

@@ -125,7 +125,9 @@ class Announced(uvicorn.Server):
             announce(self._settings, base_url(*self._address), Console())
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop: streams of events end at once, all other answers have their time, or until we are told once more."""
+        """Stop: after the notice streams of events end at once, all other answers have their time, or until we are told
+        once more."""
+        await self._give_notice()
         self._app.drain()
         open_answers = self._app.room.taken
         hurrying = asyncio.create_task(self._hurry())
@@ -134,6 +136,17 @@ class Announced(uvicorn.Server):
         finally:
             hurrying.cancel()
         log.info("drained: %d answers were open, %d of them were broken off", open_answers, self._app.room.broken_off)
+
+    async def _give_notice(self) -> None:
+        """Serve on for `drain.notice_s` with /readyz at 503, so that nobody who balances load meets a closed port. Not
+        after Ctrl-C: nobody balances load for a terminal."""
+        self._app.give_notice()
+        notice = self._settings.drain.notice_s if self._captured_signals[-1:] == [signal.SIGTERM] else 0.0
+        if notice:
+            log.info("told to stop: serving for %g s more, not ready", notice)
+        until = asyncio.get_running_loop().time() + notice
+        while not self._told_again and asyncio.get_running_loop().time() < until:  # noqa: ASYNC110  as in _hurry
+            await asyncio.sleep(0.05)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002  uvicorn's own
         """The first signal asks to stop in order; another one, of either kind, not to wait for answers any more. What

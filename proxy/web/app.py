@@ -157,6 +157,10 @@ class ContextProxy:
             # WebSockets are not passed on: closing before accepting is answered with 403 by the server.
             await send({"type": "websocket.close", "code": 1008})
 
+    def give_notice(self) -> None:
+        """Say at /readyz that this process will stop, and go on serving until requests are sent elsewhere."""
+        self.draining = True
+
     def drain(self) -> None:
         """What has no end of its own ends now: a server calls this before it waits for open answers. Once or often."""
         self.draining = True

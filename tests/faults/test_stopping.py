@@ -9,7 +9,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
@@ -23,9 +23,11 @@ LAST = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\nda
 
 
 @asynccontextmanager
-async def served(folder: Path, upstream: int, drain_s: float) -> AsyncIterator[tuple[subprocess.Popen[str], int]]:
+async def served(
+    folder: Path, upstream: int, drain_s: float, more: Mapping[str, str] | None = None
+) -> AsyncIterator[tuple[subprocess.Popen[str], int]]:
     """A `context-proxy serve` of its own, and its port."""
-    environment = os.environ | {"CONTEXT_PROXY_TIMEOUTS__DRAIN_S": str(drain_s)}
+    environment = os.environ | {"CONTEXT_PROXY_TIMEOUTS__DRAIN_S": str(drain_s)} | dict(more or {})
     command = [sys.executable, "-m", "proxy.cli.main", "serve", "--port", "0", "--db", str(folder / "a.sqlite3")]
     command += ["--upstream", f"http://127.0.0.1:{upstream}/v1"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
@@ -45,8 +47,8 @@ async def served(folder: Path, upstream: int, drain_s: float) -> AsyncIterator[t
         await asyncio.to_thread(process.communicate)
 
 
-async def streams(port: int, count: int) -> list[Connection]:
-    """So many answers under way."""
+async def streams(port: int, count: int, until: bytes = EVENT) -> list[Connection]:
+    """So many answers under way, each until this has come."""
     out = []
     for n in range(count):
         body = json.dumps(
@@ -56,7 +58,7 @@ async def streams(port: int, count: int) -> list[Connection]:
         await out[-1].send(post(CHAT, body, b"content-type: application/json"))
     async with asyncio.timeout(60):
         for client in out:
-            await client.reader.readuntil(EVENT)
+            await client.reader.readuntil(until)
     return out
 
 
@@ -91,6 +93,40 @@ async def test_d9_with_200_streams_open_all_end_in_order_and_are_stored(tmp_path
         assert "0 items could not be stored" in logged
         assert "Traceback" not in logged
         assert stored(tmp_path / "a.sqlite3") == {"complete": 200}
+
+
+async def status(port: int, path: str) -> int:
+    """Of a GET on a connection of its own."""
+    client = await connect(port)
+    await client.send(b"GET %b HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n" % path.encode())
+    head = await client.reader.readline()
+    client.writer.transport.abort()
+    return int(head.split()[1])
+
+
+@pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGINT])
+async def test_d9_with_notice_it_serves_on_and_says_that_it_will_stop(tmp_path: Path, told: signal.Signals) -> None:
+    async def answer(_: Request, there: Connection) -> None:
+        await there.send(STREAM)
+        await there.chunk(LAST)
+        await there.send(b"0\r\n\r\n")
+
+    notice = {"CONTEXT_PROXY_DRAIN__NOTICE_S": "600"}
+    async with faulty(answer) as upstream, served(tmp_path, upstream.port, 5, notice) as (process, port):
+        assert await status(port, "/readyz") == 200
+        process.send_signal(told)
+        if told == signal.SIGTERM:  # Ctrl-C does not wait
+            async with asyncio.timeout(20):
+                while await status(port, "/readyz") != 503:
+                    await asyncio.sleep(0.02)
+            assert await status(port, "/healthz") == 200
+            (client,) = await streams(port, 1, until=b"[DONE]")  # on a new connection, taken after the signal
+            client.writer.transport.abort()
+            process.send_signal(signal.SIGTERM)  # told once more it does not wait either
+        _, logged = await asyncio.to_thread(process.communicate, None, 60)
+        assert process.returncode == 0
+        assert "Traceback" not in logged
+        assert stored(tmp_path / "a.sqlite3") == ({"complete": 1} if told == signal.SIGTERM else {})
 
 
 async def refusing(port: int) -> None:
