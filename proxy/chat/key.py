@@ -9,6 +9,7 @@ the chain: dates and working directories change in them from request to request.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -17,6 +18,15 @@ from proxy.chat.message import Call, Message, Request
 
 SIZE = 16
 """Bytes of a digest, a chain key and a form: 128 bits, so that a collision is not to be met by chance or search."""
+
+_WORDS = re.compile(r"[^\W\d_]+")
+_DAYS = "monday tuesday wednesday thursday friday saturday sunday mon tue wed thu fri sat sun am pm st nd rd th"
+_MONTHS = (
+    "january february march april may june july august september october november december "
+    "jan feb mar apr jun jul aug sep sept oct nov dec"
+)
+_DATES = frozenset((*_DAYS.split(), *_MONTHS.split()))
+"""Words that change in a system prompt from one day to the next."""
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
 PAIRS = [one + other for one in _LETTERS for other in _LETTERS]
@@ -96,9 +106,23 @@ def public_id(key: bytes) -> str:
 
 
 def system_digest(messages: Sequence[Message]) -> bytes:
-    """16 bytes over the system messages: tells an agent's side calls from its main conversation."""
+    """16 bytes over the system messages, to the letter: another prefix than before is told by it."""
     mixed = hashlib.blake2b(digest_size=SIZE)
     for message in messages:
         if message.is_system:
             mixed.update(message.digest)
     return mixed.digest()
+
+
+def system_likeness(messages: Sequence[Message]) -> bytes:
+    """16 bytes over the system messages, their dates and numbers left out: the same agent has the same tomorrow."""
+    mixed = hashlib.blake2b(digest_size=SIZE)
+    for message in messages:
+        if message.is_system:
+            mixed.update(message.derive(_undated))
+    return mixed.digest()
+
+
+def _undated(message: Message) -> bytes:
+    words = [word for word in _WORDS.findall(message.text) if word.lower() not in _DATES]
+    return hashlib.blake2b(" ".join(words).encode("utf-8", "surrogatepass"), digest_size=SIZE).digest()

@@ -16,7 +16,7 @@ import msgspec
 from proxy.chat import key
 from proxy.chat.dialects.completions import read_message
 from proxy.errors import NotManaged
-from proxy.exchange import announcing, money, record
+from proxy.exchange import announcing, money, record, side_calls
 from proxy.exchange.parts import Headers, Parts
 from proxy.exchange.turn import Turn
 from proxy.memory import state as grammar
@@ -55,6 +55,7 @@ def learnt(
     if answer is not None and not answer.capped and (complete or status in ("partial", "client_gone")):
         answer_key = _answers(parts, turn, answer, rows, now, whole=complete)
     if answer_key is not None and complete:
+        rows += side_calls.ended(thread)
         rows += record.hidden(turn, answer_key, now)
     thread.failed = answer_key is None or not complete
     state = None
@@ -122,6 +123,8 @@ def _answers(parts: Parts, turn: Turn, answer: Answer, rows: list[Row], now: flo
             continue
         if not (whole or message.text or message.calls):
             continue  # nothing of it had come yet
+        if message.calls:
+            rows += side_calls.works(thread)
         chain_key = key.step(turn.head, message.digest)
         if chain_key not in memory.nodes:
             rows.append(

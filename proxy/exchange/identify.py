@@ -21,16 +21,14 @@ from typing import Literal
 
 from proxy.chat import key, slices
 from proxy.chat.message import Message, Request
+from proxy.exchange import side_calls
 from proxy.exchange.steering.inforce import InForce
 from proxy.exchange.thread import Node, SessionMemory, Thread
 from proxy.exchange.threads import Threads
 from proxy.settings import Identity
-from proxy.store.base import Kind
+from proxy.store.standing import Kind
 
 Relation = Literal["main", "continuation", "fork", "retry", "twin", "side"]
-SIDE_CALL = 3
-"""At most so many messages beside the system prompt make a call with another system prompt a side call (WIRE.md
-2.2)."""
 LONGEST = 256
 """Bytes of a session's name as the client gives it; a longer one is hashed."""
 
@@ -131,17 +129,22 @@ async def identify(
         memory = threads.open_session(tenant, named or new_id(), named is not None)
         if named is None:
             memory.steered = InForce()  # nobody can have decided anything for a name that nobody knows
-        return Place(_new(threads, memory, "main", system), "main", -1, named is not None, system)
+        made = _new(threads, memory, "main", key.system_likeness(messages))
+        return Place(made, "main", -1, named is not None, system)
     if thread is None:
-        side = len(nodes) <= SIDE_CALL and await _is_other(threads, memory, system)
-        kind: Kind = "side" if side else "main"
-        return Place(_new(threads, memory, kind, system), kind, -1, named is not None, system)
+        like, short = key.system_likeness(messages), len(nodes) <= side_calls.SHORT
+        others = await side_calls.signs(threads.store, memory) if short else []
+        kind, ends = side_calls.begins_as(like, others, short=short, tools=bool(request.tool_names))
+        made = _new(threads, memory, kind, like)
+        made.ends_beside = ends
+        return Place(made, "side" if kind == "side" else "main", -1, named is not None, system)
     if thread.read_back and not thread.failed and thread.head == keys[at] != thread.answer:
         status = await threads.store.last_status(*thread.id, keys[at])
         thread.failed, thread.read_back = status not in ("complete", "deferred", "open", ""), False
     relation = _relation(thread, messages, keys, nodes, at, retry)
     if relation in ("fork", "twin"):
-        thread = _fork(threads, thread, "fork" if relation == "fork" else "twin", system, keys[: at + 1])
+        like = key.system_likeness(messages)
+        thread = _fork(threads, thread, "fork" if relation == "fork" else "twin", like, keys[: at + 1])
     return Place(thread, relation, at, named is not None, system)
 
 
@@ -168,14 +171,6 @@ async def _known(
             at = deeper
             thread = await threads.current(memory, memory.nodes[keys[at]].thread) if at >= 0 else None
     return memory, at, thread
-
-
-async def _is_other(threads: Threads, memory: SessionMemory, system: bytes) -> bool:
-    """Whether the session has threads, all with another system prompt than this."""
-    systems = {thread.system for thread in memory.threads.values()}
-    if memory.partial and memory.stored and system not in systems:
-        systems.update(await threads.store.systems(memory.tenant, memory.session))
-    return bool(systems) and system not in systems
 
 
 def remembered(

@@ -16,6 +16,7 @@ from proxy.chat import key
 from proxy.chat.message import Message
 from proxy.context.plan import Edit
 from proxy.exchange import offer as offers
+from proxy.exchange import side_calls
 from proxy.exchange.offer import Offer
 from proxy.exchange.thread import Node
 from proxy.exchange.threads import Threads
@@ -82,6 +83,8 @@ def ingest(threads: Threads, turn: Turn, now: float) -> Forms:
         thread.stored = True
         if thread.offer is not None:
             offered(turn, thread.offer)
+    elif turn.place.kind == "continuation" and side_calls.goes_on(turn.request, thread):
+        rows += side_calls.works(thread)
     if thread.head is None and not memory.explicit:
         threads.begun(thread, turn.head)
     thread.head = turn.head

@@ -20,8 +20,8 @@ from proxy.exchange.offer import Offer
 from proxy.exchange.steering.inforce import InForce
 from proxy.exchange.weave import Round
 from proxy.memory.memos import Memo
-from proxy.store.base import EditRow, HeadRow, Kind, ThreadRecord
-from proxy.store.standing import Standing
+from proxy.store.base import EditRow, HeadRow, ThreadRecord
+from proxy.store.standing import Kind, Standing
 
 Name = tuple[str, str, str]
 """(tenant, session, thread)"""
@@ -147,6 +147,11 @@ class Thread:
     exchange: str = ""
     shown: dict[int, bytes] = field(default_factory=dict)
     read_back: bool = False
+    works: bool = False
+    """Its answers have called tools, or its client has gone on behind one (`side_calls`). False after it was read back,
+    until its next request."""
+    ends_beside: bool = False
+    """It began beside a thread that works: an answer without calls makes a side call of it."""
     moves: deque[tuple[bytes, bytes | None, float]] = field(default_factory=lambda: deque(maxlen=MOVES))
     confirmed: bool = False
     found: tuple[bytes, tuple[Found, ...]] | None = None

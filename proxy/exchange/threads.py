@@ -184,7 +184,7 @@ class Threads:
         """Whether the session was deleted by another process; then it is forgotten. StoreUnavailable passes through."""
         if not (self.store.shared and any(thread.confirmed for thread in memory.threads.values())):
             return False
-        if await self.store.systems(memory.tenant, memory.session):
+        if await self.store.thread_kinds(memory.tenant, memory.session):
             return False
         self.forget(memory)
         return True

@@ -21,10 +21,9 @@ from proxy.store.derived import AnswerRow, IterationRecord, IterationRow, Spendi
 from proxy.store.keywords import IndexRow, Match
 from proxy.store.listing import ListingStore, MessageFilter
 from proxy.store.removal import EraseRow, RemovalStore
-from proxy.store.standing import Hit, Known, StandingStore
+from proxy.store.standing import Hit, Kind, KindRow, Known, StandingStore, WorkRow
 from proxy.store.written import NoteRow, WrittenRow, WrittenStore
 
-Kind = Literal["main", "fork", "twin", "side"]
 Action = Literal["text", "gone", "text_only", "append", "withdrawn", "pin", "unpin"]
 """What an edit does to its message; `withdrawn`: an earlier version of it is taken back. `pin`: the message is to stay
 as it is, until an `unpin`; both are counted apart from the edits that change something."""
@@ -195,7 +194,7 @@ class GapRow(Struct, frozen=True, gc=False):
 
 Row = (
     SessionRow | ThreadRow | HeadRow | MessageRow | FormRow | EditRow | StateRow | ExchangeRow | OutcomeRow | GapRow
-    | AnswerRow | SpendingRow | VectorRow | IndexRow | IterationRow
+    | KindRow | WorkRow | AnswerRow | SpendingRow | VectorRow | IndexRow | IterationRow
     | WrittenRow | EraseRow | BlankRow | BlankFormRow | BlankRoundRow
 )  # fmt: skip
 

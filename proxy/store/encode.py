@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from msgspec.structs import astuple
 
-from proxy.store import blanking, keywords, removal, sql, written
+from proxy.store import blanking, keywords, removal, sql, standing, written
 from proxy.store.base import (
     EditRow,
     ExchangeRow,
@@ -29,6 +29,7 @@ from proxy.store.blanking import BlankFormRow, BlankRoundRow, BlankRow
 from proxy.store.derived import AnswerRow, IterationRow, SpendingRow, VectorRow
 from proxy.store.keywords import IndexRow
 from proxy.store.removal import EraseRow
+from proxy.store.standing import KindRow, WorkRow
 from proxy.store.texts import plain, to_bytes
 from proxy.store.written import MemoRow, NoteRow, OfferRow, RoundRow, ScratchpadRow, SettingsRow
 
@@ -116,6 +117,8 @@ _STATEMENTS: dict[type, tuple[tuple[str, Callable[[Any], Args]], ...]] = {
     MemoRow: ((written.UPSERT_MEMO, written.memo_args),),
     SettingsRow: ((written.UPDATE_SETTINGS, written.settings_args),),
     NoteRow: ((written.UPSERT_NOTE, written.note_args),),
+    KindRow: ((standing.UPDATE_KIND, standing.kind_args),),
+    WorkRow: ((standing.UPDATE_KIND, standing.work_args), (standing.LEAVE_BESIDE, standing.beside_args)),
     BlankRow: blanking.BLANK,
     BlankFormRow: ((blanking.BLANK_FORM, blanking.form_args),),
     BlankRoundRow: ((blanking.BLANK_ROUND, blanking.round_args),),

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Protocol
+from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
 from proxy.store.fetch import Fetch
+
+Kind = Literal["main", "fork", "twin", "side"]
 
 
 class Standing(Struct, frozen=True, gc=False):
@@ -41,6 +43,36 @@ class Hit(Struct, frozen=True, gc=False):
     """When that thread was last used."""
 
 
+class KindRow(Struct, frozen=True, gc=False):
+    """What a thread has turned out to be: updates the thread's row where it is main or a side call."""
+
+    tenant: str
+    session: str
+    thread: str
+    kind: Kind
+
+
+class WorkRow(Struct, frozen=True, gc=False):
+    """A thread has begun to work: it is a side call no longer. The main threads beside it that have another system
+    prompt, are short and never worked become side calls."""
+
+    tenant: str
+    session: str
+    thread: str
+    system: bytes
+    short: int
+    """Messages that a side call has at most, its answer not counted."""
+
+
+class ThreadKind(Struct, frozen=True, gc=False):
+    """A stored thread's kind. works: its answers have called tools, or its client has gone on behind one."""
+
+    thread: str
+    kind: Kind
+    system: bytes
+    works: bool
+
+
 class Known(Struct, frozen=True, gc=False):
     """What is known of a stored message without reading it: see `MessageRow`."""
 
@@ -58,11 +90,43 @@ SELECT t.head, t.answer, t.last_at,
     (SELECT coalesce(max(s.number), 0) FROM states s WHERE s.tenant = $4 AND s.session = $5 AND s.thread = $6)
 FROM threads t WHERE t.tenant = $7 AND t.session = $8 AND t.thread = $9"""
 
-SYSTEMS = "SELECT DISTINCT system FROM threads WHERE tenant = $1 AND session = $2 LIMIT 100"
+_WORKED = """EXISTS (
+    SELECT 1 FROM messages m WHERE m.tenant = t.tenant AND m.session = t.session AND m.thread = t.thread
+        AND m.reached AND (NOT m.answer OR m.status = 'tool_call'))"""
+
+THREAD_KINDS = f"""
+SELECT t.thread, t.kind, t.system, {_WORKED} FROM threads t
+WHERE t.tenant = $1 AND t.session = $2 ORDER BY t.last_at DESC LIMIT 100"""  # noqa: S608  put together from constants
+
+UPDATE_KIND = """
+UPDATE threads SET kind = $1 WHERE tenant = $2 AND session = $3 AND thread = $4 AND kind IN ('main', 'side')"""
+
+LEAVE_BESIDE = f"""
+UPDATE threads AS t SET kind = 'side'
+WHERE t.tenant = $1 AND t.session = $2 AND t.thread <> $3 AND t.kind = 'main' AND t.system <> $4
+    AND NOT EXISTS (
+        SELECT 1 FROM messages n WHERE n.tenant = t.tenant AND n.session = t.session AND n.thread = t.thread
+            AND n.position > $5)
+    AND NOT {_WORKED}"""  # noqa: S608  put together from constants
 
 LAST_STATUS = """
 SELECT status FROM exchanges WHERE tenant = $1 AND session = $2 AND thread = $3 AND head = $4
 ORDER BY started_at DESC LIMIT 1"""
+
+
+def kind_args(row: KindRow) -> tuple[Any, ...]:
+    """The arguments of UPDATE_KIND."""
+    return (row.kind, row.tenant, row.session, row.thread)
+
+
+def work_args(row: WorkRow) -> tuple[Any, ...]:
+    """The arguments of UPDATE_KIND for the thread that works."""
+    return ("main", row.tenant, row.session, row.thread)
+
+
+def beside_args(row: WorkRow) -> tuple[Any, ...]:
+    """The arguments of LEAVE_BESIDE. The first position is 0, and the answer stands behind the request."""
+    return (row.tenant, row.session, row.thread, row.system, row.short)
 
 
 class StandingStore(Protocol):
@@ -77,8 +141,8 @@ class StandingStore(Protocol):
         """None where there is no such thread, or not any more."""
         ...
 
-    async def systems(self, tenant: str, session: str) -> list[bytes]:
-        """The digests of the system prompts that threads of the session have, 100 at most."""
+    async def thread_kinds(self, tenant: str, session: str) -> list[ThreadKind]:
+        """What the threads of the session are, used last first, 100 at most."""
         ...
 
     async def last_status(self, tenant: str, session: str, thread: str, head: bytes) -> str:
@@ -106,8 +170,9 @@ class StandingReads(Fetch):
         rows = await self._fetch(STANDING, (tenant, session, thread) * 3)
         return Standing(*rows[0]) if rows else None
 
-    async def systems(self, tenant: str, session: str) -> list[bytes]:
-        return [row[0] for row in await self._fetch(SYSTEMS, (tenant, session))]
+    async def thread_kinds(self, tenant: str, session: str) -> list[ThreadKind]:
+        rows = await self._fetch(THREAD_KINDS, (tenant, session))
+        return [ThreadKind(thread, kind, system, bool(works)) for thread, kind, system, works in rows]
 
     async def last_status(self, tenant: str, session: str, thread: str, head: bytes) -> str:
         rows = await self._fetch(LAST_STATUS, (tenant, session, thread, head))

@@ -164,6 +164,14 @@ def test_the_system_digest_tells_side_calls_apart() -> None:
     assert key.system_digest(messages(talk)) == key.system_digest(())
 
 
+def test_a_system_prompt_is_like_itself_on_another_day() -> None:
+    days = ["Be. Today: Sat Nov 21 2026, 23:59", "Be. Today: Monday, December 1st, 2026 8 AM", "Be. Today: 2027-01-31"]
+    assert len({key.system_likeness(messages(system(day), user("hi"))) for day in days}) == 1
+    assert key.system_likeness(messages(system("a"))) != key.system_likeness(messages(system("b")))
+    assert key.system_likeness(messages(system("a"))) != key.system_likeness(messages(system("a"), system("a")))
+    assert key.system_likeness(messages(user("hi"))) == key.system_likeness(())
+
+
 def test_a_form_names_the_very_bytes() -> None:
     one, other = read_message(b'{"role":"user","content":"hi"}'), read_message(b'{"role": "user","content":"hi"}')
     assert one.digest == other.digest

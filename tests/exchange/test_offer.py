@@ -173,8 +173,11 @@ async def test_forks_and_twins_offer_what_they_left_with_and_side_calls_nothing(
         kinds = await proxy.rows("SELECT kind, offer IS NULL FROM threads ORDER BY created_at")
         assert kinds == [("main", 0), ("fork", 0), ("twin", 0)]
         played.agent.messages = [{"role": "system", "content": "Make a title."}, {"role": "user", "content": "Title?"}]
+        played.agent.more = {}
         await played.agent.send(named)
-        assert offered(model) == CLIENTS
+        assert model.last.get("tools") is None
+        kinds = await proxy.rows("SELECT kind, offer IS NULL FROM threads ORDER BY created_at")
+        assert kinds[3:] == [("side", 1)]
 
 
 async def test_with_the_first_edit_the_tools_come_and_stay() -> None:

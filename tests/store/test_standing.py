@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import msgspec
+
 from proxy.store import connect
-from proxy.store.base import Store
-from proxy.store.standing import Standing
+from proxy.store.base import Row, Store, ThreadRow
+from proxy.store.standing import Kind, KindRow, Standing, ThreadKind, WorkRow
 from tests.store.conftest import Make
 
 
@@ -23,10 +25,50 @@ async def test_where_a_thread_stands_is_what_was_stored_last(store: Store, make:
         assert await store.standing(*place) is None
 
 
-async def test_the_system_prompts_of_a_session(store: Store, make: Make) -> None:
-    await store.put([*make.begin(), make.thread("other")])
-    assert await store.systems("t1", "s1") == [b"system"]
-    assert await store.systems("t1", "s2") == await store.systems("t2", "s1") == []
+async def test_the_threads_of_a_session_and_what_they_are(store: Store, make: Make) -> None:
+    await store.put([*make.begin(), make.thread("other", at=2.0)])
+    assert await store.thread_kinds("t1", "s1") == [
+        ThreadKind(name, "main", b"system", works=False) for name in ("other", "main")
+    ]
+    assert await store.thread_kinds("t1", "s2") == await store.thread_kinds("t2", "s1") == []
+
+
+def thread(make: Make, name: str, system: bytes, kind: Kind = "main") -> ThreadRow:
+    return msgspec.structs.replace(make.thread(name), system=system, kind=kind)
+
+
+async def kinds(store: Store) -> dict[str, tuple[str, bool]]:
+    return {row.thread: (row.kind, row.works) for row in await store.thread_kinds("t1", "s1")}
+
+
+async def test_a_thread_that_works_leaves_those_beside_it_that_never_did(store: Store, make: Make) -> None:
+    def said(name: str, *positions: int, answer: int) -> list[Row]:
+        return [
+            make.message(f"{name} {n}".encode(), position=n, thread=name, answer=n == answer, reached=n >= answer)
+            for n in positions
+        ]
+
+    await store.put([
+        *make.begin(), thread(make, "title", b"t"), thread(make, "same", b"w"), thread(make, "long", b"l"),
+        thread(make, "grown", b"g"), thread(make, "called", b"c"), thread(make, "work", b"w", "side"),
+        thread(make, "twin", b"x", "twin"),
+        *said("title", 0, 1, 2, 3, answer=3), *said("same", 0, 1, answer=1), *said("long", 0, 1, 2, 3, 4, answer=4),
+        *said("grown", 0, 1, 2, answer=1), *said("called", 0, answer=1), *said("work", 0, answer=1),
+        msgspec.structs.replace(make.message(b"call", position=1, thread="called", answer=True), status="tool_call"),
+    ])  # fmt: skip
+    await store.put([WorkRow("t1", "s1", "work", b"w", 3), WorkRow("t1", "s2", "work", b"w", 3)])
+    assert await kinds(store) == {
+        "main": ("side", False), "title": ("side", False), "same": ("main", False), "long": ("main", False),
+        "grown": ("main", True), "called": ("main", True), "work": ("main", False), "twin": ("twin", False),
+    }  # fmt: skip
+
+
+async def test_a_thread_turns_out_to_be_a_side_call_and_a_fork_never(store: Store, make: Make) -> None:
+    await store.put([*make.begin(), make.thread("fork", parent="main")])
+    await store.put([KindRow("t1", "s1", "main", "side"), KindRow("t1", "s1", "fork", "side")])
+    assert await kinds(store) == {"main": ("side", False), "fork": ("fork", False)}
+    await store.put([KindRow("t1", "s1", "main", "main"), KindRow("t1", "s2", "main", "side")])
+    assert (await kinds(store))["main"] == ("main", False)
 
 
 async def test_how_the_newest_request_at_a_message_came_out(store: Store, make: Make) -> None:

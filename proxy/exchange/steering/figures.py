@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 
 import msgspec
 from msgspec import Struct
@@ -24,8 +25,6 @@ MOST = 2000
 """Exchanges of a session that are added up, the newest."""
 REMEMBERED = 1000
 """Sessions whose figures are kept."""
-RECENT = 10
-"""Exchanges among which the main conversation's newest is looked for: calls on the side are shorter than it."""
 LOOP = "warn_of_loops"
 HOUR = 3600
 
@@ -131,7 +130,9 @@ class Remembered:
             self._known.move_to_end(name)
             return found[1]
         exchanges = await newest(parts, *name, MOST)
-        made = told(parts, exchanges) if exchanges else None
+        several = len({one.thread for one in exchanges}) > 1
+        kinds = await parts.store.thread_kinds(*name) if several else []
+        made = told(parts, exchanges, {one.thread for one in kinds if one.kind == "side"}) if exchanges else None
         if not exchanges or exchanges[-1].status != "open":
             self._known[name] = (stamp, made)
             self._known.move_to_end(name)
@@ -180,15 +181,15 @@ def points(parts: Parts, exchanges: Iterable[ExchangeRecord]) -> tuple[list[Poin
     return made, sums
 
 
-def told(parts: Parts, exchanges: list[ExchangeRecord]) -> Told:
-    """The figures of a session with these exchanges, oldest first, of which there is at least one."""
+def told(parts: Parts, exchanges: list[ExchangeRecord], side: AbstractSet[str] = frozenset()) -> Told:
+    """The figures of a session with these exchanges, oldest first, of which there is at least one. side: its threads
+    that are side calls."""
     made, sums = points(parts, exchanges)
     hours: dict[int, Hour] = {}
     for point in made:
         at = int(point.started_at // HOUR) * HOUR
         hours.setdefault(at, Hour(at)).add(point)
-    main = max(exchanges[-RECENT:], key=lambda one: one.messages).thread
-    last = [one for one in exchanges if one.thread == main][-1]
+    last = next((one for one in reversed(exchanges) if one.thread not in side), exchanges[-1])
     sent = last.tokens_before if last.fallback else last.tokens_after
     policy = parts.policies.get(last.policy)
     model = planning.model_of(parts, last.model)

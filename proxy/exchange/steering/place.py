@@ -70,8 +70,10 @@ async def find(parts: Parts, tenant: str, name: str, thread: str | None = None) 
 
 
 async def last_exchange(parts: Parts, record: SessionRecord, thread: str | None) -> ExchangeRecord:
-    """The newest exchange of a thread, or of the newest thread that is no side call. Raises NotFound."""
+    """The newest exchange of a thread, or of the newest thread; side calls count where there is nothing else. Raises
+    NotFound."""
     side = {one.thread for one in record.threads if one.kind == "side"}
+    side = side if len(side) < len(record.threads) else set()
     if thread is not None and thread not in {one.thread for one in record.threads}:
         raise NotFound(f"session {record.session!r} has no thread {thread!r}")
     before: float | None = None
