@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import ipaddress
 import re
+import socket
 import ssl
 import sys
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 import truststore
+from aiohappyeyeballs import start_connection
 
 from proxy.errors import ConfigError
 from proxy.upstream.connection import Connection, Lost, Slow
@@ -30,6 +33,10 @@ BUNDLES: Final = (
 )  # fmt: skip
 """Where systems keep their authorities, for a Python whose own OpenSSL was built for another system (truststore's
 list)."""
+
+
+ATTEMPT_S: Final = 0.25
+"""How long one address of a host has before the next is tried beside it (RFC 8305, 5: 250 ms)."""
 
 
 class Unconnected(Exception):
@@ -83,9 +90,16 @@ class Way:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._connect_s):
-                await loop.create_connection(
-                    lambda: connection, host, port, ssl=tls, server_hostname=host if tls is not None else None
-                )
+                name = host if tls is not None else None
+                if _is_address(host):
+                    await loop.create_connection(lambda: connection, host, port, ssl=tls, server_hostname=name)
+                else:
+                    found = await _reached(host, port)
+                    try:
+                        await loop.create_connection(lambda: connection, sock=found, ssl=tls, server_hostname=name)
+                    except BaseException:
+                        found.close()
+                        raise
                 if self._tunnel:
                     await self._dig(connection)
         except TimeoutError as error:
@@ -104,6 +118,24 @@ class Way:
         if not trip.keeps:
             raise Unconnected("the outbound proxy said more than that there is a tunnel")
         await connection.encrypt(self._tls, self._host)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+async def _reached(host: str, port: int) -> socket.socket:
+    """A connection to whichever of a host's addresses answers first, IPv6 and IPv4 in turns (RFC 8305).
+
+    An address that swallows packets costs `ATTEMPT_S`, not the whole time for a connection. Raises OSError.
+    """
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
+    return await start_connection(found, happy_eyeballs_delay=ATTEMPT_S, interleave=1, loop=loop)
 
 
 def _trusted(target: Target) -> ssl.SSLContext:

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 import subprocess
+import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -247,3 +250,40 @@ def test_the_systems_authorities_are_used_wherever_they_lie(
     assert found() == 0, "a folder is looked into when a certificate is checked"
     file.write_bytes((certificate / "cert.pem").read_bytes())
     assert found() == 1
+
+
+async def test_an_address_that_swallows_packets_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a name with two addresses the first takes no connection and refuses none: its queue is full."""
+
+    async def answer(there: Connection) -> None:
+        await read_request(there.reader)
+        await there.send(HEAD + b"content-length: 2\r\n\r\nok")
+
+    async with listening(answer) as port:
+        with socket.socket() as silent, socket.socket() as first, socket.socket() as second:
+            silent.bind(("127.0.0.2", port))
+            silent.listen(0)
+            for filling in (first, second):  # one is taken into the queue, the next fills what the kernel adds to it
+                filling.setblocking(False)
+                filling.connect_ex(("127.0.0.2", port))
+            resolve = socket.getaddrinfo
+
+            def two(host: str, *more: Any, **named: Any) -> Any:
+                if host != "two.example":
+                    return resolve(host, *more, **named)
+                return [one for at in ("127.0.0.2", "127.0.0.1") for one in resolve(at, *more, **named)]
+
+            monkeypatch.setattr(socket, "getaddrinfo", two)
+            client = client_of(f"http://two.example:{port}/v1", connect_s=20)
+            began = time.monotonic()
+            assert await asked(client) == (200, b"ok")
+            assert time.monotonic() - began < 4.0, "promised: a second"
+            await client.close()
+
+
+async def test_a_name_whose_addresses_all_refuse_is_told_at_once() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        client = client_of(f"http://localhost:{unused.getsockname()[1]}/v1", connect_s=20)
+        assert isinstance(await asked(client), UpstreamUnreachable)
+        await client.close()
