@@ -32,9 +32,11 @@ def _word(chance: random.Random, words: tuple[str, ...], *, thinks: bool = True)
 
 
 def theme_loop(chance: random.Random) -> list[Json]:
-    """Three thoughts of planning; between them calls that say nothing, or the user."""
+    """Three thoughts of planning; between them calls that say nothing, or the user, behind whom they are the same."""
     values: list[Json] = []
-    for n, text in enumerate(chance.sample(PLANS, 3)):
+    text = ""
+    for n, fresh in enumerate(chance.sample(PLANS, 3)):
+        text = text if values and values[-1]["role"] == "user" else fresh
         if chance.random() < 0.4:
             values += step(chance.choice(TOOLS), f"new {chance.random()}", text, f"t{n}", n=n)
         else:
@@ -45,9 +47,11 @@ def theme_loop(chance: random.Random) -> list[Json]:
 
 
 def repeated_planning(chance: random.Random) -> list[Json]:
-    """Three thoughts of whatever kind without a call, the user between them or not."""
+    """Three thoughts of whatever kind without a call; behind what the user says the same again."""
     values: list[Json] = []
-    for text in chance.sample(OTHER, 3):
+    text = ""
+    for fresh in chance.sample(OTHER, 3):
+        text = text if values and values[-1]["role"] == "user" else fresh
         values.append(assistant(text))
         if chance.random() < 0.5:
             values.append(user(chance.choice(["And?", "Go on.", "Yes."])))

@@ -59,10 +59,17 @@ def working(iterations: int, *, before: int = 0, tools: bool = False, every: int
 
 
 def plan(
-    values: list[Json], policy: Policy | None = None, session: Session | None = None, model: Model = PLAIN, **more: Any
+    values: list[Json],
+    policy: Policy | None = None,
+    session: Session | None = None,
+    model: Model = PLAIN,
+    *,
+    tools: bool = False,
+    **more: Any,
 ) -> Plan:
-    """What is planned for this history."""
-    return rewrite(request(values), session or Session(), policy or progressive(), model, 0.0, weigh=WEIGH, **more)
+    """What is planned for this history. tools: the client sends one."""
+    asked = request(values, **({"tools": [{"type": "function", "function": {"name": "search"}}]} if tools else {}))
+    return rewrite(asked, session or Session(), policy or progressive(), model, 0.0, weigh=WEIGH, **more)
 
 
 def out(values: list[Json], policy: Policy | None = None, **more: Any) -> list[Message]:

@@ -100,11 +100,11 @@ def test_b6_a_note_that_went_out_is_remembered() -> None:
     for n in range(3):
         values.append({"role": "assistant", "content": f"I need to plan {n}"})
         values.append({"role": "user", "content": "Go on."})
-    first = plan(values)
+    first = plan(values, tools=True)
     assert [i.source for _, i in first.placed] == ["warn_of_loops"]
     then = Session().after_sending(first, 0.0)
     assert then.said == {"theme_loop": 3}
-    assert plan(values, session=then).placed == ()
+    assert plan(values, session=then, tools=True).placed == ()
 
 
 def test_b3_other_schedules_make_the_same_window_when_it_is_time() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -284,3 +285,22 @@ async def _rebuilt(proxy: Running) -> bytes:
     found = await prompt(proxy.app.store, tenant, session, exchange)
     assert found is not None
     return found.sent
+
+
+@STREAMS
+async def test_e1_e9_a_conversation_of_one_prompt_ages_behind_a_system_prompt_too(tmp_path: Path, stream: bool) -> None:
+    model, clock = scripted(9), Clock()
+    async with serving(tmp_path, model, clock, working_s=1, session_s=600, recent=1, block=2) as proxy:
+        agent = Agent(proxy, NAMED, stream=stream)
+        agent.messages.append({"role": "system", "content": "Be brief."})
+        await work(agent, "look around", 6)
+        assert LOG in str(model.texts()[3])
+        clock.at += 400
+        agent.brings(f"result 6\n{LOG}")
+        await agent.say()
+        assert sum(LOG in (t or "") for t in model.texts()) < 4
+        assert any((t or "").startswith("[summary of 4 messages, ") for t in model.texts())
+        clock.at += 400
+        async with asyncio.timeout(5):  # the process is idle: what is due is compressed ahead
+            while not proxy.count("ahead_total", outcome="planned"):
+                await asyncio.sleep(0.05)

@@ -73,7 +73,7 @@ async def looping(proxy: Running, times: int, *lines: bytes) -> Agent:
 async def test_b5_b6_a_theme_loop_is_told_once_and_again_when_it_has_doubled(stream: bool) -> None:
     model = Scripted("I need to plan.", "Let me plan my approach.", "Planning to search.", "I plan.")
     async with faulty(model) as upstream, running(upstream.port, policy="progressive") as proxy:
-        agent = Agent(proxy, (b"x-context-session: a",), stream=stream)
+        agent = Agent(proxy, (b"x-context-session: a",), stream=stream, more={"tools": [SEARCH]})
         for n in range(13):
             await agent.say(f"Go on {n}")
         assert not [m for m in agent.messages if SOURCE in (m.get("content") or "")]
@@ -176,3 +176,41 @@ async def test_b5_b6_other_policies_may_warn_of_loops_and_their_prefix_stays(tmp
     assert ["LOOP" in model.texts(n)[-1] for n in range(6)] == [False, False, False, True, False, True]
     for chat in model.chats:  # the note is at the tail of one request, and not in the next
         assert chat["messages"][:-1] == agent.messages[: len(chat["messages"]) - 1]
+
+
+async def test_b5_plain_chat_is_told_of_no_loop() -> None:
+    model = Scripted("A.", "B.", "C.", "D.", "I need to plan.", "I need to plan.", "I need to plan.", "I need to plan.")
+    async with faulty(model) as upstream, running(upstream.port, policy="progressive") as proxy:
+        agent = Agent(proxy, (b"x-context-session: a",))
+        questions = [f"And question {n}?" for n in range(9)]
+        for question in questions:
+            await agent.say(question)
+    assert [model.texts(n)[-1] for n in range(9)] == questions
+
+
+async def test_b5_answers_to_other_questions_are_no_loop_and_the_same_thought_again_is_one() -> None:
+    model = Scripted(
+        *(
+            "Paris is the capital of France; you need to book early.",
+            "Ten approaches to sorting, by their cost.",
+            "No.",
+        ),
+        *("We need to ask the weather service.", "I need to ask the weather service.", "Let me plan."),
+        "Need to ask that weather service.",
+        "Done.",
+    )
+    async with faulty(model) as upstream, running(upstream.port, policy="progressive") as proxy:
+        agent = Agent(proxy, (b"x-context-session: a",), more={"tools": [SEARCH]})
+        for n in range(5):
+            await agent.say(f"Go on {n}")
+        assert [text for text in model.texts() if "LOOP" in text or SOURCE in text] == []
+    same = [m for n in range(3) for m in (assistant("We need to ask the weather service."), user(f"Yes {n}."))]
+    assert (await forwarded([user("a"), *same]))[-1].endswith(SOURCE)
+
+
+async def test_b5_an_unchanged_status_is_no_loop_however_often_it_is_asked_for() -> None:
+    polls = [m for n in range(8) for m in step("get_status", "running", "I need to wait.", f"p{n}", id=1)]
+    found = await forwarded([user("Deploy it"), *step("deploy", "begun", None, "d"), *polls])
+    assert found[-1].startswith("running\n\n[PROGRESS: ")
+    assert "LOOP" not in found[-1]
+    assert SOURCE not in found[-1]

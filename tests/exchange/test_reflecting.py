@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from proxy.chat.key import public_id
 from proxy.context.voices.reflect import HEADING
 from proxy.errors import ConfigError
 from proxy.exchange import reflecting
@@ -344,3 +345,28 @@ async def test_c3_a_models_table_with_a_setting_that_nothing_has_stops_the_start
     models.write_text("[models.m.reflective]\nrecents = 1\n")
     with pytest.raises(ConfigError, match=r"reflective\.recents"):
         create_app(settings_for(1, policy="reflective", models_file=str(models)))
+
+
+@pytest.mark.parametrize("place", ["tail", "result"])
+async def test_c3_each_line_ends_with_the_id_that_recall_takes(tmp_path: Path, place: str) -> None:
+    shipped = (Path(__file__).parents[2] / "config/policies/reflective.toml").read_text()
+    text = shipped.replace('name = "reflective"', 'name = "mine"').replace('place = "tail"', f'place = "{place}"')
+    (tmp_path / "mine.toml").write_text(text)
+    model = Scripted(*[searching(n) for n in range(8)])
+    async with faulty(model) as upstream, running(upstream.port, policy="mine", policies_dir=str(tmp_path)) as proxy:
+        agent = Agent(proxy, (b"x-context-session: a",))
+        await work(agent, 7)
+        lines = [line for t in model.texts() for line in (t or "").splitlines() if " → " in line]
+        assert len(lines) == 2
+        stored = await proxy.rows("SELECT key, body FROM messages WHERE role = 'tool' ORDER BY seq")
+        for line, (chain_key, body) in zip(lines, stored, strict=False):
+            name = line.rpartition("; id ")[2]
+            assert name == public_id(chain_key)
+            model.answers[:0] = [calls(("call_r", "recall"), id=name), "Well."]
+            await agent.say("again", **TOOLS)
+            shown = [m["content"] for m in model.last["messages"] if m.get("tool_call_id") == "call_r"][-1]
+            assert json.loads(body)["content"] in shown
+        del agent.messages[-2:]
+        bare = {"messages": agent.messages, "model": "m"}
+        await proxy.post(bare, b"x-context-session: b")
+        assert "; id " not in str(model.texts()), "no tools, no recall"

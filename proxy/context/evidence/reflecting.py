@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
 from proxy.chat.group import Step
+from proxy.chat.key import public_id
 from proxy.chat.message import Call, Message
 from proxy.context.evidence import terms
 from proxy.context.plan import Ask, View
@@ -204,12 +205,13 @@ def said(view: View, batch: Batch) -> Reflection | None:
 
 
 def tell(view: View, one: Done, looked: Looked) -> str:
-    """The line on one call."""
+    """The line on one call; where the model has recall, it ends with the id of the result."""
     item = looked.items.get(one.result)
     said = (item.insights, item.learning, item.next_suggested_actions) if item is not None else None
-    return view.messages[one.result].derive(
+    line = view.messages[one.result].derive(
         lambda m: reflection.told(one.call, m, item), ("told", one.call.name, one.call.arguments, said)
     )
+    return f"{line}; id {public_id(view.keys[one.result])}" if "recall" in view.offered else line
 
 
 def relevance(view: View, found: Sequence[Done], looked: Looked) -> list[int]:

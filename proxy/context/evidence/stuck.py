@@ -21,6 +21,7 @@ from proxy.chat.key import canonical_arguments
 from proxy.chat.message import Call, Message
 from proxy.context.evidence.signs import GENERAL, Signs
 from proxy.context.plan import View
+from proxy.memory.words import telling
 
 KINDS = (
     "theme_loop",
@@ -97,6 +98,16 @@ class _Eyes:
             tuple(map(self._call, message.calls)),
         )
 
+    def stems(self, message: Message) -> frozenset[str]:
+        """The beginnings of the words that say what a thought is about."""
+        return frozenset(word[:STEM] for word in telling(f"{message.reasoning}\n{message.text}"[:LOOK]))
+
+    def repeats(self, one: Message, other: Message) -> bool:
+        """Whether two thoughts say much the same: half of the words of the shorter one stand in the other."""
+        a, b = (message.derive(self.stems, (self, "stems")) for message in (one, other))
+        least = min(len(a), len(b))
+        return 2 * len(a & b) >= least if least else one.text.strip() == other.text.strip()
+
     def theme(self, thought: str) -> str:
         """The first theme in the listed order that the thought has a word of."""
         return next((name for name, words in self._themes if words.search(thought)), GENERAL)
@@ -126,6 +137,8 @@ _NAME_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 LOOK = 8000
 """Characters of a command that are looked at."""
+STEM = 4
+"""Characters by which two forms of a word are told to be one: plan, plans, planning."""
 LINE = 300
 """Characters of a line that says what went wrong."""
 
@@ -176,6 +189,8 @@ class _Walk:
         self._totals: dict[str, int] = defaultdict(int)
         self._now: dict[str, tuple[int, str]] = {}
         self._theme, self._themed = "", 0
+        self._thought: Message | None = None
+        self._parted = False
         self._thoughts = self._idle = 0
         self._open = False
         self._seen: set[int] = set()
@@ -193,7 +208,10 @@ class _Walk:
             self.result(message.call_id, message.derive(eyes.brought, (eyes, "brought")))
         elif message.role == "assistant":
             acts = n + 1 < len(messages) and is_result[n + 1]
-            self.assistant(message.derive(eyes.said, (eyes, "said")), acts)
+            said = message.derive(eyes.said, (eyes, "said"))
+            if said.theme is not None:
+                self._thinks(message)
+            self.assistant(said, acts)
         elif message.role == "user":
             self.prompt()
 
@@ -217,8 +235,16 @@ class _Walk:
     def prompt(self) -> None:
         """The user speaks. Whether there is progress is asked anew; what was said and done before still counts."""
         self._close()
+        self._parted = True
         self._now = {kind: found for kind, found in self._now.items() if kind in _OF_WORDS}
         self._idle = 0
+
+    def _thinks(self, message: Message) -> None:
+        """A thought. Answers to one question of the user's after the other are no loop: across what the user says only
+        thoughts that repeat each other count."""
+        if self._parted and self._thought is not None and not self._eyes.repeats(self._thought, message):
+            self._thoughts = self._themed = 0
+        self._thought, self._parted = message, False
 
     def assistant(self, said: _Said, acts: bool) -> None:
         """A new iteration. acts: an observation follows, for agents without tool calls."""
@@ -226,9 +252,10 @@ class _Walk:
         signs = self._signs
         self._now = {}
         self._calls = list(said.calls)
-        self._idle += 1
-        self._open = True
-        if said.theme is not None:
+        polls = bool(said.calls) and all(call.polls for call in said.calls)
+        self._idle += not polls
+        self._open = not polls
+        if said.theme is not None and not polls:
             self._themed = self._themed + 1 if said.theme == self._theme else 1
             self._theme = said.theme
             if said.theme in signs.looping:

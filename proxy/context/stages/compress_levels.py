@@ -169,7 +169,7 @@ class CompressLevels:
             and (limit is None or ladder.total <= self.full * limit)
             and ladder.used[Level.WORKING] <= self.full * self._budget(view, self.working)
             and ladder.used[Level.SESSION] <= self.full * self._budget(view, self.session)
-            and not any(view.now - seen > self.working_s for seen in view.times[:1])
+            and view.now - _begun(view) <= self.working_s
         )
 
     def _finish_tasks(self, view: View, ladder: Ladder) -> None:
@@ -246,3 +246,8 @@ class CompressLevels:
         triage.compress_working(ladder, full, reason)
         triage.compress_session(ladder, full, reason)
         triage.leave(ladder, lambda: ladder.total > limit, "the prompt is over its budget")
+
+
+def _begun(view: View) -> float:
+    """When the conversation's first message came. System messages are none of it: they come anew with every request."""
+    return next((at for at, message in zip(view.times, view.messages, strict=False) if not message.is_system), view.now)

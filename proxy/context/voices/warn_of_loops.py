@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from proxy.context.evidence.iteration import check_urgency, urgency
 from proxy.context.evidence.signs import Signs
@@ -69,12 +70,20 @@ class WarnOfLoops(Signs):
     def __call__(self, view: View) -> Iterable[Insert]:
         """At most one note."""
         level = urgency(view, self.urgency)
-        if level == "off":
+        if level == "off" or not _acts(view):
             return
         loop = worth_telling(loops(view, self), view.said, self.kinds)
         if loop is not None:
             text = _TEXTS[level][loop.kind].format(run=loop.run, what=loop.what)
             yield Insert("tail", "warn_of_loops", f"\n\n{text}", said=(loop.kind, loop.total))
+
+
+def _acts(view: View) -> bool:
+    """Whether this is an agent's request: one that can call, has acted, or thinks without being asked. Chat, in which
+    the user and the model take turns, is no loop."""
+    if view.request.tool_names or any(view.is_result) or any(message.calls for message in view.messages):
+        return True
+    return any(n == m + 1 for m, n in pairwise(view.ground.answers))
 
 
 def worth_telling(found: Sequence[Loop], said: Mapping[str, int], kinds: Sequence[str] = KINDS) -> Loop | None:

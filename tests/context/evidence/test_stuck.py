@@ -85,7 +85,8 @@ def test_b5_a_theme_goes_on_over_calls_unless_new_results_end_it() -> None:
 
 def test_b5_repeated_planning_counts_across_user_messages_and_a_call_resets_it() -> None:
     a, b, c = (assistant(t) for t in ("One.", "Two.", "Three."))
-    assert "repeated_planning" in seen([a, user("so?"), b, user("so?"), c])
+    assert "repeated_planning" in seen([a, user("so?"), a, user("so?"), a])
+    assert "repeated_planning" not in seen([a, user("so?"), b, user("so?"), c])
     assert "repeated_planning" in seen([a, b, c, user("so?")])
     assert "repeated_planning" not in seen([a, b, *step("x", "y"), c])
     assert "repeated_planning" not in seen([a, b])

@@ -90,14 +90,14 @@ def test_b5_false_alarms_on_successful_runs_are_these(shared: Path) -> None:
     )
     print(f"hints, literally: {count} notes in {requests} requests, on successful runs", found)
     assert found == {
-        ("entire-cli", "theme_loop"): [1, 3, 8, 13, 14, 15, 23, 36, 38, 40, 42, 44],
-        ("entire-cli", "repeated_planning"): [1, 18, 42],
+        ("entire-cli", "theme_loop"): [1, 8, 13, 14, 15, 23, 36, 38, 40, 44],
+        ("entire-cli", "repeated_planning"): [1],
         ("livemcpbench", "theme_loop"): [13],
         ("mini-swe-agent", "theme_loop"): [0, 1, 2, 5, 6, 7, 8, 13, 15, 17, 19, 23, 24, 25, 26, 27],
         ("rhelm", "theme_loop"): [0, 1],
         ("rhelm", "repeated_planning"): [0, 1],
         ("swe-agent", "repeated_planning"): [0, 1, 2, 3, 4],
-        ("tau-bench", "repeated_planning"): [3, 8, 10],
+        ("tau-bench", "repeated_planning"): [3],
     }
     assert count <= 0.02 * requests
 
@@ -107,7 +107,7 @@ def test_b5_where_new_results_end_themes_false_alarms_are_few(shared: Path) -> N
     found, count = flagged(shared, kinds, Signs(results_end_themes=True), successful=True)
     print(f"themes ended by new results: {count} notes on successful runs", found)
     assert found == {
-        ("entire-cli", "theme_loop"): [1, 38, 40, 42],  # long talks about a plan, with no call between
+        ("entire-cli", "theme_loop"): [40],  # a long talk about one plan, with no call between
         ("livemcpbench", "same_call"): [14],
         ("mini-swe-agent", "same_call"): [5],
         ("rhelm", "theme_loop"): [0, 1],  # a year of chats, without tools
