@@ -1,0 +1,212 @@
+"""Shell commands, read far enough to know what their exit code proves.
+
+The exit code of `pytest | tail` is that of `tail`, and the text that `cat build.log` shows is no run of the agent's.
+A command is split at the shell's operators, quoted text and here-documents left aside; nothing is executed. In doubt
+the code proves nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+import msgspec
+
+from proxy.chat.message import Call
+from proxy.context.evidence import facts
+
+Kind = Literal["run", "look", "call"]
+"""run: a command or tool that does something. look: a command that only shows files, searches or prints. call: any
+other tool, of whose result a convention of runners says nothing."""
+
+ARGUMENTS = ("command", "cmd", "script")
+"""Names of arguments that hold a shell command."""
+_HOLDERS = ("params", "arguments", "input")
+_RUNNING = frozenset((
+    "bash", "sh", "shell", "zsh", "powershell", "terminal", "console", "exec", "run", "command", "cmd", "process",
+    "test", "tests", "build", "lint", "compile", "make", "python",
+))  # fmt: skip
+"""Words in the names of tools that run things."""
+EDITING = frozenset(
+    ("edit", "write", "create", "insert", "replace", "str", "patch", "update", "apply", "delete", "move")
+)
+"""Words in the names of tools that change things."""
+_SHOWING = frozenset((
+    "cat", "head", "tail", "less", "more", "nl", "sed", "awk", "gawk", "ls", "find", "fd", "tree", "wc", "file",
+    "stat", "grep", "egrep", "fgrep", "zgrep", "rg", "ag", "ack", "cut", "sort", "uniq", "tr", "jq", "yq", "diff",
+    "cmp", "comm", "column", "echo", "printf", "cd", "pushd", "popd", "pwd", "which", "whereis", "type", "env",
+    "printenv", "date", "true", "false", ":", "test", "[", "[[", "read", "xxd", "od", "hexdump", "strings",
+    "basename", "dirname", "realpath", "readlink", "export", "set", "unset", "source", ".", "sleep", "tee", "bat",
+    "du", "df", "ps", "id", "whoami", "uname", "hostname", "paste", "rev", "tac", "fold", "fmt", "expand", "seq",
+    "yes", "md5sum", "sha256sum", "exit", "history", "man", "alias", "shopt", "ulimit", "umask", "trap", "local",
+    "declare", "wait", "break", "continue", "return",
+))  # fmt: skip
+"""Commands that show, search, filter or print, and whose exit code says nothing of a run."""
+_GIT_SHOWING = frozenset((
+    "show", "log", "diff", "status", "blame", "grep", "branch", "ls-files", "rev-parse", "remote", "describe",
+    "config", "cat-file", "ls-tree", "reflog", "merge-base", "shortlog", "rev-list",
+))  # fmt: skip
+_SEARCHES = frozenset((
+    "grep", "egrep", "fgrep", "zgrep", "rg", "ag", "ack", "diff", "cmp", "test", "[", "[[", "which", "type",
+    "pgrep", "git-look",
+))  # fmt: skip
+"""Commands whose exit code 1 says that nothing was found or that two things differ."""
+_PREFIXES = frozenset((
+    "sudo", "time", "nohup", "xargs", "then", "do", "else", "elif", "if", "while", "until", "command", "exec",
+    "builtin", "nice", "stdbuf",
+))  # fmt: skip
+_WORDLESS = frozenset((
+    "for", "done", "fi", "esac", "case", "in", "{", "}", "(", ")", "EOF",
+))  # fmt: skip
+_SHELLS = frozenset((
+    "bash", "sh", "zsh", "dash",
+))  # fmt: skip
+
+_HEREDOC = re.compile(r"<<-?[ \t]*(['\"]?)(\w+)\1([^\n]*)\n.*?(?:^[ \t]*\2[ \t]*$|\Z)", re.DOTALL | re.MULTILINE)
+_QUOTED = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*\"", re.DOTALL)
+_REDIRECT = re.compile(r"\d?>&\d|&?\d?>>?[ \t]*[^\s;|&]+")
+_COMMENT = re.compile(r"(?:^|(?<=[\s;]))#[^\n]*")
+_SPLIT = re.compile(r"(&&|\|\||\|&|[;|\n&])")
+_ASSIGNED = re.compile(r"\w+=\S*")
+_STRICT = re.compile(r"\bset\s+(?:-\w+\s+)*-\w*e|\bset\s+-o\s+errexit|\b(?:ba|z|da)?sh\s+-\w*e")
+_PIPEFAIL = re.compile(r"\bpipefail\b")
+_BRANCHES = re.compile(r"(?:^|[;\n&|])\s*(?:for|while|until|if|case)\s|&\s*\Z(?<!&&)|\$\(|`")
+"""Loops, branches, background jobs and substitutions: the exit code is not, or not only, that of each command in it."""
+LOOK = 20_000
+"""Characters of a command that are read. Of a longer one the code proves nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A call as its result is read.
+
+    text: the command, empty where the tool's name alone says that it runs something. kind: see `Kind`.
+    """
+
+    text: str
+    kind: Kind
+    proves: bool = True
+    """An exit code of 0 is that of everything that it ran."""
+    cut: bool = False
+    """Its output was searched or cut at its end, so that a line on a part of a run says nothing of the whole."""
+    search: bool = False
+    """Exit code 1 of the command that ended it says that nothing was found."""
+    edits: bool = False
+    """Of a call: it changes a file, so that what its result begins with is no file's text."""
+    single: bool = True
+    """It runs one thing."""
+    core: str = ""
+    """The parts that run something, without what only shows: the same for `make test` and `make test | tail`."""
+
+
+CALL = Command("", "call")
+EDIT = Command("", "call", edits=True)
+TOOL = Command("", "run")
+
+
+def of(call: Call) -> Command:
+    """The command of a call."""
+    return _of(call.name, call.arguments)
+
+
+@lru_cache(maxsize=4096)
+def _of(name: str, arguments: str) -> Command:
+    words = facts.words_of(name)
+    given = _object(arguments)
+    runs = bool(words & _RUNNING)
+    text = _command(given)
+    if text is None and runs and not given and arguments[:1] not in ("{", "["):
+        text = arguments  # a custom tool takes the command as it is
+    if text is not None:
+        return read(text)
+    return TOOL if runs else EDIT if words & EDITING else CALL
+
+
+def _object(arguments: str) -> Mapping[str, Any]:
+    try:
+        value = msgspec.json.decode(arguments)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _command(given: Mapping[str, Any]) -> str | None:
+    inner = (value for name in _HOLDERS if isinstance(value := given.get(name), dict))
+    for holder in (given, *inner):
+        for name in ARGUMENTS:
+            value = holder.get(name)
+            if isinstance(value, str):
+                return value
+            if isinstance(value, list) and value and all(isinstance(word, str) for word in value):
+                shell = len(value) > 2 and value[0].rpartition("/")[2] in _SHELLS and value[1].startswith("-")
+                return str(value[2]) if shell else " ".join(value)
+    return None
+
+
+@lru_cache(maxsize=4096)
+def read(text: str) -> Command:
+    """The reading of a shell command."""
+    if len(text) > LOOK:
+        return Command(text, "run", proves=False, cut=True, single=False)
+    bare = _HEREDOC.sub(r" \3\n", text).replace("\\\n", " ")
+    bare = _COMMENT.sub("", _REDIRECT.sub(" ", _QUOTED.sub(_quoted, bare)))
+    strict, pipefail = _STRICT.search(bare) is not None, _PIPEFAIL.search(bare) is not None
+    simple = _BRANCHES.search(bare) is None
+    bare = bare.replace("$(", "\n").replace("`", "\n")  # a substitution runs a command of its own
+    parts = list(_parts(bare))
+    runs = [part for part in parts if not part[3]]
+    if not runs:
+        return Command(text, "look", proves=bool(parts), search=bool(parts) and parts[-1][1] in _SEARCHES)
+    proves, cut = strict or simple, False
+    for n, (_, _, _, shows) in enumerate(parts):
+        if shows:
+            continue
+        after = n + 1
+        while after < len(parts) and parts[after][0] in ("|", "|&"):
+            proves = proves and pipefail
+            # `tail` leaves the end of a run, where its summary stands; anything else may take it away.
+            cut = cut or parts[after][1] not in ("tail", "tee", "cat", "ts")
+            after += 1
+        if after < len(parts):
+            joined = parts[after][0]
+            proves = proves and (joined == "&&" or (strict and joined in (";", "\n")))
+    core = " && ".join(part[2] for part in runs)
+    search = parts[-1][1] in _SEARCHES
+    return Command(text, "run", proves=proves, cut=cut, search=search, single=len(runs) == 1, core=core)
+
+
+def _quoted(found: re.Match[str]) -> str:
+    """Quoted text holds no operator; its words stay where they are harmless, so that commands can be told apart."""
+    return re.sub(r"[^\w./:=@-]", "_", found[0][1:-1]) or "Q"
+
+
+def _parts(bare: str) -> Iterator[tuple[str, str, str, bool]]:
+    """(operator in front, first word, words, it only shows) of each simple command."""
+    pieces = _SPLIT.split(bare)
+    operator = ""
+    for n in range(0, len(pieces), 2):
+        words = [w for w in pieces[n].strip(" \t(){}!").split() if w not in ("(", ")", "{", "}", "!")]
+        while words and (words[0] in _PREFIXES or words[0] == "timeout" or _ASSIGNED.fullmatch(words[0])):
+            if words[0] == "timeout":
+                while len(words) > 1 and words[1].startswith("-"):
+                    del words[1]
+                del words[1:2]
+            del words[0]
+        if words and words[0] not in _WORDLESS:
+            first = words[0].rpartition("/")[2] or words[0]
+            shows = _shows(first, words)
+            yield operator, "git-look" if shows and first == "git" else first, " ".join(words), shows
+            operator = ""
+        if n + 1 < len(pieces):
+            # Of several operators in a row, as behind a line that holds a comment alone, the first one counts.
+            operator = pieces[n + 1] if operator in ("", "\n", ";") else operator
+
+
+def _shows(first: str, words: list[str]) -> bool:
+    if first == "git":
+        named = [w for n, w in enumerate(words) if n and not w.startswith("-") and words[n - 1] not in ("-C", "-c")]
+        return bool(named) and named[0] in _GIT_SHOWING
+    return first in _SHOWING and not (first == "sed" and any(w.startswith("-i") or w == "--in-place" for w in words))

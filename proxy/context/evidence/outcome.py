@@ -1,0 +1,416 @@
+"""How a tool call ended, read off its result: succeeded, failed, or unknown.
+
+The activity record, the stubs of shortened results, the iteration records and the loop rules all ask here. A wrong
+"succeeded" is the worst answer, so unknown is the default: success takes the exit code of all that ran, or the summary
+of a known runner, and nothing in the result that tells of a failure. The runners are a table (`runners`).
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from proxy.chat.message import Message
+from proxy.context.evidence import runners
+from proxy.context.evidence.commands import CALL, Command
+
+Verdict = Literal["succeeded", "failed", "unknown"]
+
+LAST = 3
+"""Lines at the end that say something and stay."""
+FAILURES = 8
+"""Failures of which the first lines stay: half from the front, half from the end."""
+SUMMARIES = 3
+"""Summary lines that stay: the last ones."""
+SHORT = 400
+"""Characters of a line above which it is no exit code and no summary."""
+
+_ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-B0-2])")
+_TASK = re.compile(r"(?:\[[\w:./-]+\] (?!\$)|[\w.-]+ +\| |#\d+ (?:\d+\.\d+ )?|\d{4}-\d\d-\d\dT[\d:.]+Z )")
+"""The name of a task, a service or a build step in front of each line, or the time."""
+_CODE = re.compile(
+    r"""<(?:returncode|exit_?code|return_code)> \s* (-?\d{1,10}) \s* </\w+>
+    | \W* (?:(?:the\s)? (?:process|command|script|program|shell|run|task)\s+)?
+      (?:(?:finished|exited|completed|terminated|ended|failed)\s+)? (?:with\s+)? (?:a\s+)? (?:non-zero\s+)?
+      (?:exit(?:[ _-]?(?:code|status))? | return[ _-]?code | (?<=with\s)(?:code|status)) (?:\s+(?:was|is|of))?
+      \W{0,4} (-?\d{1,10}) \W*
+    | \W* (?:rc|returncode|exitcode|EXIT_CODE) \s* [=:] \s* (-?\d{1,10}) \W*""",
+    re.IGNORECASE | re.VERBOSE,
+)
+"""A line that is the exit code and nothing else."""
+_LABEL = re.compile(
+    r"(?:</?[\w:-]+(?: [^<>]*)?>\s*)+|\W*(?:output|stdout|stderr|result|logs?)\W*|(?:Wall time|Chunk ID)\b.*",
+    re.IGNORECASE,
+)
+"""A line of the wrapper around an output."""
+_TELLS = re.compile(r"[^\W_]{2}")
+_TIMED_OUT = re.compile(
+    r"\W*(?:error\W+)?(?:the\s+)?(?:last\s+)?(?:tool\s+)?(?:command|call|process|execution|operation|request|script)\b"
+    r".{0,200}?\btimed out\b"
+    r"|\W*(?:error\W+)?(?:timed out|timeout)\b(?: after| \(|:|$)",
+    re.IGNORECASE,
+)
+_CALL_FAILED = re.compile(
+    r"\W*(?:<tool_use_error>|\[?(?:tool |mcp |api )?(?:error|exception|fatal|failed|failure)\b(?! handling)"
+    r"|[\w.]*[a-z](?:Error|Exception)\b|Traceback \(|"
+    r"(?:could not|cannot|can't|unable to|failed to|invalid)\s)",
+    re.IGNORECASE,
+)
+"""How the result of a call begins that failed."""
+_SAYS_NO = re.compile(
+    r"\b(?:not found|does not exist|doesn't exist|no such|denied|has not been|doesn't want|rejected|no changes"
+    r"|not unique|no match|failed|not allowed|timed out)\b",
+    re.IGNORECASE,
+)
+_DONE = re.compile(r"\b(?:has been (?:updated|created|edited|written)|successfully)\b", re.IGNORECASE)
+_BRIEF = 300
+"""Characters of a call's result above which it is content rather than a message."""
+
+_CODES = ("exit_code", "exitCode", "exit_status", "exitStatus", "returncode", "return_code", "returnCode", "code")
+_OUTPUTS = ("output", "stdout", "stderr", "text", "result", "content", "logs", "message", "error")
+_PARSED = 400_000
+"""Characters of a result that are parsed as JSON."""
+
+
+class Lines(NamedTuple):
+    """A result's lines. code, failed: what a JSON object says beside its output. inside: the lines are those of the
+    outputs in such an object. is_object: the result is one."""
+
+    lines: Sequence[str]
+    code: int | None = None
+    failed: bool | None = None
+    inside: bool = False
+    is_object: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a call ended, and the evidence. Lines are told by their index in `lines(message)`."""
+
+    verdict: Verdict = "unknown"
+    code: int | None = None
+    """The exit code, where the result shows it."""
+    timed_out: bool = False
+    shown: tuple[int, ...] = ()
+    """The lines that show the code."""
+    summary: tuple[int, ...] = ()
+    """The lines in which a runner says how it ended."""
+    failures: tuple[int, ...] = ()
+    """The first lines on each failure."""
+    keep: tuple[int, ...] = ()
+    """The lines that a shortened result must not lose, in order."""
+    first: int | None = None
+    """The first line that says something."""
+
+
+NOTHING = Outcome()
+
+
+def of(message: Message, command: Command = CALL) -> Outcome:
+    """The outcome of the call that this message is the result of. command: see `commands.of`."""
+    return message.derive(lambda m: _read(lines(m), command), ("outcome", command))
+
+
+def lines(message: Message) -> Lines:
+    """The lines of a result, taken out of the JSON object that some tools wrap an output in."""
+    return message.derive(_lines, "outcome lines")
+
+
+def read(text: str, command: Command = CALL) -> Outcome:
+    """The outcome of a result's text."""
+    return _read(_unwrapped(text), command)
+
+
+def _lines(message: Message) -> Lines:
+    return _unwrapped(message.text)
+
+
+def _unwrapped(text: str) -> Lines:
+    start = text[:200].lstrip()[:1]
+    if start == "{" and len(text) <= _PARSED:
+        try:
+            value = msgspec.json.decode(text)
+        except (ValueError, RecursionError):
+            value = None
+        if isinstance(value, dict):
+            return _of_object(value, text)
+    return Lines(text.splitlines())
+
+
+def _of_object(value: Mapping[str, Any], text: str) -> Lines:
+    """The lines of the outputs in an object, where it holds any of several lines; else those of its text."""
+    metadata = value.get("metadata")
+    codes = [
+        v
+        for holder in (value, metadata)
+        if isinstance(holder, dict)
+        for k in _CODES
+        if (v := _number(holder.get(k))) is not None
+    ]
+    # A bare `code` may be anything (an HTTP status, an id): it counts beside an output alone.
+    has_output = any(isinstance(value.get(name), str) for name in ("output", "stdout", "stderr"))
+    code = codes[0] if codes and (has_output or "code" not in value) else None
+    failed = True if value.get("error") or value.get("isError") is True or value.get("is_error") is True else None
+    for name in ("success", "ok", "succeeded"):
+        if isinstance(value.get(name), bool) and failed is None:
+            failed = not value[name]
+    if text.count("\n") > 3:
+        return Lines(
+            text.splitlines(), code, failed, is_object=True
+        )  # it is printed over several lines, which are its own
+    found: list[str] = []
+    for name in _OUTPUTS:
+        if isinstance(inner := value.get(name), str):
+            found += inner.splitlines()
+    if not found or (len(found) < 2 and not has_output):
+        return Lines(text.splitlines(), code, failed, is_object=True)
+    rest = {k: v for k, v in value.items() if k not in _OUTPUTS or not isinstance(v, str)}
+    head = [msgspec.json.encode(rest).decode()] if rest else []
+    return Lines([*head, *found], code, failed, inside=True, is_object=True)
+
+
+def _number(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def bare(line: str) -> str:
+    """A line without colours, indentation, what a carriage return has overwritten, and a task's name in front."""
+    if "\x1b" in line:
+        line = _ANSI.sub("", line)
+    if "\r" in line:
+        line = line.rstrip("\r").rpartition("\r")[2]
+    line = line.strip()
+    found = _TASK.match(line)
+    return line[found.end() :].lstrip() if found is not None else line
+
+
+def says(line: str) -> bool:
+    """Whether a line (bare) says something: no tag, bracket, ruler, label or exit code of a wrapper."""
+    return (
+        _TELLS.search(line) is not None
+        and _LABEL.fullmatch(line) is None
+        and not (len(line) < 80 and _CODE.fullmatch(line))
+    )
+
+
+def _read(given: Lines, command: Command) -> Outcome:
+    rows = given.lines
+    first = next((n for n, line in enumerate(rows) if says(bare(line))), None)
+    if command.kind == "call":
+        return _of_call(given, first, edits=command.edits)
+    code, shown = _code(given)
+    tail = _ends(rows, LAST if command.kind == "run" else 1)
+    if command.kind == "look":
+        return _of_look(rows, command, code, shown, tail, first)
+    told = _told(rows, set(shown))
+    last = bare(rows[tail[-1]]) if tail else ""
+    patterns = runners.compiled()
+    timed_out = code == 124 or any(
+        _TIMED_OUT.match(bare(rows[n])) for n in {*tail, *([] if first is None else [first])}
+    )
+    ends_badly = bool(last) and (
+        patterns.error.match(last) is not None or bool(told.failed and told.failed[-1] == tail[-1])
+    )
+    nothing_found = code == 1 and command.search and not told.failed
+    verdict = _verdict(command, code, told, timed_out=timed_out, ends_badly=ends_badly, given=given.failed)
+    if nothing_found and not timed_out:
+        verdict = "unknown"
+    suspicious = verdict == "failed" or bool(told.failed) or ends_badly
+    failures = _failures(rows, patterns) if suspicious else ()
+    summary = (
+        told.failed[-SUMMARIES:] + told.failed[:1] if told.failed else (told.passed or told.part or told.words)[-1:]
+    )
+    keep = sorted({*shown, *summary, *failures, *tail})
+    return Outcome(verdict, code, timed_out, tuple(shown), tuple(sorted(set(summary))), failures, tuple(keep), first)
+
+
+def _summary(told: _Told) -> tuple[int, ...]:
+    """Of a failed run the first line that says so and the last ones; else the last one of each kind."""
+    if told.failed:
+        return tuple(sorted({told.failed[0], *told.failed[-SUMMARIES:]}))
+    found = {*told.passed[-1:], *told.part[-1:], *told.last[-1:]} or {*told.words[-1:]}
+    return tuple(sorted(found))
+
+
+def _verdict(
+    command: Command, code: int | None, told: _Told, *, timed_out: bool, ends_badly: bool, given: bool | None
+) -> Verdict:
+    if code:
+        return "failed"
+    if timed_out or given:
+        return "failed"
+    if told.failed:
+        # The code of all that ran says otherwise: a program that prints such lines itself, or one that hides its code.
+        return "unknown" if code == 0 and command.proves and command.text else "failed"
+    if ends_badly:
+        return "unknown" if code == 0 and command.proves else "failed"
+    if code == 0 and command.proves:
+        return "succeeded"
+    if told.passed or (not command.cut and (told.part or told.last)):
+        # Of several commands, one that passed proves nothing of the others, but where it was the last one's end.
+        return "succeeded" if command.single or told.ends_well else "unknown"
+    return "unknown"
+
+
+class _Told(NamedTuple):
+    """Which lines say how a run ended: that it failed, that all of it passed, a part of it, its last line; and which
+    have words of success alone."""
+
+    failed: list[int]
+    passed: list[int]
+    part: list[int]
+    last: list[int]
+    words: list[int]
+    ends: list[int]
+    """The last lines that say something."""
+
+    @property
+    def ends_well(self) -> bool:
+        """Whether one that passed is among the last lines."""
+        return bool(self.ends) and max([*self.passed, *self.part, *self.last], default=-1) >= self.ends[0]
+
+
+def _told(rows: Sequence[str], but: set[int]) -> _Told:
+    patterns = runners.compiled()
+    told = _Told([], [], [], [], [], _ends(rows, LAST))
+    final = told.ends[-1] if told.ends else None
+    for n in _candidates(rows):
+        if n in but or len(rows[n]) > 4 * SHORT:
+            continue
+        line = bare(rows[n])
+        if len(line) > SHORT or not line:
+            continue
+        if patterns.failed.match(line):
+            told.failed.append(n)
+        elif patterns.passed.match(line):
+            told.passed.append(n)
+        elif patterns.part.match(line):
+            told.part.append(n)
+        elif n == final and patterns.last.match(line):
+            told.last.append(n)
+        elif patterns.claims.match(line):
+            told.words.append(n)
+    # `OK` is unittest's where it says how many tests it ran.
+    if told.passed and all(bare(rows[n]).startswith("OK") for n in told.passed):
+        counted = any(bare(line).startswith("Ran ") for n in told.passed for line in rows[max(0, n - 4) : n])
+        if not counted:
+            told.words[:0] = [n for n in told.passed if "test" not in rows[n]]
+            told.passed[:] = [n for n in told.passed if "test" in rows[n]]
+    return told
+
+
+def _candidates(rows: Sequence[str]) -> list[int]:
+    """The lines that may say how a run ended: those with one of the words that all such lines have."""
+    small = "\n".join(rows).lower()
+    starts = list(accumulate((len(line.lower()) + 1 for line in rows), initial=0))
+    found: set[int] = set()
+    for word in runners.TRIGGERS:
+        at = small.find(word)
+        while at >= 0:
+            n = bisect_right(starts, at) - 1
+            found.add(n)
+            at = small.find(word, starts[n + 1])
+    return sorted(found)
+
+
+def _code(given: Lines) -> tuple[int | None, list[int]]:
+    """The exit code, and the lines that show it: at either end, and one that is not 0 counts before one that is."""
+    rows = given.lines
+    said = [n for n, line in enumerate(rows) if line.strip()]
+    found: list[tuple[int, int]] = []
+    for n in dict.fromkeys(said[:3] + said[-3:]):
+        line = rows[n].strip()
+        match = _CODE.fullmatch(_ANSI.sub("", line)) if len(line) < 120 else None
+        if match is not None:
+            found.append((next(int(group) for group in match.groups() if group is not None), n))
+    if given.code is not None and (given.code or not found):
+        return given.code, [n for _, n in found] or ([0] if given.inside else _shown_in(rows))
+    if not found:
+        return None, []
+    return next((code for code, _ in found if code), 0), [n for _, n in found]
+
+
+def _shown_in(rows: Sequence[str]) -> list[int]:
+    return [n for n, line in enumerate(rows) if any(f'"{name}"' in line for name in _CODES)][:1]
+
+
+def _ends(rows: Sequence[str], most: int) -> list[int]:
+    """The last lines that say something, in order."""
+    found: list[int] = []
+    for n in range(len(rows) - 1, -1, -1):
+        if says(bare(rows[n])):
+            found.append(n)
+            if len(found) == most:
+                break
+    return found[::-1]
+
+
+def _failures(rows: Sequence[str], patterns: runners.Patterns) -> tuple[int, ...]:
+    """The first lines on each failure, of the first and the last failures where there are many."""
+    groups: list[tuple[int, ...]] = []
+    seen: set[str] = set()
+    until = -1
+    for n, line in enumerate(rows):
+        if n <= until or len(line) > 4 * SHORT:
+            continue
+        told = bare(line)
+        match = patterns.detail.match(told) if told else None
+        if match is None or told in seen:
+            continue
+        seen.add(told)
+        follow = patterns.follows[(match.lastindex or 1) - 1]
+        group = (n, *_following(rows, n, follow))
+        until = group[-1]
+        groups.append(group)
+    if len(groups) > FAILURES:
+        groups = groups[: FAILURES // 2] + groups[-(FAILURES // 2) :]
+    return tuple(n for group in groups for n in group)
+
+
+def _following(rows: Sequence[str], n: int, count: int) -> Iterator[int]:
+    """The next lines that say something, within reach."""
+    for k in range(n + 1, min(len(rows), n + 6)):
+        if count <= 0:
+            return
+        if says(bare(rows[k])):
+            count -= 1
+            yield k
+
+
+def _of_look(
+    rows: Sequence[str], command: Command, code: int | None, shown: list[int], tail: list[int], first: int | None
+) -> Outcome:
+    """Of a command that only shows: what it shows is no outcome of its own."""
+    error = runners.compiled().error
+    said = [n for n, line in enumerate(rows) if says(bare(line))] if len(rows) <= 8 else []
+    only_errors = bool(said) and all(error.match(bare(rows[n])) and _SAYS_NO.search(rows[n]) for n in said)
+    failures = tuple(said[:2]) if only_errors or (code and said) else ()
+    verdict: Verdict = "unknown"
+    if (code and not (code == 1 and command.search)) or (only_errors and code is None):
+        verdict = "failed"
+    elif code == 0 and command.proves and not only_errors:
+        verdict = "succeeded"
+    return Outcome(verdict, code, False, tuple(shown), (), failures, tuple(sorted({*shown, *failures, *tail})), first)
+
+
+def _of_call(given: Lines, first: int | None, *, edits: bool) -> Outcome:
+    """Of a tool that runs no command: failed where its result is a message of failure, or says so in a field."""
+    rows = given.lines
+    opening = bare(rows[first])[:SHORT] if first is not None else ""
+    brief = not given.is_object and sum(map(len, rows)) <= _BRIEF
+    may_begin = brief or (edits and not given.is_object) or "<tool_use_error>" in opening
+    begins = may_begin and bool(_CALL_FAILED.match(opening)) and not _DONE.search(opening)
+    says_no = brief and bool(_SAYS_NO.search(opening)) and not _DONE.search(opening)
+    timed_out = brief and bool(_TIMED_OUT.match(opening))
+    failed = given.failed if given.failed is not None else (begins or says_no or timed_out or None)
+    if given.code:
+        failed = True
+    verdict: Verdict = "failed" if failed else "succeeded" if failed is False or given.code == 0 else "unknown"
+    keep = () if first is None or verdict != "failed" else (first,)
+    return Outcome(verdict, given.code, timed_out, (), (), keep, keep, first)

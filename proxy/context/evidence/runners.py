@@ -1,0 +1,311 @@
+"""How the usual runners say how a run ended: a table, a row each.
+
+A pattern is matched where a line begins, without its indentation, colours and the name of the task in front. Each has
+to be what the runner itself prints, so that text about failures is none: words alone never make a success.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """One runner's lines, as regular expressions."""
+
+    name: str
+    failed: tuple[str, ...] = ()
+    """A line that says that the run, or a part of it, has failed."""
+    passed: tuple[str, ...] = ()
+    """A line that says that all of the run has passed."""
+    part: tuple[str, ...] = ()
+    """A line that says that a part of it has passed. It counts where nothing was taken out of the output."""
+    last: tuple[str, ...] = ()
+    """A line that says so where nothing comes behind it."""
+    detail: tuple[tuple[str, int], ...] = ()
+    """(the first line on a failure, how many of the lines that follow belong to it)."""
+
+
+RUNNERS = (
+    Runner(
+        "pytest",
+        failed=(
+            r"=+ .*\b[1-9]\d* (?:failed|errors?)\b.*=+$",
+            r"[1-9]\d* (?:failed|errors?)\b.*\bin [\d.]+",
+            r"[1-9]\d* (?:failed|errors?), .*\bpassed\b",
+            r"(?:FAILED|ERROR) \S+(?:::|\.py)",
+            r"=+ (?:FAILURES|ERRORS) =+$",
+            r"!+ .*(?:Interrupted|stopping after).* !+$",
+            r"ERROR: (?:not found|file or directory not found|usage)",
+        ),
+        passed=(r"=+ .*\b[1-9]\d* passed\b.*=+$", r"[1-9]\d* passed\b.*\bin [\d.]+"),
+        detail=((r"E {3,}\S", 0), (r"(?:FAILED|ERROR) \S+(?:::|\.py)", 0), (r"ERROR: ", 0)),
+    ),
+    Runner(
+        "unittest",
+        failed=(r"FAILED \((?:failures|errors|unexpected successes)=", r"(?:FAIL|ERROR): \w+ \([\w.]+\)"),
+        passed=(r"OK(?: \((?:skipped|expected failures).*\))?$",),
+        detail=((r"(?:FAIL|ERROR): \S+ \(", 0),),
+    ),
+    Runner(
+        "go",
+        failed=(
+            r"--- FAIL: ", r"FAIL$", r"FAIL\s+\S+(?:\s|$)", r"exit status [1-9]", r"panic: ", r"fatal error: ",
+            r"go: .*(?:cannot find|errors parsing|no required module|unknown revision)",
+        ),
+        part=(r"ok\s+\S+\s+(?:[\d.]+s|\(cached\))", r"PASS$"),
+        detail=((r"--- FAIL: ", 1), (r"panic: ", 0), (r"\S+\.go:\d+:\d+: ", 0), (r"\S+_test\.go:\d+: ", 0),
+                (r"Error:\s", 1), (r"FAIL\s+\S+ \[", 0), (r"go: ", 0)),
+    ),
+    Runner(
+        "cargo",
+        failed=(
+            r"test result: FAILED",
+            r"error: (?:could not compile|aborting due|test failed|\d+ targets? failed|process didn't)",
+            r"error(?:\[E\d+\])?: ", r"test \S.* \.\.\. FAILED$", r"thread '.*' .*panicked at",
+        ),
+        part=(r"test result: ok\b",),
+        last=(r"Finished .*\btarget",),
+        detail=((r"error(?:\[E\d+\])?: ", 1), (r"thread '.*' .*panicked at", 1), (r"test \S.* \.\.\. FAILED$", 0)),
+    ),
+    Runner(
+        "npm",
+        failed=(
+            r"npm (?:ERR!|error)(?:\s|$)", r"\S*\bERR_PNPM", r"\W*ELIFECYCLE", r"error Command failed",
+            r"error: script \".*\" exited", r"\W*Lifecycle script .* failed",
+        ),
+        last=(r"(?:added|changed|removed|up to date)\b.*\bin \d", r"audited \d+ packages", r"found 0 vulnerabilities",
+              r"Done in [\d.]+"),
+        detail=((r"npm (?:ERR!|error) (?!A complete log|code E?LIFECYCLE)\S", 0), (r"\S*\bERR_PNPM", 0)),
+    ),
+    Runner(
+        "jest",
+        failed=(
+            r"Test(?:s|\ Suites):\s.*\b[1-9]\d* failed", r"FAIL\s+\S+\.\w+",
+            r"Snapshot(?:s|\ Summary).*\b[1-9]\d* .*failed",
+            r"(?:Jest: )?\"?global\"? coverage threshold .* not met", r"Jest: .*threshold .* not met",
+        ),
+        passed=(r"Tests:\s+(?!.*\bfailed).*\b[1-9]\d* passed, \d+ total",),
+        detail=((r"\u25cf (?!Console)\S.*", 2), (r"Expected(?: \w+)?: ", 1)),
+    ),
+    Runner(
+        "vitest",
+        failed=(
+            r"(?:Tests|Test Files|Errors)\s+[1-9]\d* (?:failed|errors?)",
+            r"(?:\u276f|\u00d7|\u2717|FAIL) +\S+\.\w+ .*\bfailed",
+            r"\W*Unhandled (?:Error|Rejection)s?", r"\W*Failed (?:Tests|Suites) \d",
+        ),
+        passed=(r"Tests\s+[1-9]\d* passed(?!.*\bfailed)",),
+        detail=((r"FAIL\s+\S+ > ", 1), (r"[\u2715\u2716\u2717\u2718\u00d7] ?\S", 0)),
+    ),
+    Runner(
+        "mocha",
+        failed=(r"[1-9]\d* failing\b", r"not ok \d", r"# fail [1-9]", r"\u2139 fail [1-9]"),
+        passed=(r"# fail 0$", r"\u2139 fail 0$"),
+        part=(r"ok \d+ ",),
+        last=(r"[1-9]\d* passing\b",),
+        detail=((r"\d+\) \S", 2), (r"not ok \d", 2)),
+    ),
+    Runner(
+        "rspec, phpunit, ctest, dotnet, swift, elixir",
+        failed=(
+            r"\d+ (?:examples?|tests?|runs|scenarios?), .*\b[1-9]\d* (?:failures?|errors?|failed)", r"FAILURES!$",
+            r"Tests: \d+, Assertions: \d+, .*(?:Failures|Errors): [1-9]", r"The following tests FAILED",
+            r"\d+% tests passed, [1-9]\d* tests failed", r"\W*Failed!\s+- Failed:", r"Test Run Failed",
+            r"Build FAILED", r"Executed \d+ tests?, with [1-9]", r"Test Suite .* failed", r"\*\* \(\w+Error\)",
+        ),
+        passed=(
+            r"[1-9]\d* (?:examples?|tests?|runs)\b.*\b0 failures(?!.*[1-9]\d* errors)",
+            r"OK \(\d+ tests?, \d+ assertions",
+            r"100% tests passed", r"\W*Passed!\s+- Failed:\s+0", r"Build succeeded",
+            r"Executed [1-9]\d* tests?, with 0 failures",
+        ),
+        detail=((r"rspec \./", 0), (r"\s*Failed \S+ \[", 2)),
+    ),
+    Runner(
+        "tsc",
+        failed=(r"\S+\(\d+,\d+\): error TS\d+", r"\S+:\d+:\d+ - error TS\d+", r"error TS\d+:",
+                r"Found [1-9]\d* errors?\b"),
+        last=(r".*\bFound 0 errors\b",),
+        detail=((r"\S+\(\d+,\d+\): error ", 0), (r"\S+:\d+:\d+ - error ", 0), (r"error TS\d+:", 0)),
+    ),
+    Runner(
+        "gcc and clang",
+        failed=(
+            r"\S+:\d+(?::\d+)?: (?:fatal )?error: ", r"[1-9]\d* errors? generated",
+            r"(?:collect2|clang|gcc|g\+\+|ld|cc1\w*): .*\berror\b",
+            r".*\bundefined reference to ", r"\S*ld: .*(?:not found|cannot find)", r".*\bSegmentation fault\b",
+            r".*\(core dumped\)",
+            r"Undefined symbols for architecture",
+        ),
+        detail=((r"\S+:\d+(?::\d+)?: (?:fatal )?error: ", 0), (r".*\bundefined reference to ", 0), (r"\S*ld: ", 0)),
+    ),
+    Runner(
+        "make, ninja, bazel",
+        failed=(
+            r"\S*make(?:\.exe)?(?:\[\d+\])?: \*\*\*", r"ninja: (?:build stopped|error)", r"FAILED: \S",
+            r"ERROR: Build did NOT complete", r"\S*make: .*\bError \d", r"error: Recipe `",
+        ),
+        last=(r"\S*make(?:\[\d+\])?: (?:Nothing to be done for|.* is up to date)", r"ninja: no work to do"),
+        detail=((r"\S*make(?:\[\d+\])?: \*\*\*", 0), (r"FAILED: \S", 1)),
+    ),
+    Runner(
+        "cmake",
+        failed=(r"CMake Error\b", r"-- Configuring incomplete"),
+        last=(r"-- Build files have been written to", r"\[100%\] Built target "),
+        detail=((r"CMake Error\b", 2),),
+    ),
+    Runner(
+        "maven",
+        failed=(r"(?:\[\w+\] )?BUILD FAILURE",
+                r"\[ERROR\] (?:Tests run:|Failed to execute|COMPILATION ERROR|There are test)"),
+        passed=(r"(?:\[\w+\] )?BUILD SUCCESS$",),
+        detail=((r"\[ERROR\] +(?!->|Re-run|To see|For more|\[Help)\S", 0),),
+    ),
+    Runner(
+        "gradle",
+        failed=(r"BUILD FAILED\b", r"FAILURE: Build failed", r"> Task \S+ FAILED$", r"\S+ > \S.* FAILED$"),
+        passed=(r"BUILD SUCCESSFUL in ",),
+        detail=((r"\S+ > \S.* FAILED$", 1), (r"\* What went wrong:", 2), (r"e: (?:file:)?\S+", 0)),
+    ),
+    Runner(
+        "ruff, mypy, black, pyright, pylint, flake8",
+        failed=(
+            r"Found [1-9]\d* errors?\b", r"(?:\d+ files? )?would reformat", r"[1-9]\d* errors?, \d+ warnings?",
+            r"\S+\.pyi?:\d+(?::\d+)?: error", r"would be reformatted", r"Oh no! ",
+        ),
+        passed=(r"All checks passed!", r"Success: no issues found", r"0 errors, \d+ warnings?"),
+        last=(r"\d+ files? (?:already formatted|left unchanged|would be left unchanged)", r"All done!"),
+        detail=((r"\S+\.pyi?:\d+(?::\d+)?: ?(?:error|- error|[A-Z]{1,4}\d{3,4}\b)", 0)
+                , (r"[A-Z]{1,4}\d{3,4} (?:\[\*\] )?\S", 1),
+                (r"would reformat \S", 0)),
+    ),
+    Runner(
+        "eslint, golangci-lint, prettier, pre-commit",
+        failed=(
+            r"\W*[1-9]\d* problems?\b.*\berror", r"[1-9]\d* issues?:?$", r"\[warn\] Code style issues",
+            r".*\.{3,}Failed$",
+            r"\[?\w*\]? ?ERROR task failed",
+        ),
+        passed=(r"0 issues\.?$", r"All matched files use Prettier"),
+        detail=((r"\d+:\d+\s+error\s", 0), (r"\S+:\d+:\d+:? \S", 0), (r"- hook id: ", 2)),
+    ),
+    Runner(
+        "docker",
+        failed=(
+            r"ERROR: failed to (?:solve|build)", r"failed to solve: ",
+            r"The command '.*' returned a non-zero code: [1-9]",
+            r"(?:docker: )?Error response from daemon", r"(?:error )?Error: .*(?:did not complete|pull access denied)",
+
+        ),
+        last=(r"Successfully (?:built|tagged) \S+",),
+        detail=((r"(?:ERROR: )?failed to (?:solve|build)", 0), (r"(?:docker: )?Error response from daemon", 0),
+                (r"The command '.*' returned", 0)),
+    ),
+    Runner(
+        "git",
+        failed=(
+            r"fatal: ", r"CONFLICT \(", r"Automatic merge failed", r"error: failed to push",
+            r" ?! \[(?:remote )?rejected\]",
+            r"error: (?:Your local changes|pathspec|patch failed|could not apply|cannot|src refspec|unable to)",
+            r"error: The following ",
+        ),
+        detail=((r"fatal: ", 0), (r"CONFLICT \(", 0), (r"error: ", 0), (r"! \[(?:remote )?rejected\]", 0)),
+    ),
+    Runner(
+        "task runners",
+        failed=(
+            r"(?:ERROR|FAILED)(?::)? task .*failed", r"(?:Error|ERROR): (?:task|target|script|command) .*\bfailed",
+            r"error: Recipe ", r"\W*(?:[Ss]ome|[1-9]\d*) (?:tests?|checks?|specs?|assertions?) failed",
+            r"== \[.*\] FAIL$",
+            r"Command failed(?: with exit code [1-9]\d*)?", r"(?:BUILD|Build|TESTS?|Tests?) (?:FAILED|failed)\b",
+            r"\W*BUILD FAIL",
+            r"\W*(?:Process|Command|Script|Program) (?:exited|failed|terminated) with (?:exit )?\w+ -?[1-9]",
+            r"Killed$", r"Aborted(?: \(core dumped\))?$", r"Terminated$", r"FAILED$", r"FAILED\s+\S+::",
+        ),
+        detail=((r"== \[.*\] FAIL$", 1),),
+    ),
+)  # fmt: skip
+
+GENERAL: tuple[tuple[str, int], ...] = (
+    (r"(?:[\w.]+\.)?\w*(?:Error|Exception|Exit|Interrupt)(?::|$)", 0),
+    (r"[\w.]+\.(?:exceptions?|errors?)\.\w+: ", 0),
+    (r"(?:fatal )?[Ee]rror(?:\[\w+\])?: ", 0),
+    (r"(?:FAIL|FAILED|ERROR|FATAL|CRITICAL):? +\S", 0),
+    (r"\W*(?:panic|fatal): ", 0),
+    (r".*\bpanicked at\b", 1),
+    (r".*: (?:fatal )?error:? ", 0),
+    (r"\S+:\d+:\d+:? \S", 0),
+    (r"\S+: cannot ", 0),
+    (r".*(?:: command not found|: not found$|\bNo such file or directory|\bPermission denied)", 0),
+    (r".*(?:\bdoes not exist|\bNo module named )", 0),
+    (r"[\u2715\u2716\u2717\u2718\u00d7] ?\S", 0),
+    (r"<tool_use_error>", 0),
+)  # fmt: skip
+"""First lines on a failure that many programs write."""
+
+ERRORS = (
+    r"(?:[\w.]+\.)?\w*(?:Error|Exception|Interrupt)(?::|$)|[\w.]+\.(?:exceptions?|errors?)\.\w+: "
+    r"|(?:fatal )?[Ee]rror(?:\[\w+\])?: |(?:FAIL|FAILED|ERROR|FATAL):? +\S|\W*(?:panic|fatal): |<tool_use_error>"
+    r"|.*(?:: command not found|: not found$|\bNo such file or directory|\bPermission denied|\bNo module named )"
+    r"|.*: (?:fatal )?error: |\S+: cannot |\S+\.\w+:\d+:\d+: \S"
+)
+"""A last line that tells of an error."""
+
+
+CLAIMS = (
+    r"\W*[Aa]ll (?:\S+ ){0,4}(?:tests?|checks?|specs?)\b.*\b(?:pass|succe|work)"
+    r"|(?:--- )?PASS(?:ED)?\b|ok \d|Tests?:? .*\bpassed"
+)
+"""Lines with words of success. They are kept and prove nothing."""
+
+TRIGGERS = (
+    "fail", "error", "err!", "err_", "elifecycle", "***", "panic", "fault", "abort", "core dumped", "killed",
+    "terminated",
+    "not ok", "issue", "problem", "reformat", "stopped", "exit", "incomplete", "not met", "interrupted", "not found",
+    "rejected", "conflict", "fatal", "undefined", "non-zero", "cannot", "unhandled", "pass", "ok", "succe", "finished",
+    "done", "found 0", "files have been", "built", "nothing to be", "up to date", "no work", "added ", "changed ",
+    "removed ", "audited", "already formatted", "unchanged", "matched files", "code ", "lifecycle script",
+    "cannot find",
+    "no required", "unknown revision", "parsing", "status", "timed out", "file or dir",
+)  # fmt: skip
+"""In lower case: each line that says how a run ended has one of these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patterns:
+    """The table, joined for the search of a line."""
+
+    failed: re.Pattern[str]
+    passed: re.Pattern[str]
+    part: re.Pattern[str]
+    last: re.Pattern[str]
+    detail: re.Pattern[str]
+    """A group for each pattern."""
+    follows: tuple[int, ...]
+    """For each of these groups, how many of the lines that follow belong to the failure."""
+    error: re.Pattern[str]
+    claims: re.Pattern[str]
+
+
+@lru_cache(maxsize=8)
+def compiled(runners: tuple[Runner, ...] = RUNNERS) -> Patterns:
+    """The patterns of these runners."""
+    details = [pair for runner in runners for pair in runner.detail] + list(GENERAL)
+    return Patterns(
+        failed=_any(p for runner in runners for p in runner.failed),
+        passed=_any(p for runner in runners for p in runner.passed),
+        part=_any(p for runner in runners for p in runner.part),
+        last=_any(p for runner in runners for p in runner.last),
+        detail=re.compile("|".join(f"({p})" for p, _ in details)),
+        follows=tuple(follow for _, follow in details),
+        error=re.compile(ERRORS),
+        claims=re.compile(CLAIMS),
+    )
+
+
+def _any(patterns: Iterable[str]) -> re.Pattern[str]:
+    return re.compile("|".join(f"(?:{pattern})" for pattern in patterns))

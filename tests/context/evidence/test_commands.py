@@ -1,0 +1,102 @@
+"""What a command's exit code proves, and what it does."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.chat.message import Call
+from proxy.context.evidence import commands
+from proxy.context.evidence.commands import CALL, EDIT, LOOK, TOOL
+
+
+@pytest.mark.parametrize(
+    ("text", "proves"),
+    [
+        ("pytest -q", True),
+        ("cd app && FOO=1 timeout -k 5 60 pytest -q 2>&1", True),
+        ("pytest | tail", False),
+        ("pytest |& tee log", False),
+        ("set -o pipefail; pytest | tail", True),
+        ("pytest; echo done", False),
+        ("pytest || true", False),
+        ("pytest && echo done", True),
+        ("pytest a; pytest b", False),
+        ("pytest a\npytest b", False),
+        ("set -e\npytest a\npytest b", True),
+        ("pytest &", False),
+        ("python - <<'EOF'\na | b; c\nEOF", True),
+        ("cat > x.py <<'EOF'\na | b\nEOF\npython x.py", True),
+        ("git commit -m 'a; b | c'", True),
+        ("for f in *; do python $f; done", False),
+        ("if pytest; then echo yes; fi", False),
+        ("out=$(pytest)\necho $out", False),
+        ("pytest > log 2>&1; cat log", False),
+        ("# first\npytest", True),
+    ],
+)
+def test_a_code_of_0_proves_what_ran_to_its_own_end(text: str, proves: bool) -> None:
+    read = commands.read(text)
+    assert (read.kind, read.proves) == ("run", proves)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["ls -la", "cat a | grep b", "cd x && git log", "git -C x diff", "sed -n 1,5p a", "true", "echo 'pytest'", ""],
+)
+def test_what_only_shows_is_no_run(text: str) -> None:
+    assert commands.read(text).kind == "look"
+
+
+@pytest.mark.parametrize("text", ["sed -i s/a/b/ x", "git add x", "rm x", "python -c 'print(1)'", "./run.sh"])
+def test_what_changes_or_computes_is_a_run(text: str) -> None:
+    assert commands.read(text).kind == "run"
+
+
+def test_a_filter_that_may_take_the_end_away_cuts() -> None:
+    assert [commands.read(f"pytest | {tail}").cut for tail in ("tail", "tee log", "head", "grep x", "sort")] == [
+        False, False, True, True, True,
+    ]  # fmt: skip
+
+
+def test_runs_that_differ_in_what_shows_them_have_the_same_core() -> None:
+    texts = ("make test", "cd app && make test 2>&1 | tail -3", "make test; echo $?", "make  test > log")
+    assert {commands.read(text).core for text in texts} == {"make test"}
+    assert commands.read("make build && make test").core != "make test"
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "text"),
+    [
+        ("Bash", {"command": "make"}, "make"),
+        ("shell", {"command": ["bash", "-lc", "make | tail"]}, "make | tail"),
+        ("exec", {"cmd": ["make", "all"]}, "make all"),
+        ("execute-tool", {"params": {"command": "make"}}, "make"),
+        ("run_tests", {"path": "tests"}, ""),
+    ],
+)
+def test_the_command_of_a_call_is_found(name: str, arguments: object, text: str) -> None:
+    found = commands.of(Call("1", name, json.dumps(arguments)))
+    assert (found.text, found.kind) == (text, "run")
+
+
+def test_a_tool_that_takes_its_command_as_it_is() -> None:
+    assert commands.of(Call("1", "bash", "make all")).text == "make all"
+    assert commands.of(Call("1", "bash", "{broken")) == TOOL
+
+
+def test_other_tools_have_no_command() -> None:
+    assert commands.of(Call("1", "read_file", '{"path": "a"}')) == CALL
+    assert commands.of(Call("1", "edit", "[1")) == EDIT
+
+
+def test_a_command_that_is_too_long_to_read_proves_nothing() -> None:
+    assert not commands.read("x" * (LOOK + 1)).proves
+
+
+@given(st.text(st.sampled_from("ab|&;\n'\"<>$()`{}# =-\\"), max_size=60))
+def test_any_text_is_read(text: str) -> None:
+    assert commands.read(text).kind in ("run", "look")

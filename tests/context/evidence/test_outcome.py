@@ -1,0 +1,157 @@
+"""One reading of how a call ended: a wrong success is the worst answer, and unknown is the default."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.chat.dialects.completions import read_message
+from proxy.chat.message import Call
+from proxy.context.evidence import commands, outcome, runners
+from proxy.context.evidence.commands import TOOL, Command
+from proxy.context.evidence.runners import RUNNERS
+from tests.context.evidence.runs import DOTS, GREEN, OFF, RED, RUNS, Run, xml
+
+
+def how(run: Run) -> Command:
+    return commands.read(run.command) if run.command else TOOL
+
+
+def kept(run: Run) -> str:
+    message = read_message(json.dumps({"role": "tool", "tool_call_id": "1", "content": run.output}).encode())
+    rows = outcome.lines(message).lines
+    return "\n".join(rows[n] for n in outcome.of(message, how(run)).keep)
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: f"{run.runner}: {run.command} -> {run.verdict}")
+def test_a_run_is_read_as_it_ended(run: Run) -> None:
+    assert outcome.read(run.output, how(run)).verdict == run.verdict
+
+
+@pytest.mark.parametrize("run", [run for run in RUNS if run.must], ids=lambda run: f"{run.runner}: {run.command}")
+def test_what_says_how_it_ended_is_among_the_lines_that_stay(run: Run) -> None:
+    stays = kept(run)
+    plain = stays.replace(RED, "").replace(GREEN, "").replace(OFF, "")
+    assert [part for part in run.must if part not in plain] == []
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: f"{run.runner}: {run.command}")
+def test_a_few_lines_stay(run: Run) -> None:
+    assert len(kept(run).splitlines()) <= 1 + 3 + 4 + 3 * 8
+
+
+FAILURES = [run for run in RUNS if run.verdict == "failed" and outcome.read(run.output, how(run)).summary]
+SUMMARIES = [
+    "======= 2 failed, 198 passed in 4.31s =======", "FAILED (failures=1)", "--- FAIL: TestResume (0.01s)", "FAIL",
+    "error: could not compile `app` (lib) due to 1 previous error", "test result: FAILED. 1 passed; 1 failed",
+    "npm ERR! Test failed.  See above for more details.", "Tests:       1 failed, 31 passed, 32 total", "  1 failing",
+    "make: *** [all] Segmentation fault", "BUILD FAILED in 4s", "[INFO] BUILD FAILURE", "Found 2 errors.",
+    "src/a.ts(1,2): error TS2322: no", "a.c:1:2: error: no", "ninja: build stopped: subcommand failed.",
+    "-- Configuring incomplete, errors occurred!", "ERROR: failed to solve: no", "CONFLICT (content): in a.py",
+    "fatal: no",
+]  # fmt: skip
+SUCCESSES = [
+    "198 passed in 4.12s",
+    "OK",
+    "ok  \tpkg\t0.1s",
+    "PASS",
+    "All checks passed!",
+    "BUILD SUCCESSFUL in 1s",
+    "done",
+]
+COMMANDS = ["pytest -q", "make test | tail -3", "make a; make b", "cargo test || true", "go test ./... && echo ok", ""]
+
+
+@given(
+    st.sampled_from(SUMMARIES),
+    st.lists(st.sampled_from([*SUCCESSES, "", "some output", DOTS, "x" * 500]), max_size=6),
+    st.lists(st.sampled_from([*SUCCESSES, "", "some output"]), max_size=6),
+    st.sampled_from(COMMANDS),
+    st.sampled_from([None, 0, 1, 124]),
+    st.sampled_from(["", RED]),
+    st.sampled_from(["", "    ", "[test] ", "web-1  | "]),
+)
+def test_no_output_with_a_failure_summary_is_ever_a_success(
+    summary: str, before: list[str], after: list[str], command: str, code: int | None, colour: str, front: str
+) -> None:
+    line = f"{front}{colour}{summary}{OFF if colour else ''}"
+    text = "\n".join([*before, line, *after])
+    wrapped = text if code is None else xml(code, text)
+    for given_text in (wrapped, json.dumps({"exit_code": code or 0, "output": text})):
+        read = outcome.read(given_text, commands.read(command) if command else TOOL)
+        assert read.verdict != "succeeded"
+
+
+@given(st.text(), st.sampled_from(COMMANDS))
+def test_any_text_is_read(text: str, command: str) -> None:
+    read = outcome.read(text, commands.read(command))
+    assert read.verdict in ("succeeded", "failed", "unknown")
+    assert list(read.keep) == sorted(set(read.keep))
+
+
+@given(
+    st.lists(st.sampled_from(["ok", "success", "passed", "done", "works", "all good", "finished", "PASSED", "tests"]))
+)
+def test_words_alone_never_make_a_success(words: list[str]) -> None:
+    assert outcome.read(" ".join(words), commands.read("./check.sh")).verdict != "succeeded"
+
+
+def test_the_search_for_words_misses_no_line_of_a_runner() -> None:
+    patterns = runners.compiled()
+    for run in RUNS:
+        rows = run.output.splitlines()
+        told = {
+            n for n, row in enumerate(rows) if patterns.failed.match(b := outcome.bare(row)) or patterns.passed.match(b)
+        }
+        assert told <= set(outcome._candidates(rows)), run
+
+
+def test_every_runner_that_is_named_has_a_failure_in_the_corpus() -> None:
+    named = "pytest unittest go cargo npm jest mocha vitest tsc gcc clang make cmake maven gradle ruff mypy eslint git"
+    missing = {*named.split(), "docker"} - {run.runner for run in RUNS if run.verdict == "failed"}
+    assert missing == set()
+    assert len(RUNNERS) > 15
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "text", "verdict"),
+    [
+        ("Edit", '{"file_path": "a.py"}', "Error: old string not found in file", "failed"),
+        ("Edit", '{"file_path": "a.py"}', "<tool_use_error>String to replace not found.</tool_use_error>", "failed"),
+        ("Edit", "{}", "Error: no match for the old string. The file is:\n" + "x = 1\n" * 200, "failed"),
+        ("Edit", '{"file_path": "a.py"}', "The user doesn't want to proceed with this tool use.", "failed"),
+        ("Edit", '{"file_path": "a.py"}', "The file a.py has been updated.\n1\traise E('not found')", "unknown"),
+        ("Read", '{"file_path": "a.py"}', "1\tclass MyError(Exception):\n2\t    pass\n" + "3\tx\n" * 200, "unknown"),
+        ("get_user", "{}", '{"error": "user not found"}', "failed"),
+        ("get_user", "{}", '{"success": true, "id": 3}', "succeeded"),
+        ("get_user", "{}", '{"success": false}', "failed"),
+        ("get_user", "{}", '{"name": "Failed State", "note": "errors denied"}', "unknown"),
+        ("search", "{}", "Tool call timed out.", "failed"),
+        ("Read", "{}", "Error handling in Go is explicit.\n" + "text\n" * 300, "unknown"),
+    ],
+)  # fmt: skip
+def test_other_tools_fail_where_their_result_is_a_message_of_failure(
+    name: str, arguments: str, text: str, verdict: str
+) -> None:
+    assert outcome.read(text, commands.of(Call("1", name, arguments))).verdict == verdict
+
+
+def test_the_exit_code_is_told_with_the_line_that_shows_it() -> None:
+    read = outcome.read("Exit code 2\nboom", commands.read("./run"))
+    assert (read.code, read.shown, read.first) == (2, (0,), 1)
+
+
+def test_the_first_line_that_says_something_is_no_wrapper() -> None:
+    assert outcome.read(xml(0, "hello there"), commands.read("./run")).first == 2
+    assert outcome.read('{\n  "name": "x"\n}').first == 1
+    assert outcome.read('[\n  {\n    "id": 4821\n  }\n]').first == 2
+
+
+def test_a_reading_is_made_once_for_a_message_and_its_command() -> None:
+    message = read_message(json.dumps({"role": "tool", "tool_call_id": "1", "content": "2 failed in 1s"}).encode())
+    command = commands.read("pytest")
+    assert outcome.of(message, command) is outcome.of(message, commands.read("pytest"))
+    assert outcome.of(message).verdict == "unknown" or outcome.of(message) is not outcome.of(message, command)
