@@ -109,6 +109,18 @@ class Limits(Section):
 
     body_mb: Count = 64
     """Largest request body in MiB; over it: 413."""
+    bodies_mb: Count = 256
+    """Chat bodies held at once, together, in MiB; over it: 503 with Retry-After."""
+    managed_mb: Count = 16
+    """Largest chat body that is managed, in MiB. What is over this limit or one of the next four goes on as it came."""
+    messages: Count = 10_000
+    """Messages of one request."""
+    parts: Count = 10_000
+    """Content parts of one request's messages."""
+    calls: Count = 10_000
+    """Tool calls of one request's messages."""
+    values: Count = 200_000
+    """JSON values of one request: members of objects and items of lists."""
     header_kb: Count = 64
     """Largest header block in KiB; over it: 431."""
     plan_ms: Milliseconds = 1000

@@ -47,6 +47,8 @@ class Message:
     marked: bool
     digest: bytes
     form: bytes
+    parts: int = 0
+    """Parts that its content has, where that is a list."""
     is_system: bool = field(init=False)
     """System and developer messages: instructions, not part of the chain."""
     is_result: bool = field(init=False)
@@ -149,6 +151,8 @@ class Front:
     spans: dict[str, tuple[int, int]]
     messages: tuple[Message, ...]
     notes: dict[Hashable, Any] = field(default_factory=dict)
+    values: int = 0
+    """How many JSON values are in `text` at most; 0: not counted (`size_limits`)."""
     chain: str | None = None
     keys: tuple[bytes, ...] = ()
     gap: bytes | None = None

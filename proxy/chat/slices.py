@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from proxy.errors import NotManaged
+
 _SPACE = frozenset(b" \t\r\n")
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
@@ -35,14 +37,17 @@ def _skip(raw: bytes, at: int) -> int:
     return at
 
 
-def members(raw: bytes) -> list[Member] | None:
-    """The members of the JSON object `raw` in their order; None where they cannot be told apart for certain.
+def members(raw: bytes, most: int | None = None) -> list[Member] | None:
+    """The members of the JSON object `raw` in their order; None where they cannot be told apart for certain. Raises
+    NotManaged where there are more than `most`, before the walk.
 
     The spans come from walking the text beside msgspec's own reading of it: each key and each value must
     stand where the walk expects it. A duplicate key, which a decoder folds away, breaks the walk.
     """
     try:
         values = _OBJECT.decode(raw)
+        if most is not None and len(values) > most:
+            raise NotManaged("size", f"an object has {len(values)} keys")
         found: list[Member] = []
         at = _skip(raw, 0) + 1
         for key, value in values.items():
@@ -70,10 +75,13 @@ def members(raw: bytes) -> list[Member] | None:
         return None  # not an object, or not JSON: whoever asked passes the bytes on
 
 
-def elements(raw: bytes) -> list[tuple[int, int]] | None:
-    """The (start, end) spans of the elements of the JSON array `raw`, or None where it is no array."""
+def elements(raw: bytes, most: int | None = None) -> list[tuple[int, int]] | None:
+    """The (start, end) spans of the elements of the JSON array `raw`, or None where it is no array. Raises NotManaged
+    where there are more than `most`, before the walk."""
     try:
         values = _ARRAY.decode(raw)
+        if most is not None and len(values) > most:
+            raise NotManaged("size", f"a list has {len(values)} items")
         found: list[tuple[int, int]] = []
         at = _skip(raw, 0) + 1
         for value in values:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from proxy.chat.size_limits import find_model
 from proxy.errors import (
     AnswerTooLong,
     ClientGone,
@@ -25,7 +26,7 @@ from proxy.errors import (
 )
 from proxy.exchange import ahead, announcing, finish, identify, reflecting, weaving
 from proxy.exchange.parts import Headers, Incoming, Outgoing, Parts
-from proxy.exchange.planning import prepare
+from proxy.exchange.planning import LARGE, prepare
 from proxy.exchange.rounds import Rounds, beating, pump
 from proxy.exchange.steering import inband
 from proxy.exchange.turn import Turn
@@ -105,11 +106,7 @@ async def forward(parts: Parts, incoming: Incoming, out: Outgoing, reason: str) 
     """The client's bytes to upstream, and upstream's bytes back, with the reason said."""
     parts.metrics.bypasses_total.labels(reason=reason).inc()
     announcing.passed(parts, incoming, reason)
-    try:
-        model = msgspec.json.decode(incoming.body, type=_Model).model
-    except (ValueError, RecursionError):
-        model = ""  # not a body that names a model: the first upstream, as for any other path
-    target = parts.client.route(model or None)
+    target = parts.client.route(await _model(parts, incoming.body) or None)
     reply = await parts.client.send(
         target, incoming.method, incoming.path, incoming.query, incoming.headers, incoming.body, identity=False
     )
@@ -123,6 +120,19 @@ async def forward(parts: Parts, incoming: Incoming, out: Outgoing, reason: str) 
         await out.abort()
     finally:
         await reply.close()
+
+
+async def _model(parts: Parts, body: bytes) -> str:
+    """The model by which a body is routed; "" where it names none, or there is but one upstream."""
+    if len(parts.client.targets) == 1:
+        return ""
+    if len(body) >= LARGE:  # decoding it may take 200 ms, in which no other thread has its turn
+        found = await asyncio.get_running_loop().run_in_executor(parts.workers, find_model, body)
+        body = b'{"model":%b}' % (found or b"null")
+    try:
+        return msgspec.json.decode(body, type=_Model).model
+    except (ValueError, RecursionError):
+        return ""  # not a body that names a model: the first upstream, as for any other path
 
 
 async def _answer(parts: Parts, turn: Turn, target: Target, incoming: Incoming, out: Outgoing) -> None:

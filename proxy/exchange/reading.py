@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 
 from proxy.chat.dialects.completions import front_of, read_message, read_request
 from proxy.chat.message import Front, Message, Request
+from proxy.chat.size_limits import SizeLimits, count_marks
 
 OVERHEAD = 1200
 """Bytes that a Message takes beside its text: the object, its digests, its memo."""
@@ -38,9 +39,10 @@ class MessageCache:
     is there is found, so that a client that writes its first message anew has the others known.
     """
 
-    def __init__(self, limit: int) -> None:
-        """limit: bytes of memory, estimated."""
+    def __init__(self, limit: int, limits: SizeLimits | None = None) -> None:
+        """limit: bytes of memory, estimated. limits: what a request may consist of; None: of anything."""
         self.limit = limit
+        self._limits = limits
         self._there: WeakValueDictionary[bytes, Message] = WeakValueDictionary()
         self._messages: OrderedDict[bytes, Message] = OrderedDict()
         self._messages_size = 0
@@ -80,11 +82,18 @@ class MessageCache:
     def request(self, body: bytes) -> tuple[Request, Front | None]:
         """The request in this body, and, for a large one, the beginning that was remembered of it. Raises
         NotManaged."""
+        limits = self._limits
         if len(body) < SMALL:
-            return read_request(body, self.read), None
+            return read_request(body, self.read, limits=limits), None
+        if limits is not None:
+            limits.check_size(body)
         known = self._find(body)
-        request = read_request(body, self._look, known, begins=known is not None)
+        begin, values = (len(known.text), known.values) if known is not None and known.values else (0, 0)
+        whole = limits.check_values(body, begin, values) if limits is not None else 0
+        request = read_request(body, self._look, known, begins=known is not None, limits=limits)
         front = front_of(request)
+        # Of what stands behind the messages nothing is known next time: it is counted with each request.
+        front.values = max(1, whole - count_marks(body[len(front.text) :])) if whole else 0
         with self._changing:
             if known is not None and request.shared:
                 self._drop(known)
@@ -92,9 +101,10 @@ class MessageCache:
             self._keep(front)
         return request, front
 
-    def knows(self, body: bytes) -> bool:
-        """Whether the body begins with one that was read before, so that reading it is quick."""
-        return len(body) >= SMALL and self._find(body) is not None
+    def unknown(self, body: bytes) -> int:
+        """How many bytes of the body are read anew: those behind a beginning that was read before."""
+        known = self._find(body) if len(body) >= SMALL else None
+        return len(body) - (len(known.text) if known is not None else 0)
 
     def _find(self, body: bytes) -> Front | None:
         """The longest remembered beginning of this body."""
@@ -107,6 +117,8 @@ class MessageCache:
         return best
 
     def _keep(self, front: Front) -> None:
+        if _held(front) > self.limit:
+            return  # one conversation must not hold more than all of them may
         sample = _sample(front.text)
         alike = self._fronts.setdefault(sample, [])
         self._fronts.move_to_end(sample)

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote
 
+from proxy.chat.size_limits import SizeLimits
 from proxy.chat.tokens import Weigh, estimate
 from proxy.context.policy import Policy, check_models, compile_patterns, read_policy
 from proxy.context.prices import Model
@@ -35,6 +36,7 @@ from proxy.store.base import Store
 from proxy.upstream.client import Client
 from proxy.vocabulary import counter
 from proxy.web.api.app import bounded, create_api
+from proxy.web.body_budget import BodyBudget
 from proxy.web.completions import chat
 from proxy.web.dashboard.files import dashboard
 from proxy.web.doors import Door, Doors
@@ -107,7 +109,9 @@ def make_parts(settings: Settings, store: Store) -> Parts:
         settings.limits.live_threads, store, most=settings.limits.live_mb << 20,
         look_s=settings.limits.commit_wait_ms / 1000, unseen=metrics.swallowed_total.labels(where="standing").inc,
     )  # fmt: skip
-    messages = MessageCache(settings.limits.message_cache_mb << 20)
+    limits = settings.limits
+    size_limits = SizeLimits(limits.managed_mb << 20, limits.messages, limits.parts, limits.calls, limits.values)
+    messages = MessageCache(limits.message_cache_mb << 20, size_limits)
     metrics.live_threads.set_function(lambda: len(threads))
     metrics.live_bytes.set_function(lambda: threads.size)
     metrics.message_cache_bytes.set_function(lambda: messages.size)
@@ -141,6 +145,7 @@ class ContextProxy:
         self.webhooks = Webhooks(settings, self.parts.news, self.parts.metrics)
         self.draining = False
         self.room = Room(settings.limits.requests, self.parts.metrics)
+        self.bodies = BodyBudget(settings.limits.bodies_mb << 20, self.parts.metrics)
         self._own: App = probes(self.store, self.parts.metrics, draining=lambda: self.draining)
         self.api = create_api(self.parts)
         self._pages = dashboard(settings)
@@ -216,12 +221,13 @@ class ContextProxy:
             session, raw = unquote(name), "/" + rest
             path = unquote(raw)
         if path in CHAT and scope["method"] == "POST":
-            with self._counted("chat", send) as counted, self.room.place():
-                await chat(scope, receive, counted, self.parts, raw, session)
+            with self._counted("chat", send) as counted, self.room.place(), self.bodies.share() as share:
+                await chat(scope, receive, counted, self.parts, raw, session, share.add)
             return
         self._unmanaged(scope["method"], path)
-        with self._counted("passthrough", send) as counted, self.room.place():
-            await passthrough(scope, receive, counted, self.parts.client, self.parts.metrics, path=raw)
+        client, metrics = self.parts.client, self.parts.metrics
+        with self._counted("passthrough", send) as counted, self.room.place(), self.bodies.share() as share:
+            await passthrough(scope, receive, counted, client, metrics, path=raw, held=share.add)
 
     @contextmanager
     def _counted(self, route: str, send: Send) -> Iterator[Send]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from proxy.exchange.converse import converse
 from proxy.exchange.parts import Headers, Incoming, Parts
 from proxy.web.gate import CALLER
@@ -33,11 +35,20 @@ class Answer:
         """Nothing more is said: the server closes a connection whose answer was left unfinished."""
 
 
-async def chat(scope: Scope, receive: Receive, send: Send, parts: Parts, path: str, session: str | None) -> None:
-    """One chat request. path: what upstream is asked for, percent-encoded. session: the one that the path names."""
+async def chat(
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+    parts: Parts,
+    path: str,
+    session: str | None,
+    held: Callable[[int], None],
+) -> None:
+    """One chat request. path: what upstream is asked for, percent-encoded. session: the one that the path names. held:
+    told how many bytes of the body have come."""
     caller: Caller = scope[CALLER]  # put there by the gate; without it nobody is served
     limit = parts.settings.limits.body_mb << 20
-    body = await read_body(receive, limit, declared_length(scope))
+    body = await read_body(receive, limit, declared_length(scope), held)
     incoming = Incoming(
         method=scope["method"],
         path=path,

@@ -80,12 +80,19 @@ async def while_connected(scope: Scope, receive: Receive, work: Coroutine[Any, A
     return await _attend(_until_left(receive), work)
 
 
-async def read_body(receive: Receive, limit: int, declared: int | None = None) -> bytes:
-    """The whole request body. Over `limit` bytes, or `declared` so (`declared_length`): TooLarge, before the rest."""
+async def read_body(
+    receive: Receive,
+    limit: int,
+    declared: int | None = None,
+    held: Callable[[int], None] = lambda _: None,
+) -> bytes:
+    """The whole request body. Over `limit` bytes, or `declared` so (`declared_length`): TooLarge, before the rest.
+    held: called with the bytes of each part before it is kept; what it raises ends the reading."""
     if declared is not None and declared > limit:
         raise TooLarge(f"the request body is {declared} bytes long; {limit} are allowed", hint="See limits.body_mb.")
     message = await receive()
     body: bytes = _part(message)
+    held(len(body))
     if not message.get("more_body", False):
         if len(body) > limit:
             raise TooLarge(f"the request body is over {limit} bytes", hint="See limits.body_mb.")
@@ -97,6 +104,7 @@ async def read_body(receive: Receive, limit: int, declared: int | None = None) -
             raise TooLarge(f"the request body is over {limit} bytes", hint="See limits.body_mb.")
         message = await receive()
         parts.append(_part(message))
+        held(len(parts[-1]))
         size += len(parts[-1])
     if size > limit:
         raise TooLarge(f"the request body is over {limit} bytes", hint="See limits.body_mb.")

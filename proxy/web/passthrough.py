@@ -7,7 +7,7 @@ limit of its own: what works without the proxy works through it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 import msgspec
@@ -45,16 +45,18 @@ async def passthrough(
     *,
     path: str,
     target: Target | None = None,
+    held: Callable[[int], None] = lambda _: None,
 ) -> None:
     """One request through to `target` (else the one that its model names, else the first) and its answer back.
 
     `path` is percent-encoded, as it came. Raises what `Client.send` raises before anything is sent to the client;
-    UpstreamBroken and UpstreamTimeout after that too, and then the connection must be broken off; and ClientGone.
+    UpstreamBroken and UpstreamTimeout after that too, and then the connection must be broken off; and ClientGone. held:
+    told how many bytes of a body are kept.
     """
     body: bytes | None = None
     if target is None:
         if len(client.targets) > 1 and _is_small_json(scope):
-            body = await read_body(receive, PEEKED)
+            body = await read_body(receive, PEEKED, held=held)
         target = client.route(None if body is None else model_of(body))
     if body is None and has_body(scope):
         upload = Upload(receive)

@@ -65,14 +65,14 @@ def test_one_message_larger_than_the_limit_can_still_be_read() -> None:
 
 def test_a_history_that_grows_is_known_by_its_beginning() -> None:
     cache = MessageCache(1 << 24)
-    assert not cache.knows(body(30))
+    assert cache.unknown(body(30)) == len(body(30))
     for count in range(30, 90):
         request, front = cache.request(body(count))
         assert len(request.messages) == count
         assert front is not None
         assert request.shared == (count - 1 if count > 30 else 0)
-    assert cache.knows(body(95))
-    assert not cache.knows(body(95, "another"))
+    assert cache.unknown(body(95)) < len(body(95)) - len(body(88))
+    assert cache.unknown(body(95, "another")) == len(body(95, "another"))
     assert sum(len(alike) for alike in cache._fronts.values()) == 1, "a longer beginning takes the place of a shorter"
 
 
@@ -96,7 +96,7 @@ def test_a_small_body_is_read_whole() -> None:
     small = body(2)
     assert len(small) < SMALL
     assert cache.request(small)[1] is None
-    assert not cache.knows(small)
+    assert cache.unknown(small) == len(small)
 
 
 def test_histories_that_part_late_are_all_read_right() -> None:

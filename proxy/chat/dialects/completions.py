@@ -13,6 +13,7 @@ import msgspec
 
 from proxy.chat import key, slices
 from proxy.chat.message import Call, Front, Message, Request, Shape
+from proxy.chat.size_limits import OUTERMOST, SizeLimits
 from proxy.errors import NotManaged
 
 MARKS = ("cache_control", "prompt_cache_breakpoint")
@@ -33,7 +34,8 @@ def read_message(raw: bytes) -> Message:
         role = _plain(fields, "role")
         if not isinstance(role, str) or not role:
             raise NotManaged("shape", "a message without a role")
-        text, shape, media, marked = _content(_plain(fields, "content"))
+        content = _plain(fields, "content")
+        text, shape, media, marked = _content(content)
         calls = _calls(_plain(fields, "tool_calls"), _plain(fields, "function_call"))
         call_id = _plain(fields, "tool_call_id")
         if role == "function":
@@ -44,7 +46,8 @@ def read_message(raw: bytes) -> Message:
     except (ValueError, RecursionError) as problem:
         raise NotManaged("unreadable", f"a message that cannot be read: {problem}") from problem
     named = key.digest(role, text, calls, call_id, media)
-    return Message(raw, role, text, calls, call_id, reasoning, shape, len(media), marked, named, key.form(raw))
+    parts = len(content) if isinstance(content, list) else 0
+    return Message(raw, role, text, calls, call_id, reasoning, shape, len(media), marked, named, key.form(raw), parts)
 
 
 def _plain(fields: dict[str, msgspec.Raw], name: str) -> Any:
@@ -106,35 +109,48 @@ def _text(value: Any) -> str:
 
 
 def read_request(
-    body: bytes, read: Reader = read_message, front: Front | None = None, *, begins: bool = False
+    body: bytes,
+    read: Reader = read_message,
+    front: Front | None = None,
+    *,
+    begins: bool = False,
+    limits: SizeLimits | None = None,
 ) -> Request:
-    """The request in this body. Raises NotManaged (`unreadable`, `shape`) where it is not one we understand.
+    """The request in this body. Raises NotManaged (`unreadable`, `shape`) where it is not one we understand, and
+    (`size`) where it is over the limits.
 
     front: an earlier body of the same history, if this one may begin with it: then only the rest is read. begins: it
     does, as the caller has seen.
     """
     if front is not None and (begins or body.startswith(front.text)):
-        longer = _read_rest(body, read, front)
+        longer = _read_rest(body, read, front, limits)
         if longer is not None:
-            return _request(body, *longer, len(front.messages), len(front.text), front.notes)
-    members = slices.members(body)
+            return _checked(_request(body, *longer, len(front.messages), len(front.text), front.notes), limits)
+    members = slices.members(body, None if limits is None else OUTERMOST)
     if members is None:
         raise NotManaged("unreadable", "the body's members cannot be told apart")
     spans = {m.key: (m.start, m.end) for m in members}
     if "messages" not in spans:
         raise NotManaged("shape", "no messages")
     start, end = spans["messages"]
-    inside = slices.elements(body[start:end])
+    inside = slices.elements(body[start:end], None if limits is None else limits.messages)
     if not inside:
         raise NotManaged("shape", "messages is no list, or an empty one")
-    return _request(body, spans, tuple(read(body[start + a : start + b]) for a, b in inside), 0, 0, {})
+    messages = tuple(read(body[start + a : start + b]) for a, b in inside)
+    return _checked(_request(body, spans, messages, 0, 0, {}), limits)
+
+
+def _checked(request: Request, limits: SizeLimits | None) -> Request:
+    if limits is not None:
+        limits.check_request(request)
+    return request
 
 
 _OPEN = b'{"messages":['
 
 
 def _read_rest(
-    body: bytes, read: Reader, front: Front
+    body: bytes, read: Reader, front: Front, limits: SizeLimits | None
 ) -> tuple[dict[str, tuple[int, int]], tuple[Message, ...]] | None:
     """(spans, messages) of a body that begins with `front`, None where the rest does not go on from there."""
     rest = body[len(front.text) :].lstrip(b" \t\r\n")
@@ -144,8 +160,9 @@ def _read_rest(
     elif rest[:1] != b"]":
         return None
     # Everything behind the known messages, made a body of its own: its spans are those wanted, moved by `by`.
-    members = slices.members(_OPEN + rest)
-    inside = slices.elements((_OPEN + rest)[members[0].start : members[0].end]) if members else None
+    members = slices.members(_OPEN + rest, None if limits is None else OUTERMOST)
+    most = None if limits is None else limits.messages - len(front.messages)
+    inside = slices.elements((_OPEN + rest)[members[0].start : members[0].end], most) if members else None
     if members is None or inside is None or more != bool(inside):
         return None  # a comma with nothing behind it among them
     by = len(body) - len(rest) - len(_OPEN)
@@ -156,7 +173,8 @@ def _read_rest(
             return None  # a key that stands twice: the whole body is looked at, and refused there
         spans[member.key] = (member.start + by, member.end + by)
     at = members[0].start + by
-    return spans, (*front.messages, *(read(body[at + a : at + b]) for a, b in inside))
+    messages = (*front.messages, *(read(body[at + a : at + b]) for a, b in inside))
+    return spans, messages
 
 
 def _request(

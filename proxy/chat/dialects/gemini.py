@@ -52,7 +52,18 @@ def read_message(raw: bytes) -> Message:
     named = key.digest(role, text, calls, call_id, media)
     shape: Shape = "mixed" if media else "parts"
     return Message(
-        raw, role, text, tuple(calls), call_id, "".join(reasoning), shape, len(media), False, named, key.form(raw)
+        raw,
+        role,
+        text,
+        tuple(calls),
+        call_id,
+        "".join(reasoning),
+        shape,
+        len(media),
+        False,
+        named,
+        key.form(raw),
+        len(content["parts"]),
     )
 
 

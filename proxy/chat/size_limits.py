@@ -1,0 +1,132 @@
+"""Limits on what a body may consist of, so that one request cannot cost seconds of processor time and gigabytes.
+
+A JSON value costs 50 to 100 bytes of memory and a microsecond of processor time, however few bytes it came in: 64 MB
+of `[]` took 1.8 GB and 16 s. So the values of a body are counted before any of them is decoded. They are counted as
+bytes first, which costs 1.5 ns a byte and counts commas in texts, too; only where that is too many, texts are left out
+of the count. A body over a limit is passed on as it came.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from proxy.chat.message import Request
+from proxy.errors import NotManaged
+
+OUTERMOST: Final = 1_000
+"""Keys on the outermost level of a body; requests have 5 to 30."""
+PIECE: Final = 128 * 1024
+"""Bytes that are looked at in one go. Another thread has its turn between two of them."""
+
+_MODEL: Final = re.compile(rb'"model"[ \t\r\n]*:[ \t\r\n]*("(?:[^"\\]|\\.){0,1000}")')
+MODELS: Final = 100
+"""Places where `model` stands that are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class SizeLimits:
+    """What a body may have at most."""
+
+    size: int = 16 << 20
+    """Bytes."""
+    messages: int = 10_000
+    """Checked before any of them is read, by whoever tells them apart (`dialects`)."""
+    parts: int = 10_000
+    """Content parts of all messages."""
+    calls: int = 10_000
+    """Tool calls of all messages."""
+    values: int = 200_000
+    """JSON values: each member of an object and each item of a list counts."""
+
+    def check_size(self, body: bytes) -> None:
+        """Raises NotManaged where the body is too long."""
+        if len(body) > self.size:
+            raise NotManaged("size", f"the body is {len(body)} bytes long")
+
+    def check_values(self, body: bytes, begin: int = 0, known: int = 0) -> int:
+        """How many values the body has at most; 0 where it is too short to have too many. known: as many as the bytes
+        before `begin` have. Raises NotManaged where there are too many."""
+        if len(body) < self.values:  # a value takes a byte
+            return 0
+        found = known + count_marks(body[begin:] if begin else body)
+        if found > self.values:
+            found = count_values(body, self.values)
+        if found > self.values:
+            raise NotManaged("size", f"the body has more than {self.values} JSON values")
+        return found
+
+    def check_request(self, request: Request) -> None:
+        """Raises NotManaged where the messages have too many parts or calls together."""
+
+        def add(begin: int, known: tuple[int, int] | None) -> tuple[int, int]:
+            new = request.messages[begin:]
+            parts, calls = known or (0, 0)
+            return parts + sum(m.parts for m in new), calls + sum(len(m.calls) for m in new)
+
+        parts, calls = request.grown("size", add)
+        if parts > self.parts:
+            raise NotManaged("size", f"the messages have {parts} content parts")
+        if calls > self.calls:
+            raise NotManaged("size", f"the messages have {calls} tool calls")
+
+
+def count_marks(piece: bytes) -> int:
+    """At least as many as there are values, but for the outermost one: a value follows a bracket or a comma. Those in
+    texts are counted as well."""
+    return piece.count(b",") + piece.count(b"{") + piece.count(b"[")
+
+
+def count_values(body: bytes, enough: int) -> int:
+    """The same without those in texts; no further than `enough`."""
+    return _Walk(body).count(len(body), enough)
+
+
+def find_model(body: bytes) -> bytes | None:
+    """The JSON string of a body's own `model`, found without decoding the body: for bodies that are too large for it.
+    None where it is not among the first places in which the word stands."""
+    walk = _Walk(body)
+    at = -1
+    for _ in range(MODELS):
+        at = body.find(b'"model"', at + 1)
+        if at < 0:
+            return None
+        walk.count(at)
+        named = _MODEL.match(body, at)
+        if named is not None and walk.depth == 1 and not walk.in_text:
+            return named.group(1)
+    return None
+
+
+class _Walk:
+    """Goes through a JSON text by its quotes and brackets alone."""
+
+    __slots__ = ("_at", "_body", "depth", "in_text")
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self._at = 0
+        self.depth = 0
+        self.in_text = False
+
+    def count(self, until: int, enough: int | None = None) -> int:
+        """Go on to there; how many marks of values stand outside of texts on the way, or somewhat more than
+        `enough`."""
+        found = 0
+        while self._at < until and (enough is None or found <= enough):
+            end = min(self._at + PIECE, until)
+            piece = self._body[self._at : end]
+            if (len(piece) - len(piece.rstrip(b"\\"))) % 2:
+                end += 1  # what is escaped stays with its backslash
+                piece = self._body[self._at : end]
+            if b"\\" in piece:
+                piece = piece.replace(rb"\\", b"").replace(rb"\"", b"")
+            texts = piece.split(b'"')
+            outside = b"".join(texts[1 if self.in_text else 0 :: 2])
+            self.in_text ^= len(texts) % 2 == 0
+            opened = outside.count(b"{") + outside.count(b"[")
+            self.depth += opened - outside.count(b"}") - outside.count(b"]")
+            found += opened + outside.count(b",")
+            self._at = end
+        return found
