@@ -8,10 +8,12 @@ here too.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection
+import asyncio
+from collections.abc import AsyncIterator, Collection, Sequence
 
 from proxy.chat import key
 from proxy.chat.dialects.completions import read_request
+from proxy.chat.message import Request
 from proxy.errors import ConfigError, NotManaged, StoreUnavailable
 from proxy.exchange import rebuild
 from proxy.replay.read import Conversation
@@ -63,13 +65,17 @@ async def _newest(store: Store, place: Place) -> dict[str, ExchangeRecord]:
         before = page[-1].started_at
 
 
+def _read(tenant: str, body: bytes) -> tuple[Request, Sequence[bytes]]:
+    request = read_request(body)
+    return request, key.chain(tenant, request.messages)
+
+
 async def _conversation(store: Store, thread: ThreadRow, last: ExchangeRecord, source: str) -> Conversation:
     place = thread.tenant, thread.session
     built = await rebuild.prompt(store, *place, last.exchange)
     if built is None:
         raise StoreUnavailable("an exchange has left the store")
-    request = read_request(built.original)
-    keys = key.chain(thread.tenant, request.messages)
+    request, keys = await asyncio.to_thread(_read, thread.tenant, built.original)
     chain = await store.chain(*place, last.answer or last.head)
     seen = {stored.key: stored.created_at for stored in chain}
     raws = [message.raw for message in request.messages]

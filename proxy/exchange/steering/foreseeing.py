@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import msgspec
 
@@ -43,10 +44,12 @@ async def foresee(parts: Parts, here: Here, steered: InForce | None = None, *, p
     next, even where results are awaited."""
     steered = steered if steered is not None else here.steered
     raws = _next(here.request, prompted=prompted)
-    body = write_request(here.request, [*(m.raw for m in here.request.messages), *raws])
-    request = await place.read(parts, body)
-    keys = tuple(key.chain(here.record.tenant, request.messages, here.keys))
-    thread = replace(here.thread, memory=replace(here.thread.memory, steered=steered))
+    count = len(here.keys)
+    whole = [*(m.raw for m in here.request.messages), *raws]
+    request = await place.read(parts, await place.aside(count, partial(write_request, here.request, whole)))
+    keys = tuple(await place.aside(count, partial(key.chain, here.record.tenant, request.messages, here.keys)))
+    # Nothing that was found out for its last request is at hand here: to the planner the whole history is new.
+    thread = replace(here.thread, memory=replace(here.thread.memory, steered=steered), sizes=(0, 0))
     target = parts.client.route(request.model)
     model = planning.model_of(parts, request.model)
     usual = parts.policies.get(here.exchange.policy) or planning.policy_of(parts, {}, target)
@@ -63,7 +66,7 @@ async def foresee(parts: Parts, here: Here, steered: InForce | None = None, *, p
         weigh=parts.weigh(model),
         began=parts.now(),
     )
-    if any(not turn.weigh.known(m) for m in request.messages):
+    if count >= place.MANY or any(not turn.weigh.known(m) for m in request.messages):
         await asyncio.to_thread(lambda: [turn.weigh(m) for m in request.messages])
     await background.search(parts, turn)
     if thread.offer is not None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
 
 from proxy.chat.key import public_id
 from proxy.chat.message import Message
+from proxy.chat.tokens import Weigh
+from proxy.context.plan import Edit
 from proxy.exchange.parts import Parts
 from proxy.exchange.steering import showing
 from proxy.exchange.steering.foreseeing import Foreseen, foresee
-from proxy.exchange.steering.place import Here, find
+from proxy.exchange.steering.place import Here, aside, find
 from proxy.exchange.steering.shapes import GroupLine, Status
 
 NEWEST = 1000
@@ -76,15 +78,21 @@ async def picture(parts: Parts, tenant: str, session: str, *, thread: str | None
     """What would go out if the client sent its history now. Raises NotFound; StoreUnavailable passes through."""
     here = await find(parts, tenant, session, thread)
     seen = await foresee(parts, here)
+    reported = await showing.snapshots(parts, here)
+    return await aside(len(here.keys), lambda: _drawn(here, seen, reported))
+
+
+def _drawn(here: Here, seen: Foreseen, reported: Mapping[bytes, int]) -> Picture:
     turn, plan = seen.turn, seen.turn.plan
-    pieces = [_piece(here, seen, n) for n in range(len(here.keys))]
+    edits = {} if turn.observed else seen.edits
+    pieces = [_piece(here, turn.weigh, edits, n) for n in range(len(here.keys))]
     head = [piece for piece in pieces if piece.kind == "system"]
     tools = turn.weigh.head(here.request.tools)
     if tools:
         head.insert(0, Piece("tools", tools, tools))
     bars = [
         Bar(line, [piece for piece in pieces[one.start : one.end] if piece.kind != "system"])
-        for one, line in zip(here.groups, showing.lines(here, seen, await showing.snapshots(parts, here)), strict=True)
+        for one, line in zip(here.groups, showing.lines(here, seen, reported), strict=True)
     ]
     # Where hidden rounds are put back, the plan's places are those of what upstream sees.
     names = ["" if m.is_system else public_id(k) for m, k in zip(*_sent(seen), strict=True)]
@@ -119,12 +127,12 @@ def _sent(seen: Foreseen) -> tuple[Sequence[Message], Sequence[bytes]]:
     return seen.turn.woven.request.messages, seen.turn.woven.keys
 
 
-def _piece(here: Here, seen: Foreseen, index: int) -> Piece:
+def _piece(here: Here, weigh: Weigh, edits: Mapping[bytes, Edit], index: int) -> Piece:
     message, chain_key = here.request.messages[index], here.keys[index]
-    size = seen.turn.weigh(message)
+    size = weigh(message)
     if message.is_system:
         return Piece("system", size, size)
-    edit = None if seen.turn.observed else seen.edits.get(chain_key)
+    edit = edits.get(chain_key)
     made = Piece(
         kind=_kind(message),
         tokens=size,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
 
 from proxy.chat.dialects.completions import read_request, write_request
 from proxy.chat.group import Group, groups
@@ -18,6 +20,9 @@ from proxy.exchange.steering.inforce import read as read_decisions
 from proxy.exchange.thread import Node, SessionMemory, Thread
 from proxy.store.base import ExchangeRecord, SessionRecord
 
+T = TypeVar("T")
+MANY = 300
+"""Messages from which what is made of all of them is made by a worker thread, so that the event loop serves others."""
 PAGE = 200
 """Exchanges that are read at a time to find a thread's last one."""
 
@@ -44,6 +49,12 @@ class Here:
         )
 
 
+async def aside(messages: int, work: Callable[[], T]) -> T:
+    """What `work` returns: made beside the event loop where it is of many messages. Nothing that an operator looks at
+    may keep agents waiting."""
+    return work() if messages < MANY else await asyncio.to_thread(work)
+
+
 async def session(parts: Parts, tenant: str, name: str) -> SessionRecord:
     """A session's record. Raises NotFound; StoreUnavailable passes through, here and below."""
     found = await parts.store.session(tenant, name)
@@ -60,12 +71,13 @@ async def find(parts: Parts, tenant: str, name: str, thread: str | None = None) 
     answered = await parts.store.chain(tenant, name, exchange.answer) if exchange.answer else []
     if answered and exchange.answer:
         raws = [*(m.raw for m in request.messages), answered[-1].body]
-        request = await read(parts, write_request(request, raws))
+        request = await read(parts, await aside(len(raws), partial(write_request, request, raws)))
         keys = (*keys, exchange.answer)
     copied = await _copy(parts, record, exchange.thread, keys)
     steered = copied.memory.steered or InForce()
     policy = parts.policies.get(exchange.policy)
-    found = groups(request.messages, keys, policy.observation if policy is not None else None)
+    observation = policy.observation if policy is not None else None
+    found = await aside(len(keys), partial(groups, request.messages, keys, observation))
     return Here(record, copied, exchange, request, keys, steered, found)
 
 
@@ -96,7 +108,10 @@ async def _copy(parts: Parts, record: SessionRecord, name: str, keys: Sequence[b
     """The thread as a request would find it, in a memory of its own."""
     place = (record.tenant, record.session)
     known = await parts.store.known(*place, list(dict.fromkeys(keys)))
-    nodes = {k: Node(one.form, one.thread, one.reached, one.strategy, one.seen) for k, one in known.items()}
+    nodes = await aside(
+        len(known),
+        lambda: {k: Node(one.form, one.thread, one.reached, one.strategy, one.seen) for k, one in known.items()},
+    )
     memory = SessionMemory(
         *place, record.explicit, nodes, stored=True, steered=await read_decisions(parts.store, *place)
     )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import msgspec
 
@@ -29,8 +29,6 @@ from proxy.exchange.steering.shapes import GroupLine, ShownInsert, ShownMessage,
 from proxy.memory.reflection import Iteration
 from proxy.store.base import EditRow
 
-MANY = 300
-"""Messages from which they are shown by a worker thread: each is decoded whole."""
 TITLE = 100
 """Characters of a group's prompt that stand for it in a list."""
 Since = Mapping[bytes, EditRow]
@@ -102,7 +100,8 @@ async def next_prompt(parts: Parts, tenant: str, session: str, *, thread: str | 
 async def listing(parts: Parts, tenant: str, session: str, *, thread: str | None = None) -> list[GroupLine]:
     """The groups of a thread, oldest first, as they stand in the next prompt."""
     here = await find(parts, tenant, session, thread)
-    return lines(here, await foresee(parts, here), await snapshots(parts, here))
+    seen, reported = await foresee(parts, here), await snapshots(parts, here)
+    return await place.aside(len(here.keys), lambda: lines(here, seen, reported))
 
 
 async def group(parts: Parts, tenant: str, session: str, name: str, *, thread: str | None = None) -> list[ShownMessage]:
@@ -158,8 +157,7 @@ async def _messages(
     policy: Policy | None = None,
 ) -> list[ShownMessage]:
     """One a message of the request. edits: those in force in the prompt."""
-    args = (request, keys, edits, weigh, known, since, policy)
-    return _made(*args) if len(keys) < MANY else await asyncio.to_thread(_made, *args)
+    return await place.aside(len(keys), partial(_made, request, keys, edits, weigh, known, since, policy))
 
 
 def _made(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from proxy.errors import BadRequest, Unprocessable
 from proxy.exchange import identify, importing
 from proxy.exchange.importing import Conversation
 from proxy.replay import stored
+from proxy.replay.read import Conversation as Recorded
 from proxy.replay.stored import Place as Stored
 from proxy.store.base import Store
 from proxy.web.api.desk import AtDesk, AtPlace, one_tenant
@@ -66,12 +68,16 @@ async def export_all(desk: AtDesk) -> StreamingResponse:
 
 async def _lines(store: Store, place: Stored) -> AsyncIterator[bytes]:
     async for one in stored.threads(store, place, "store"):
-        head = msgspec.json.encode({"id": one.id, "session": place[1]})[:-1]
-        tools = b',"tools":' + one.tools if one.tools else b""
-        times = b',"times":' + msgspec.json.encode(one.times)
-        # A message of several lines is still one line here: JSON's own line ends mean nothing between values.
-        raws = b",".join(raw.replace(b"\r", b" ").replace(b"\n", b" ") for raw in one.messages)
-        yield b'%b,"messages":[%b]%b%b}\n' % (head, raws, tools.replace(b"\n", b" ").replace(b"\r", b" "), times)
+        yield await asyncio.to_thread(_line, one, place[1])  # of a long conversation it takes a while
+
+
+def _line(one: Recorded, session: str) -> bytes:
+    head = msgspec.json.encode({"id": one.id, "session": session})[:-1]
+    tools = b',"tools":' + one.tools if one.tools else b""
+    times = b',"times":' + msgspec.json.encode(one.times)
+    # A message of several lines is still one line here: JSON's own line ends mean nothing between values.
+    raws = b",".join(raw.replace(b"\r", b" ").replace(b"\n", b" ") for raw in one.messages)
+    return b'%b,"messages":[%b]%b%b}\n' % (head, raws, tools.replace(b"\n", b" ").replace(b"\r", b" "), times)
 
 
 @router.post(
@@ -93,7 +99,8 @@ async def bring(desk: AtDesk, request: Request) -> Brought:
     chat completions or as Gemini has them. All lines are read before the first is stored. What is there already is
     left as it is, and told as 409."""
     tenant = await one_tenant(desk)
-    found = list(_read(await request.body(), desk))
+    body = await request.body()
+    found = await asyncio.to_thread(lambda: list(_read(body, desk)))
     if not found:
         raise BadRequest("there is no line to import")
     messages = 0

@@ -1,0 +1,89 @@
+"""Nothing that an operator looks at holds the event loop for 20 ms, so that open streams of agents go on.
+
+By the processor time that the loop's own thread takes for one piece of work: the clock tells of other processes too;
+the bound asserted is four times the promise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.faulty import connect, faulty
+from tests.running import heard, running
+from tests.scripted import Scripted
+
+MESSAGES = 1660
+PROMISED_S = 0.020
+VIEWS = (
+    "", "/picture", "/groups", "/prompt", "/messages", "/stats", "/exchanges", "/exchanges/{exchange}/prompt",
+    "/iterations", "/state", "/points", "/export",
+)  # fmt: skip
+
+
+def work() -> list[dict[str, Any]]:
+    """A long piece of work with a tool: 1,660 messages, 800 KB."""
+    chance = random.Random(1)
+    words = [f"word{n}" for n in range(3000)]
+
+    def text(count: int) -> str:
+        return " ".join(chance.choices(words, k=count))
+
+    messages: list[dict[str, Any]] = [{"role": "system", "content": "Be brief."}]
+    for n in range(MESSAGES // 4):
+        call = {"id": f"c{n}", "type": "function", "function": {"name": "look", "arguments": json.dumps({"at": n})}}
+        result = "\n".join(text(12) for _ in range(15))
+        messages += [
+            {"role": "user", "content": f"Prompt {n}: {text(60)}"},
+            {"role": "assistant", "content": f"Looking {n}.", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": f"c{n}", "content": result},
+            {"role": "assistant", "content": f"Answer {n}: {text(30)}"},
+        ]
+    return messages
+
+
+@contextmanager
+def longest(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
+    """Processor seconds of the loop's thread for each callback that it runs while this is open."""
+    found: list[float] = []
+    plain = asyncio.events.Handle._run
+
+    def timed(self: asyncio.Handle) -> None:
+        began = time.thread_time()
+        plain(self)
+        found.append(time.thread_time() - began)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(asyncio.events.Handle, "_run", timed)
+        yield found
+
+
+async def got(port: int, path: str) -> bytes:
+    client = await connect(port)
+    head = f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\nauthorization: Bearer sk-one\r\n\r\n"
+    await client.send(head.encode())
+    answer = heard(await client.reader.read())
+    client.writer.transport.abort()
+    assert answer.status == 200, path
+    return answer.body
+
+
+async def test_no_view_of_a_long_session_holds_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with faulty(Scripted("Well.")) as upstream, running(upstream.port, policy="thrifty") as proxy:
+        body = {"model": "gpt-5", "messages": [*work(), {"role": "user", "content": "Go on."}]}
+        assert (await proxy.post(body, b"x-context-session: s", seconds=120)).status == 200
+        ((exchange,),) = await proxy.rows("SELECT exchange FROM exchanges")
+        held = {}
+        for view in VIEWS:
+            with longest(monkeypatch) as found:
+                await got(proxy.port, "/api/sessions/s" + view.format(exchange=exchange))
+            held[view] = max(found)
+    print({view: f"{1000 * seconds:.0f} ms" for view, seconds in held.items()})
+    assert {view for view, seconds in held.items() if seconds > 4 * PROMISED_S} == set()
