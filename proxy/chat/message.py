@@ -98,6 +98,8 @@ class Request:
     usage_wanted: bool
     choices: int
     effort: str
+    max_tokens: int | None = None
+    """Tokens to which the client limits the answer; None where it does not."""
     shared: int = 0
     """How many messages at the front were known from an earlier request of the same history."""
     rest: int = 0

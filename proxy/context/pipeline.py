@@ -7,24 +7,24 @@ rules. The same function serves the proxy, the replay command, a notebook and th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 
 from proxy.chat import key
-from proxy.chat.group import Group, Step
 from proxy.chat.message import Request
-from proxy.chat.tokens import Weigh
-from proxy.context import inserts, noting, operator, outgoing, schedule, turns, view
-from proxy.context.pins import pinned
-from proxy.context.plan import STRENGTH, Ask, Edit, Found, Insert, Note, Plan, Proposal, View
+from proxy.chat.tokens import PER_MESSAGE, Weigh
+from proxy.context import fit, inserts, noting, operator, outgoing, proposals, schedule, view
+from proxy.context.plan import Ask, Edit, Found, Insert, Note, Plan, Proposal, View
 from proxy.context.policy import Policy, for_model
-from proxy.context.prices import Model
-from proxy.context.render import Rendering
+from proxy.context.prices import Model, without_cache
+from proxy.context.render import Rendering, joined
 from proxy.context.session import Session, cuts
 from proxy.context.stage import Stage
 from proxy.context.view import Beside
 from proxy.errors import RuleBroken
 from proxy.memory.memos import Memo
+
+ROUNDS = 3
+"""Times that messages make room for inserts. Inserts speak of what has left, so they may grow when more leaves."""
 
 
 def rewrite(
@@ -61,7 +61,12 @@ def rewrite(
     Raises nothing on purpose: a plan that breaks a rule comes back as `refused`, and the original goes out.
     """
     keys = key.chain("", request.messages) if keys is None else keys
-    policy = operator.applied(for_model(policy, model), session.steering)
+    policy = for_model(policy, model)
+    if session.stopped is not None:
+        session, policy = _for_stopped(session, policy)
+    if session.uncached:
+        model = without_cache(model)
+    policy = operator.applied(policy, session.steering)
     strategies, times = strategies or [strategy] * len(keys), times or [now] * len(keys)
     more = (policy, model, now, weigh, strategy, strategies)
     beside: Beside = {
@@ -72,42 +77,104 @@ def rewrite(
     if over := _over(seen, policy) | operator.over(seen.edits, session.steering):
         session = replace(session, edits={k: e for k, e in session.edits.items() if k not in over})
         seen = view.build(request, keys, session, *more, **beside)
+    force = session.steering.force if session.steering is not None else ""
+    if force == "prune":
+        seen = replace(seen, budget=operator.pruned(seen, policy))
+    if session.stopped is not None and seen.budget is not None:
+        seen = replace(seen, budget=max(seen.budget, seen.limit or 0))
     return _rewritten(seen, session, policy, model, now, frozen=frozen)
+
+
+def _for_stopped(session: Session, policy: Policy) -> tuple[Session, Policy]:
+    """A thread that is not rewritten any more: the stages of last resort act where its prompt would not fit its window,
+    since the upstream would refuse that in any case."""
+    last = tuple(stage for stage in policy.stages if stage.when == "last")
+    return replace(session, steering=None), replace(policy, stages=last, voices=(), ask="never")
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """The decisions of a plan. before: the edits without inserts that stay where they are put. tokens: of everything
+    that would be sent. extra: those of the inserts among them."""
+
+    before: Mapping[bytes, Edit]
+    edits: Mapping[bytes, Edit]
+    wanted: Sequence[Insert]
+    by_index: Mapping[int, list[Insert]]
+    after: Sequence[Insert]
+    asked: bool
+    tokens: int
+    extra: int
 
 
 def _rewritten(seen: View, session: Session, policy: Policy, model: Model, now: float, *, frozen: bool) -> Plan:
     """The plan for what is seen."""
-    edits = seen.edits
+    drawn = _draft(seen, session, policy, frozen=frozen)
+    for _ in range(ROUNDS):
+        if seen.budget is None or drawn.tokens <= seen.budget or drawn.extra <= seen.extra:
+            break
+        seen = replace(seen, extra=drawn.extra)  # the messages have to make room for what is inserted
+        drawn = _draft(seen, session, policy, frozen=frozen)
     notes: list[Note] = []
-    force = session.steering.force if session.steering is not None and session.stopped is None else ""
-    if force == "prune":
-        seen = replace(seen, budget=operator.pruned(seen, policy))
-    if policy.literal or ((session.may_edit or force) and not frozen):
-        low = _low(seen, policy, force)
-        chosen = _choose(seen, policy, force, low)
-        edits = _taken(seen, chosen, edits, literal=policy.literal)
-        edits = _fit(seen, policy, edits, notes, low)
-    elif session.stopped is None:
-        edits = _taken(seen, _proposals(seen, _at_once(policy)), edits, literal=False)
-    wanted: list[Insert] = []
-    asked = False
-    if session.stopped is None:
-        wanted, asked = inserts.inserts(
-            seen, session, policy, seen.applied.cuts if edits is seen.edits else cuts(edits)
-        )
-        if policy.voices:
-            told = seen if edits is seen.edits else replace(seen, edits=edits, tokens=_sizes(seen, edits))
-            wanted += [insert for voice in policy.voices for insert in voice(told)]
-    by_index, after, edits = _place(seen, wanted, edits)
+    if seen.limit is not None and drawn.tokens > seen.limit and drawn.extra:
+        drawn = _without_inserts(seen, drawn, seen.limit, notes)
     try:
-        made = outgoing.rendered(seen, edits, by_index, after, model)
+        made = outgoing.rendered(seen, drawn.edits, drawn.by_index, drawn.after, model)
     except RuleBroken as broken:
         return _refused(seen, session, broken.rule, broken.message)
     except ValueError as problem:
         return _refused(seen, session, "render", str(problem))
-    placed = [(n, i) for n, found in sorted(by_index.items()) for i in found] + [(-1, i) for i in after]
-    notes += noting.of_quotes(wanted, placed, edits)
-    return _plan(seen, session, policy, edits, placed, notes, made, now, asked)
+    return _plan(seen, session, policy, drawn, notes, made, now)
+
+
+def _draft(seen: View, session: Session, policy: Policy, *, frozen: bool) -> _Draft:
+    """What leaves, what is shortened, and what is inserted."""
+    edits = _edits(seen, session, policy, frozen=frozen)
+    wanted: list[Insert] = []
+    asked = False
+    if session.stopped is None:
+        count = seen.applied.cuts if edits is seen.edits else cuts(edits)
+        wanted, asked = inserts.inserts(seen, session, policy, count)
+        if policy.voices:
+            told = seen if edits is seen.edits else replace(seen, edits=edits, tokens=proposals.sizes_of(seen, edits))
+            wanted += [insert for voice in policy.voices for insert in voice(told)]
+    return _placed(seen, edits, wanted, asked=asked)
+
+
+def _placed(seen: View, edits: Mapping[bytes, Edit], wanted: Sequence[Insert], *, asked: bool) -> _Draft:
+    """The draft with these inserts in their places."""
+    before = edits
+    by_index, after, edits = _place(seen, wanted, edits)
+    added = sum(seen.weigh.count(i.text) for found in by_index.values() for i in found)
+    added += PER_MESSAGE + seen.weigh.count(joined(after)) if after else 0
+    tokens = fit.total_with(seen, edits) - seen.extra + added
+    extra = tokens - (fit.total_with(seen, before) - seen.extra)
+    return _Draft(before, edits, wanted, by_index, after, asked, tokens, extra)
+
+
+def _without_inserts(seen: View, drawn: _Draft, limit: int, notes: list[Note]) -> _Draft:
+    """The draft with as many inserts as fit the window, the first ones and what the operator has told."""
+    stay, out = list(drawn.wanted), []
+    for insert in reversed(drawn.wanted):
+        if drawn.tokens <= limit:
+            break
+        if insert.source != operator.NAME:
+            stay.remove(insert)
+            out.append(insert.source)
+            drawn = _placed(seen, drawn.before, stay, asked=drawn.asked)
+    notes.append(Note("inserts_left_out", f"no room in the window for {', '.join(out)}"))
+    return drawn
+
+
+def _edits(seen: View, session: Session, policy: Policy, *, frozen: bool) -> Mapping[bytes, Edit]:
+    """The edits in force, with those of this request."""
+    force = session.steering.force if session.steering is not None else ""
+    if frozen and not policy.literal:
+        return proposals.take(seen, proposals.collect(seen, _at_once(policy)), seen.edits, literal=False)
+    low = _low(seen, policy, force)
+    chosen = _choose(seen, policy, force, low, for_money=session.may_edit or bool(force))
+    edits = proposals.take(seen, chosen, seen.edits, literal=policy.literal)
+    return fit.fit(seen, policy, edits, low)
 
 
 def _at_once(policy: Policy) -> list[Stage]:
@@ -125,7 +192,7 @@ def _over(seen: View, policy: Policy) -> set[bytes]:
         return set()
     held = {k for k, e in seen.edits.items() if e.stage in made}
     plain = replace(seen, edits={k: e for k, e in seen.edits.items() if k not in held})
-    return held - {seen.keys[p.index] for p in _proposals(plain, _at_once(policy))}
+    return held - {seen.keys[p.index] for p in proposals.collect(plain, _at_once(policy))}
 
 
 def _low(seen: View, policy: Policy, force: operator.Force) -> int:
@@ -136,10 +203,11 @@ def _low(seen: View, policy: Policy, force: operator.Force) -> int:
     return int(seen.budget * min(1.0, policy.low / policy.budget))  # a share, so that it follows the window
 
 
-def _choose(seen: View, policy: Policy, force: operator.Force, low: int) -> list[Proposal]:
-    """What the stages propose and the schedule takes, oldest first."""
-    at_once = _proposals(seen, _at_once(policy))
-    open_ = _proposals(seen, (stage for stage in policy.stages if stage.when == "schedule"))
+def _choose(seen: View, policy: Policy, force: operator.Force, low: int, *, for_money: bool) -> list[Proposal]:
+    """What the stages propose and the schedule takes, oldest first. for_money: edits may be made because they pay, and
+    not for the budget alone."""
+    at_once = proposals.collect(seen, _at_once(policy))
+    open_ = proposals.collect(seen, (stage for stage in policy.stages if stage.when == "schedule"))
     taken = {p.index for p in at_once}
     open_ = [p for p in open_ if p.index not in taken]
     if policy.schedule == "always" or force == "compress":
@@ -147,7 +215,7 @@ def _choose(seen: View, policy: Policy, force: operator.Force, low: int) -> list
     if at_once and policy.schedule == "when_it_pays":
         seen = _broken(seen, at_once)
     high = seen.budget
-    if policy.schedule == "over_budget":
+    if policy.schedule == "over_budget" or not for_money:
         chosen = schedule.over_budget(seen, open_, high, low) if high else []
     else:
         chosen = schedule.when_it_pays(seen, open_, policy.rent, policy.payback)
@@ -173,126 +241,6 @@ def _completed(chosen: list[Proposal], open_: Sequence[Proposal]) -> list[Propos
     chosen = chosen + [p for p in open_ if p.joint and p.stage in joint and p.index not in have]
     missing = {p.needs for p in chosen} - {p.index for p in chosen}
     return chosen + [p for p in open_ if p.index in missing]
-
-
-def _proposals(seen: View, stages: Iterable[Stage]) -> list[Proposal]:
-    """One proposal a message, the strongest; none for what must stay, none weaker than the edit in force."""
-    best: dict[int, Proposal] = {}
-    last, last_user = len(seen.messages) - 1, seen.ground.prompt
-    held = _held(seen)
-    for stage in stages:
-        for proposal in stage(seen):
-            index = proposal.index
-            if seen.messages[index].is_system or (index == last and proposal.action == "gone"):
-                continue
-            if proposal.action != "append" and (index == last_user or pinned(seen, index)):
-                continue  # FEATURES.md E7: no policy edits it
-            if proposal.action == "gone" and index in held and stage.when != "always":
-                continue
-            old = best.get(index)
-            if old is None or (STRENGTH[proposal.action], -proposal.after) > (STRENGTH[old.action], -old.after):
-                best[index] = proposal
-    return [best[n] for n in sorted(best) if _supersedes(best[n], seen.edit(n))]
-
-
-def _held(seen: View) -> frozenset[int]:
-    """What stays because of the client's own cache marks: the message that bears one, and with it its step, or its
-    group where that is over, since of neither a part can leave."""
-    marked = [n for n in seen.ground.marked if not seen.messages[n].is_system]
-    if not marked:
-        return frozenset()
-    found = [u for u in _units(seen) if any(u.start <= n < u.end for n in marked)]
-    return frozenset(n for unit in found for n in range(unit.start, unit.end))
-
-
-def _supersedes(proposal: Proposal, edit: Edit | None) -> bool:
-    if edit is None:
-        return True
-    stronger = STRENGTH[proposal.action] > STRENGTH[edit.action]
-    if proposal.action == edit.action == "append":
-        return True  # the stage writes on behind what is there
-    return stronger or (proposal.action == edit.action == "text" and proposal.after < edit.after)
-
-
-def _taken(seen: View, chosen: Sequence[Proposal], old: Mapping[bytes, Edit], *, literal: bool) -> Mapping[bytes, Edit]:
-    """The edits in force once these proposals are made. Whole steps leave or none of their messages does."""
-    if (
-        not chosen
-        and old is seen.edits
-        and (seen.applied.whole or seen.settled("whole steps", partial(turns.are_whole, seen)))
-    ):
-        return old  # nothing that is in force is withdrawn to keep turns in order
-    edits = dict(old)
-    gone = frozenset(p.index for p in chosen)
-    for proposal in reversed(chosen):  # newest first: of two copies of a thing the older one may go
-        message = seen.messages[proposal.index]
-        text = proposal.write(gone) if proposal.write else proposal.text
-        after = proposal.after
-        if proposal.action == "gone":
-            after = 0
-        elif proposal.action == "append":
-            after = seen.whole[proposal.index] + view.counted(seen, message, text or "")
-        elif text is not None:
-            after = view.edited_size(seen, proposal.index, text)
-            if after >= seen.tokens[proposal.index] and not literal:
-                continue  # the stub is no shorter than what it replaces
-        k = seen.keys[proposal.index]
-        edits[k] = Edit(k, proposal.action, text, proposal.stage, proposal.reason, seen.whole[proposal.index], after)
-    for proposal in chosen:
-        if proposal.needs is not None and not _stands(edits.get(seen.keys[proposal.needs])):
-            k = seen.keys[proposal.index]  # what would say what it takes away was not written
-            edits.pop(k, None)
-            edits.update({k: old[k]} if k in old else {})
-    return turns.mended(seen, turns.whole_steps(seen, edits, old), old)
-
-
-def _stands(edit: Edit | None) -> bool:
-    return edit is not None and edit.action in ("text", "append")
-
-
-def _fit(seen: View, policy: Policy, edits: Mapping[bytes, Edit], notes: list[Note], low: int) -> Mapping[bytes, Edit]:
-    """Where the prompt is over its budget: the stages of last resort, oldest first, until it is down to `low`."""
-    last = [stage for stage in policy.stages if stage.when == "last"]
-    if not last or seen.budget is None:
-        return edits
-    tokens = _sizes(seen, edits)
-    total = seen.head + sum(tokens)
-    if total <= seen.budget:
-        return edits
-    over = total - low
-    now = replace(seen, edits=edits, tokens=tokens)
-    ends = [unit.end for unit in _units(now) for _ in range(unit.start, unit.end)]
-    chosen: list[Proposal] = []
-    end = 0
-    for proposal in _proposals(now, last):
-        if over <= 0 and proposal.index >= end:
-            break
-        end = end if proposal.index < end else ends[proposal.index]
-        chosen.append(proposal)
-        over -= schedule.saved(now, proposal)
-    over -= seen.budget - low
-    if over > 0:
-        notes.append(
-            Note("over_budget", f"{over} tokens over the budget of {seen.budget} with everything out that may go")
-        )
-    return _taken(now, chosen, edits, literal=False)
-
-
-def _units(seen: View) -> list[Group | Step]:
-    """What leaves together, covering every message once: groups that are over (FEATURES.md A14), and then steps."""
-    return [*seen.groups[:-1], *(step for step in seen.steps if step.start >= seen.active)]
-
-
-def _sizes(seen: View, edits: Mapping[bytes, Edit]) -> Sequence[int]:
-    """Tokens of each message with these edits."""
-    if edits is seen.edits:
-        return seen.tokens
-    sizes = list(seen.whole)
-    for n, (k, message) in enumerate(zip(seen.keys, seen.messages, strict=True)):
-        edit = edits.get(k)
-        if edit is not None and not message.is_system:
-            sizes[n] = edit.after
-    return sizes
 
 
 def _place(
@@ -329,21 +277,15 @@ def _kept(seen: View, index: int, insert: Insert, old: Edit | None) -> Edit:
 
 
 def _plan(
-    seen: View,
-    session: Session,
-    policy: Policy,
-    edits: Mapping[bytes, Edit],
-    placed: Sequence[tuple[int, Insert]],
-    notes: list[Note],
-    made: Rendering,
-    now: float,
-    asked: bool,
+    seen: View, session: Session, policy: Policy, drawn: _Draft, notes: list[Note], made: Rendering, now: float
 ) -> Plan:
-    old = session.edits
+    old, edits = session.edits, drawn.edits
+    placed = [(n, i) for n, found in sorted(drawn.by_index.items()) for i in found] + [(-1, i) for i in drawn.after]
     same = edits is seen.edits and not policy.literal  # then all of them are among those of the session
     new = () if same else tuple(e for k, e in edits.items() if (o := old.get(k)) is not e and o != e)
+    notes += noting.of_quotes(drawn.wanted, placed, edits)
     notes += noting.of_stages(policy.stages, seen, edits, new)
-    added = sum(seen.weigh.count(i.text) for _, i in placed)
+    notes += fit.over_budget(seen, drawn.tokens)
     return Plan(
         messages=tuple(made.raws) if edits or placed else None,
         new=new,
@@ -355,10 +297,11 @@ def _plan(
         sizes=tuple(made.sizes),
         keys=seen.keys,
         before=seen.head + sum(seen.whole),
-        after=seen.head + sum(made.sizes) + added,
+        after=drawn.tokens,
         predicted=outgoing.predicted(seen, session, made, now, moved=bool(seen.toll and cuts(edits))),
-        asked=asked and any(i.source == "ask" for _, i in placed),
+        asked=drawn.asked and any(i.source == "ask" for _, i in placed),
         literal=policy.literal,
+        limit=seen.promised,
     )
 
 
@@ -386,4 +329,5 @@ def _refused(seen: View, session: Session, rule: str, why: str) -> Plan:
         asked=False,
         refused=rule,
         literal=seen.literal,
+        limit=seen.promised,
     )

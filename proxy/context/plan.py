@@ -239,6 +239,10 @@ class View:
     toll: int = 0
     scratchpad: str = ""
     memos: Sequence[Memo] = ()
+    limit: int | None = None
+    """Tokens that the prompt must not pass: the window less the room for the answer. None where no window is known."""
+    extra: int = 0
+    """Tokens of the inserts that go out with it."""
     _made: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
 
     def once(self, name: object, make: Callable[[], T]) -> T:
@@ -264,7 +268,12 @@ class View:
     @property
     def total(self) -> int:
         """Tokens of the whole prompt as it would go out."""
-        return self.head + sum(self.tokens)
+        return self.head + self.extra + sum(self.tokens)
+
+    @property
+    def promised(self) -> int | None:
+        """Tokens above which the prompt is over its budget; None where there is no budget."""
+        return None if self.budget is None else min(self.budget, self.budget if self.limit is None else self.limit)
 
     def served(self) -> list[int]:
         """For each message: the cached tokens that are still served when it is edited.
@@ -332,3 +341,5 @@ class Plan:
     refused: str | None = None
     literal: bool = False
     """Its edits hold for literal policies alone: see `Session.lasting`."""
+    limit: int | None = None
+    """Tokens above which the prompt is over its budget; None where there is no budget."""

@@ -62,11 +62,13 @@ class Policy:
     request on where an earlier thread of the same tenant with the same tools has come to edits, else from the first
     edit: a definition is paid for with every request, and short chats have no use for it."""
 
-    def window_of(self, model: Model) -> int | None:
+    def window_of(self, model: Model, named: int | None = None) -> int | None:
         """The model's window as this policy sees it: a figure of its own (`[models."NAME".POLICY]`), else the model's,
-        else the policy's for models that nothing is known of."""
+        else the policy's for models that nothing is known of. named: by the upstream, which knows better."""
         own = model.own.get(self.name, {}).get("window")
-        return (own if isinstance(own, int) else None) or model.window or self.window or None
+        if isinstance(own, int) and own:
+            return min(own, named or own)
+        return named or model.window or self.window or None
 
     @property
     def literal(self) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -28,6 +29,10 @@ class Model:
     name: str = "*"
     window: Tokens | None = None
     max_output: Tokens | None = None
+    answer_apart: bool = False
+    """The window holds the prompt alone; else the answer has to fit in it as well."""
+    answer: Tokens = 4096
+    """Tokens of a usual answer: kept free in the window where a request does not limit its answer."""
     tokenizer: Literal["o200k_base", "cl100k_base", "estimate"] = "o200k_base"
     input: Price | None = None
     """Dollars per million input tokens."""
@@ -62,6 +67,13 @@ class Model:
     def cost(self, prompt: int, cached: int) -> float:
         """What a prompt costs, in units of one plain input token."""
         return self.w * (prompt - cached) + self.r * cached
+
+
+@lru_cache(maxsize=256)
+def without_cache(model: Model) -> Model:
+    """The model as it is where its cache is never seen to hold anything: a prefix is worth nothing, and moving it costs
+    nothing. The same object each time, since facts about messages are remembered by it."""
+    return replace(model, r=model.w, cache="none")
 
 
 NOT_KEYS = {"name", "own", "partial"}

@@ -37,6 +37,11 @@ def visible(message: Message, edit: Edit | None) -> str:
     return message.text + (edit.text or "") if edit.action == "append" else (edit.text or "")
 
 
+def joined(inserts: Sequence[Insert]) -> str:
+    """The text of a user message of ours that holds these."""
+    return "\n\n".join(insert.text.strip() for insert in inserts)
+
+
 class Rendering:
     """The outgoing messages of a plan: bytes, marks, sizes, what the rules look at, and which message each is."""
 
@@ -125,6 +130,6 @@ def render(
                 made.marks[at] = with_texts(made.marks[at], [insert.text])
         made.outs[at] = Out(out.message, text, out.calls)
     if after:
-        text = "\n\n".join(insert.text.strip() for insert in after)
+        text = joined(after)
         made.add(completions.user_message(text), b"", 0, Out(None, text, False), len(messages))
     return made

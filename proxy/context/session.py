@@ -43,6 +43,8 @@ class Session:
     sent_at: float | None = None
     asked_at: int = 0
     drift: int = 0
+    served: bool = False
+    """The upstream has reported cached tokens at least once."""
     stopped: str | None = None
     limit: int | None = None
     answers: Mapping[str, str] = field(default_factory=dict)
@@ -78,8 +80,14 @@ class Session:
 
     @property
     def may_edit(self) -> bool:
-        """Whether new edits may be made: not while the provider's cache behaves otherwise than predicted."""
-        return self.stopped is None and self.drift < DRIFT_LIMIT
+        """Whether edits may be made because they pay: not while the provider's cache behaves otherwise than predicted.
+        The budget is kept to in any case."""
+        return self.stopped is None and (self.drift < DRIFT_LIMIT or self.uncached)
+
+    @property
+    def uncached(self) -> bool:
+        """Whether the upstream reports cached tokens and never has any: there is no cache that an edit could spoil."""
+        return self.drift >= DRIFT_LIMIT and not self.served
 
     def after_sending(self, plan: Plan, now: float) -> Session:
         """The session once the plan's bytes have gone out."""
@@ -96,9 +104,10 @@ class Session:
         """The session once an answer has ended. `cached` is None where the upstream reported none: that says
         nothing."""
         drift = self.drift
-        if cached is not None and predicted > 0:
+        if cached is not None and (predicted > 0 or cached > 0):
             drift = drift + 1 if cached < predicted // 2 else 0
-        return replace(self, drift=drift, states=(*self.states, state) if state else self.states)
+        served = self.served or bool(cached)
+        return replace(self, drift=drift, served=served, states=(*self.states, state) if state else self.states)
 
     def forked(self, keys: Sequence[bytes]) -> Session:
         """The session of a thread that leaves this one: only what belongs to the messages that both share."""

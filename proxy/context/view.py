@@ -15,6 +15,7 @@ from proxy.context.front import system_texts
 from proxy.context.plan import Applied, Edit, Found, Ground, View
 from proxy.context.policy import Policy
 from proxy.context.prices import Model
+from proxy.context.room import room_for
 from proxy.context.session import Session
 from proxy.memory.memos import Memo
 
@@ -53,7 +54,7 @@ def build(
     applied = ground.applied(known, _NONE if policy.literal else session.edits)
     front = system_texts(request, session, policy)
     head = weigh.head(request.tools)
-    window = session.limit or policy.window_of(model)
+    room = room_for(request, policy, model, session.limit)
     return View(
         request=request,
         messages=messages,
@@ -68,7 +69,8 @@ def build(
         cached=_cached(known, applied, head, session, model, now, front),
         requests=known.requests,
         model=model,
-        budget=int(window * policy.budget) if window else None,
+        budget=room.budget if room is not None else None,
+        limit=room.limit if room is not None else None,
         weigh=weigh,
         strategies=strategies,
         strategy=strategy,

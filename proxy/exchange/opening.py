@@ -30,7 +30,7 @@ def asked(turn: Turn, state: Session, found: Sequence[Found], told: Mapping[str,
     request = woven.request
     return (
         *(request.messages, request.model, request.tools, request.stream, request.plain, request.effort),
-        *(request.choices, request.usage_wanted, request.tool_names),
+        *(request.choices, request.usage_wanted, request.tool_names, request.max_tokens),
         *(turn.tenant, turn.policy, turn.model, turn.weigh, turn.strategy, turn.options),
         *(turn.pending is None, offer.names, offer.definitions),
     )

@@ -176,8 +176,9 @@ class Threads:
             self._take_out(thread)
         again = await self.load(memory, name)
         if again is not None and not again.state.said:
-            # Neither is stored: what this process has seen of them is better than nothing.
-            again.state = replace(again.state, said=thread.state.said, drift=thread.state.drift)
+            # None of these is stored: what this process has seen of them is better than nothing.
+            seen = thread.state
+            again.state = replace(again.state, said=seen.said, drift=seen.drift, served=seen.served)
         return again
 
     async def is_gone(self, memory: SessionMemory) -> bool:

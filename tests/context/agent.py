@@ -53,7 +53,9 @@ def load(name: str) -> Policy:
     file, _, schedule = name.partition("/")
     path = Path(__file__).parents[2] / "config" / "policies" / f"{file}.toml"
     policy = read_policy(tomllib.loads(path.read_text()), BUILT_IN, VOICES)
-    known: dict[str, ScheduleName] = {"over_budget": "over_budget", "when_it_pays": "when_it_pays"}
+    known: dict[str, ScheduleName] = {
+        "over_budget": "over_budget", "when_it_pays": "when_it_pays", "always": "always",
+    }  # fmt: skip
     return with_schedule(policy, known[schedule]) if schedule else policy
 
 

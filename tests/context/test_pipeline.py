@@ -244,7 +244,7 @@ def test_matters_of_correctness_do_not_wait_for_the_schedule() -> None:
 def test_no_new_edits_while_the_store_cannot_take_them_or_the_cache_drifts() -> None:
     wanted = policy(propose(4, text=""))
     session = remember(edit(3, text="short"))
-    for made, out in (plan(wanted, session, frozen=True), plan(wanted, replace(session, drift=3))):
+    for made, out in (plan(wanted, session, frozen=True), plan(wanted, replace(session, drift=3, served=True))):
         assert made.new == ()
         assert out == [*TALK[:3], result("1", "short"), *TALK[4:]]
     assert len(plan(wanted, replace(session, drift=2))[0].new) == 1
@@ -265,7 +265,7 @@ def test_over_the_budget_the_oldest_edits_are_made_even_where_they_do_not_pay() 
     warm = Session().after_sending(first, 0.0)
     total = first.before
     for window, made in ((None, []), (total, []), (total - 1, [3]), (total - 46, [3]), (total - 47, [3, 4])):
-        model = replace(PLAIN, window=window)
+        model = replace(PLAIN, window=window, answer_apart=True)
         new = plan(replace(policy(*found), budget=1.0, low=1.0), warm, model=model)[0].new
         assert sorted(KEYS.index(e.key) for e in new) == made
 
@@ -276,7 +276,8 @@ def test_what_does_not_pay_is_made_down_to_the_low_mark_once_the_budget_forces_i
     warm = Session().after_sending(first, 0.0)
     total = first.before
     forced = replace(policy(*found), budget=1.0)
-    at, over = replace(PLAIN, window=total), replace(PLAIN, window=total - 1)
+    apart = replace(PLAIN, answer_apart=True)
+    at, over = replace(apart, window=total), replace(apart, window=total - 1)
     assert plan(forced, warm, model=at)[0].new == ()
     # One token over: the first of them takes 46 off, which is enough down to total - 46.
     for low, made in ((total - 46, [3]), (total - 47, [3, 4])):

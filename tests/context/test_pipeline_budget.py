@@ -74,15 +74,17 @@ def test_what_does_not_fit_with_everything_out_is_sent_and_noted() -> None:
     assert "2 tokens over the budget of 28" in made.notes[0].text
 
 
-def test_after_the_groups_old_steps_of_the_active_group_leave_and_the_newest_four_stay() -> None:
+def test_after_the_groups_old_steps_of_the_active_group_leave_and_the_newest_four_stay_while_they_fit() -> None:
     talk = [*GROUP, user("u" * 6), *STEP * 6]
     # 120 + 10 + 600: without the first group's answer 620, without one step 520, without two 420.
     assert fitted(talk, 620)[1] == [0, *range(4, 17)]
     assert fitted(talk, 619)[1] == [0, 4, *range(7, 17)]
     assert fitted(talk, 520)[1] == [0, 4, *range(7, 17)]
     assert fitted(talk, 519)[1] == [0, 4, *range(9, 17)]
+    assert fitted(talk, 420)[1] == [0, 4, *range(9, 17)]
+    # Not even four fit: the newest one stays.
     made, left = fitted(talk, 100)
-    assert left == [0, 4, *range(9, 17)]
+    assert left == [0, 4, 15, 16]
     assert made.notes
 
 

@@ -51,6 +51,7 @@ def drifted(session: Session, *cached: int | None, predicted: int = 1000) -> Ses
 def test_new_edits_stop_when_the_cache_serves_less_than_half_of_what_was_predicted() -> None:
     assert drifted(Session(), *[499] * (DRIFT_LIMIT - 1)).may_edit
     assert not drifted(Session(), *[499] * DRIFT_LIMIT).may_edit
+    assert not drifted(Session(), 1000, *[0] * DRIFT_LIMIT).may_edit
     assert drifted(Session(), *[500] * 10).may_edit
 
 
@@ -61,8 +62,17 @@ def test_one_answer_as_predicted_ends_the_drift() -> None:
 
 def test_usage_without_cached_tokens_and_predictions_of_none_say_nothing() -> None:
     assert drifted(Session(), *[None] * 10).may_edit
-    assert not drifted(Session(), 0, 0, None, 0).may_edit
-    assert drifted(Session(), *[0] * 10, predicted=0).may_edit
+    assert not drifted(Session(), 1, 0, None, 0).may_edit
+    assert not drifted(Session(), *[0] * 10, predicted=0).uncached
+
+
+def test_where_hits_are_never_reported_there_is_no_cache_to_spoil() -> None:
+    assert not drifted(Session(), 0, 0).uncached
+    found = drifted(Session(), 0, 0, None, 0)
+    assert found.uncached
+    assert found.may_edit
+    assert not drifted(found, 900, predicted=0).uncached
+    assert not drifted(Session(), 1, 0, 0, 0).uncached
 
 
 def test_a_stopped_thread_makes_no_edits() -> None:

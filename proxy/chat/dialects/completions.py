@@ -207,10 +207,15 @@ def _request(
         usage_wanted=isinstance(options, dict) and options.get("include_usage") is True,
         choices=choices if isinstance(choices, int) else 1,
         effort=str(plain.get("reasoning_effort") or ""),
+        max_tokens=_limit(plain.get("max_completion_tokens")) or _limit(plain.get("max_tokens")),
         shared=shared,
         rest=rest,
         notes=notes,
     )
+
+
+def _limit(value: Any) -> int | None:
+    return value if isinstance(value, int) and value > 0 and value is not True else None
 
 
 def front_of(request: Request) -> Front:

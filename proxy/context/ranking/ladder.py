@@ -66,7 +66,7 @@ class Ladder:
         for i, step in enumerate(layout.steps):
             self.used[self.levels[i]] += sum(view.tokens[step.start : step.end])
             self._step_of += [i] * (step.end - step.start)
-        self.total = view.head + sum(self.used)
+        self.total = view.head + view.extra + sum(self.used)
         if view.edits:
             self._go_on()
 

@@ -13,13 +13,14 @@ from proxy.context.stage import When
 
 @dataclass(frozen=True, slots=True)
 class FitBudget:
-    """While the prompt is over its budget, leave out whole groups, oldest first, then old steps of the active group.
+    """While the prompt is over its budget, leave out whole groups, oldest first, then old steps of the active group. Where
+    that is not enough, the largest results are cut to head and tail, and all steps but the newest may leave.
 
     The first prompt of the session stays: it says what all of it is about (FEATURES.md A14).
     """
 
     keep_steps: int = 4
-    """Steps at the end of the active group that stay in any case."""
+    """Steps at the end of the active group that stay as long as cutting their results is enough."""
     when: ClassVar[When] = "last"
 
     def __call__(self, view: View) -> Iterable[Proposal]:

@@ -1,0 +1,151 @@
+"""The budget holds: whatever a policy and its schedule leave in, the prompt is brought down to its room.
+
+In this order, each only while the prompt is still over its budget: the policy's stages of last resort (whole groups,
+then old steps), the largest results cut to head and tail, all steps but the newest, results again and shorter, and
+last the texts of older messages. System messages, the last user message and what the client pinned stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from proxy.chat.key import public_id
+from proxy.context import proposals, schedule, view
+from proxy.context.pins import marked
+from proxy.context.plan import Edit, Note, Proposal, View
+from proxy.context.policy import Policy
+from proxy.context.session import cuts
+from proxy.context.stage import Stage, changed
+from proxy.context.wording.cut import cut, mark
+
+NAME = "fit_budget"
+"""The stage under which cuts are recorded: the one of last resort."""
+GENTLE = 200
+"""Tokens that a result keeps at least while steps can still leave instead."""
+LEAST = 60
+"""Tokens that a text keeps at least: below that hardly more than the mark is left."""
+
+
+def total_with(seen: View, edits: Mapping[bytes, Edit]) -> int:
+    """Tokens of everything that is sent with these edits: tools, messages, and the inserts of `View.extra`."""
+    toll = seen.toll if cuts(edits) else 0
+    return seen.head + toll + seen.extra + sum(proposals.sizes_of(seen, edits))
+
+
+def fit(seen: View, policy: Policy, edits: Mapping[bytes, Edit], low: int) -> Mapping[bytes, Edit]:
+    """The edits with those that bring the prompt down to `low` tokens, where it is over its budget.
+
+    A policy without a stage of last resort has asked for no budget, and gets none.
+    """
+    last = [stage for stage in policy.stages if stage.when == "last"]
+    if not last or seen.budget is None or total_with(seen, edits) <= seen.budget:
+        return edits
+    newest = [changed(stage, {"keep_steps": 1}, NAME) for stage in last]
+    steps: tuple[Callable[[Mapping[bytes, Edit]], Mapping[bytes, Edit]], ...] = (
+        lambda known: _leave(seen, last, known, low),
+        lambda known: _cut(seen, known, list(_results(seen, guarded=False)), low, GENTLE),
+        lambda known: _leave(seen, newest, known, low),
+        lambda known: _cut(seen, known, list(_results(seen, guarded=True)), low, LEAST),
+        lambda known: _cut(seen, known, list(_older_texts(seen)), low, LEAST),
+    )
+    for step in steps:
+        edits = step(edits)
+        if total_with(seen, edits) <= seen.budget:
+            break
+    return edits
+
+
+def over_budget(seen: View, tokens: int) -> list[Note]:
+    """The note that a prompt of so many tokens is over its budget, if it is."""
+    over = tokens - seen.promised if seen.promised is not None else 0
+    if over <= 0:
+        return []
+    text = f"{over} tokens over the budget of {seen.promised} with everything out that may go"
+    return [Note("over_budget", text, {"tokens": float(over)})]
+
+
+def _leave(seen: View, stages: Sequence[Stage], edits: Mapping[bytes, Edit], low: int) -> Mapping[bytes, Edit]:
+    """What these stages propose, oldest first and in whole groups or steps, until the prompt is down to `low`."""
+    over = total_with(seen, edits) - low
+    now = replace(seen, edits=edits, tokens=proposals.sizes_of(seen, edits))
+    ends = [unit.end for unit in proposals.units(now) for _ in range(unit.start, unit.end)]
+    chosen: list[Proposal] = []
+    end = 0
+    for proposal in proposals.collect(now, stages):
+        if over <= 0 and proposal.index >= end:
+            break
+        end = end if proposal.index < end else ends[proposal.index]
+        chosen.append(proposal)
+        over -= schedule.saved(now, proposal)
+    return proposals.take(now, chosen, edits, literal=False)
+
+
+def _results(seen: View, *, guarded: bool) -> Iterator[int]:
+    """The results that may be cut. guarded: also those that the model has just asked for with a tool of ours."""
+    for n, is_result in enumerate(seen.is_result):
+        if is_result and _may_cut(seen, n) and (guarded or seen.keys[n] not in seen.guarded):
+            yield n
+
+
+def _older_texts(seen: View) -> Iterator[int]:
+    """All other texts that may be cut: older prompts, and the model's own words without calls."""
+    for n, message in enumerate(seen.messages[:-1]):
+        if not seen.is_result[n] and not message.is_system and not message.calls and _may_cut(seen, n):
+            yield n
+
+
+def _may_cut(seen: View, n: int) -> bool:
+    message = seen.messages[n]
+    if n == seen.ground.prompt or message.media or message.shape not in ("string", "parts"):
+        return False
+    return seen.keys[n] not in seen.pins and (seen.is_result[n] or not marked(message))
+
+
+def _cut(seen: View, edits: Mapping[bytes, Edit], places: Sequence[int], goal: int, least: int) -> Mapping[bytes, Edit]:
+    """The largest of these messages cut to one size, so that the prompt comes down to `goal`, or to `least` each."""
+    over = total_with(seen, edits) - goal
+    sizes = proposals.sizes_of(seen, edits)
+    found = [n for n in places if sizes[n] > least and not _is_gone(seen, n, edits)]
+    if not found:
+        return edits
+    level = _level([sizes[n] for n in found], over, least)
+    made = dict(edits)
+    for n in found:
+        if sizes[n] > level:
+            edit = _shortened(seen, n, edits.get(seen.keys[n]), level)
+            if edit.after < sizes[n]:
+                made[edit.key] = edit
+    return made
+
+
+def _is_gone(seen: View, n: int, edits: Mapping[bytes, Edit]) -> bool:
+    edit = edits.get(seen.keys[n])
+    return edit is not None and edit.action in ("gone", "text_only")
+
+
+def _level(sizes: Sequence[int], over: int, least: int) -> int:
+    """The size to which the largest have to come down so that all lose `over` together; `least` where that is not
+    enough."""
+    falling = sorted(sizes, reverse=True)
+    for count in range(1, len(falling) + 1):
+        level = (sum(falling[:count]) - over) // count
+        if count == len(falling) or level >= falling[count]:
+            return max(least, level)
+    return least
+
+
+def _shortened(seen: View, n: int, old: Edit | None, level: int) -> Edit:
+    """The message cut to about `level` tokens. What was written at its end by us stays there."""
+    message, key = seen.messages[n], seen.keys[n]
+    text, added = message.text, ""
+    if old is not None and old.action == "append":
+        added = old.text or ""
+    elif old is not None and old.stage != NAME:
+        text = old.text or ""
+    fixed = view.edited_size(seen, n, added)
+    mark_of = mark(public_id(key), len(message.text), seen.offered)
+    short = cut(text, max(0, level - fixed), seen.weigh.count, mark_of) + added
+    after = view.edited_size(seen, n, short)
+    reason = f"over the budget: {len(message.text)} characters cut to {len(short)}"
+    return Edit(key, "text", short, NAME, reason, seen.whole[n], after)

@@ -1,0 +1,104 @@
+"""From the proposals of stages to edits: the strongest one a message, and whole steps or none of their messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+
+from proxy.chat.group import Group, Step
+from proxy.context import turns, view
+from proxy.context.pins import pinned
+from proxy.context.plan import STRENGTH, Edit, Proposal, View
+from proxy.context.stage import Stage
+
+
+def collect(seen: View, stages: Iterable[Stage]) -> list[Proposal]:
+    """One proposal a message, the strongest; none for what must stay, none weaker than the edit in force."""
+    best: dict[int, Proposal] = {}
+    last, last_user = len(seen.messages) - 1, seen.ground.prompt
+    held = _held(seen)
+    for stage in stages:
+        for proposal in stage(seen):
+            index = proposal.index
+            if seen.messages[index].is_system or (index == last and proposal.action == "gone"):
+                continue
+            if proposal.action != "append" and (index == last_user or pinned(seen, index)):
+                continue  # FEATURES.md E7: no policy edits it
+            if proposal.action == "gone" and index in held and stage.when != "always":
+                continue
+            old = best.get(index)
+            if old is None or (STRENGTH[proposal.action], -proposal.after) > (STRENGTH[old.action], -old.after):
+                best[index] = proposal
+    return [best[n] for n in sorted(best) if _supersedes(best[n], seen.edit(n))]
+
+
+def _held(seen: View) -> frozenset[int]:
+    """What stays because of the client's own cache marks: the message that bears one, and with it its step, or its
+    group where that is over, since of neither a part can leave."""
+    marked = [n for n in seen.ground.marked if not seen.messages[n].is_system]
+    if not marked:
+        return frozenset()
+    found = [u for u in units(seen) if any(u.start <= n < u.end for n in marked)]
+    return frozenset(n for unit in found for n in range(unit.start, unit.end))
+
+
+def _supersedes(proposal: Proposal, edit: Edit | None) -> bool:
+    if edit is None:
+        return True
+    stronger = STRENGTH[proposal.action] > STRENGTH[edit.action]
+    if proposal.action == edit.action == "append":
+        return True  # the stage writes on behind what is there
+    return stronger or (proposal.action == edit.action == "text" and proposal.after < edit.after)
+
+
+def take(seen: View, chosen: Sequence[Proposal], old: Mapping[bytes, Edit], *, literal: bool) -> Mapping[bytes, Edit]:
+    """The edits in force once these proposals are made. Whole steps leave or none of their messages does."""
+    if (
+        not chosen
+        and old is seen.edits
+        and (seen.applied.whole or seen.settled("whole steps", partial(turns.are_whole, seen)))
+    ):
+        return old  # nothing that is in force is withdrawn to keep turns in order
+    edits = dict(old)
+    gone = frozenset(p.index for p in chosen)
+    for proposal in reversed(chosen):  # newest first: of two copies of a thing the older one may go
+        message = seen.messages[proposal.index]
+        text = proposal.write(gone) if proposal.write else proposal.text
+        after = proposal.after
+        if proposal.action == "gone":
+            after = 0
+        elif proposal.action == "append":
+            after = seen.whole[proposal.index] + view.counted(seen, message, text or "")
+        elif text is not None:
+            after = view.edited_size(seen, proposal.index, text)
+            if after >= seen.tokens[proposal.index] and not literal:
+                continue  # the stub is no shorter than what it replaces
+        k = seen.keys[proposal.index]
+        edits[k] = Edit(k, proposal.action, text, proposal.stage, proposal.reason, seen.whole[proposal.index], after)
+    for proposal in chosen:
+        if proposal.needs is not None and not _stands(edits.get(seen.keys[proposal.needs])):
+            k = seen.keys[proposal.index]  # what would say what it takes away was not written
+            edits.pop(k, None)
+            edits.update({k: old[k]} if k in old else {})
+    return turns.mended(seen, turns.whole_steps(seen, edits, old), old)
+
+
+def _stands(edit: Edit | None) -> bool:
+    return edit is not None and edit.action in ("text", "append")
+
+
+def units(seen: View) -> list[Group | Step]:
+    """What leaves together, covering every message once: groups that are over (FEATURES.md A14), and then steps."""
+    return [*seen.groups[:-1], *(step for step in seen.steps if step.start >= seen.active)]
+
+
+def sizes_of(seen: View, edits: Mapping[bytes, Edit]) -> Sequence[int]:
+    """Tokens of each message with these edits."""
+    if edits is seen.edits:
+        return seen.tokens
+    sizes = list(seen.whole)
+    for n, (k, message) in enumerate(zip(seen.keys, seen.messages, strict=True)):
+        edit = edits.get(k)
+        if edit is not None and not message.is_system:
+            sizes[n] = edit.after
+    return sizes

@@ -1,0 +1,46 @@
+"""The tokens that a prompt may have: the model's window, less the room that the answer needs.
+
+A policy fills a share of the window only, so that an answer and the error of our own count have room. Where the window
+has to hold a long answer too, that share is not enough: an upstream refuses a prompt that leaves no room for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from proxy.chat.message import Request
+from proxy.context.policy import Policy
+from proxy.context.prices import Model
+
+LEAST = 4
+"""A prompt is brought down to this part of the window at most, however long an answer the client allows: a client that
+allows an answer as long as the window hardly wants an empty prompt."""
+USUAL = 5
+"""A usual answer is taken to need this part of a small window at most: the part that policies leave free anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """budget: tokens that a prompt is brought down to. limit: tokens that it must not pass."""
+
+    budget: int
+    limit: int
+
+
+def room_for(request: Request, policy: Policy, model: Model, named: int | None = None) -> Room | None:
+    """The room for the prompt of this request, None where no window is known. named: the window that the upstream has
+    named."""
+    window = policy.window_of(model, named)
+    if not window:
+        return None
+    limit = window - kept_free(request, model, window)
+    return Room(min(int(window * policy.budget), max(limit, window // LEAST)), limit)
+
+
+def kept_free(request: Request, model: Model, window: int) -> int:
+    """Tokens of the window that the answer needs: as many as the client allows, else those of a usual answer."""
+    if model.answer_apart:
+        return 0
+    if request.max_tokens is not None:
+        return request.max_tokens
+    return min(model.answer, model.max_output or model.answer, window // USUAL)

@@ -1,0 +1,193 @@
+"""B1 to B4: the budget holds where groups and old steps are not enough, and says so where it cannot."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from proxy.chat.key import public_id
+from proxy.context import fit
+from proxy.context.pipeline import rewrite
+from proxy.context.plan import Plan
+from proxy.context.policy import Policy
+from proxy.context.session import DRIFT_LIMIT, Session
+from proxy.context.stages.fit_budget import FitBudget
+from tests.context.agent import LONG, load
+from tests.conversations import PLAIN, WEIGH, Json, assistant, look, request, result, system, user
+
+FIT = Policy("fit", stages=(FitBudget(),), ask="never")
+HUGE = LONG * 10
+"""90,000 characters, which are as many tokens here."""
+
+
+def fitted(
+    values: Sequence[Json], window: int, policy: Policy = FIT, session: Session | None = None, **more: Any
+) -> tuple[Plan, list[Json]]:
+    """The plan, and the messages that go out."""
+    made = rewrite(
+        request(values), session or Session(), policy, replace(PLAIN, window=window), 0.0, weigh=WEIGH, **more
+    )
+    assert made.refused is None, made.notes
+    return made, list(values) if made.messages is None else [json.loads(raw) for raw in made.messages]
+
+
+def test_a_result_larger_than_the_window_is_cut_to_its_head_and_tail() -> None:
+    talk = [system(), user("Look."), assistant(None, "1"), result("1", HUGE)]
+    made, out = fitted(talk, 8_000, offered=frozenset({"recall"}))
+    assert 4_000 < made.after <= 6_400
+    text = out[-1]["content"]
+    head, _, rest = text.partition("\n[... ")
+    mark, _, tail = rest.partition("]\n")
+    assert HUGE.startswith(head)
+    assert HUGE.endswith(tail)
+    assert min(len(head), len(tail)) > 1_000
+    assert str(len(HUGE)) in mark
+    assert f'recall("{public_id(made.keys[-1])}")' in mark
+    assert out[:-1] == talk[:-1]
+    assert [(e.stage, e.action) for e in made.new] == [("fit_budget", "text")]
+    assert "characters cut to" in made.new[0].reason
+    assert not any(note.kind == "over_budget" for note in made.notes)
+
+
+def test_the_largest_results_of_the_last_steps_are_cut_and_small_ones_stay() -> None:
+    talk = [user("Look.")]
+    for n, size in enumerate((300, 5_000, 20, 7_000)):
+        talk += [assistant(None, str(n)), result(str(n), LONG[:size])]
+    made, out = fitted(talk, 8_000)
+    contents = [m["content"] for m in out if m["role"] == "tool"]
+    assert contents[0] == LONG[:300]
+    assert contents[2] == LONG[:20]
+    assert abs(len(contents[1]) - len(contents[3])) < 250  # the cuts are made between lines
+    assert made.after <= 4_800  # the low mark
+
+
+def test_a_cut_is_repeated_byte_for_byte_while_the_prompt_grows() -> None:
+    talk = [user("Look."), assistant(None, "1"), result("1", HUGE)]
+    first, out = fitted(talk, 40_000)
+    session = Session().after_sending(first, 0.0)
+    more = [*talk, assistant(None, "2"), result("2", "short")]
+    second, again = fitted(more, 40_000, session=session)
+    assert second.new == ()
+    assert again[:3] == out
+
+
+def test_results_that_are_cut_again_bear_one_mark() -> None:
+    talk = [user("Look."), assistant(None, "1"), result("1", HUGE)]
+    session = Session().after_sending(fitted(talk, 20_000)[0], 0.0)
+    more = [*talk, assistant(None, "2"), result("2", HUGE)]
+    made, out = fitted(more, 20_000, session=session)
+    assert made.after <= 16_000
+    for message in (out[2], out[4]):
+        assert message["content"].count("characters are left out") == 1
+
+
+def test_more_results_at_once_than_fit_at_a_gentle_length_leave_with_the_oldest_steps() -> None:
+    calls = [str(n) for n in range(12)]
+    talk = [user("Look.")]
+    for _ in range(3):
+        talk += [assistant(None, *calls), *(result(c, LONG[:900]) for c in calls)]
+    made, out = fitted(talk, 8_000)
+    assert [m["role"] for m in out] == ["user", *["assistant", *["tool"] * 12] * 2]
+    assert made.after <= 6_400
+
+
+def test_what_the_client_has_pinned_and_its_last_message_are_never_cut_and_it_says_so() -> None:
+    talk = [user("[pin] " + HUGE), assistant("Yes."), user("Well? " + HUGE)]
+    made, out = fitted(talk, 8_000)
+    assert [m["content"] for m in out] == [talk[0]["content"], talk[2]["content"]]
+    note = next(note for note in made.notes if note.kind == "over_budget")
+    assert made.limit == 6_400
+    assert note.figures == {"tokens": made.after - 6_400}
+
+
+def test_an_older_prompt_larger_than_the_window_is_cut_at_last() -> None:
+    talk = [user("Read this: " + HUGE), assistant("Yes."), user("Well?")]
+    made, out = fitted(talk, 8_000)
+    assert out[0]["content"].startswith("Read this: 000")
+    assert made.after <= 6_400
+
+
+def test_what_the_model_has_just_recalled_is_cut_only_where_nothing_else_helps() -> None:
+    talk = [user("Look."), assistant(None, "1"), result("1", LONG[:5_000]), assistant(None, "2"), result("2", HUGE)]
+    keys = look(talk).keys
+    made, out = fitted(talk[:3], 6_000, guarded=frozenset({keys[2]}))
+    assert made.after <= 4_800
+    assert len(out[2]["content"]) < 5_000
+    made, out = fitted([*talk[:4], result("2", LONG[:3_000])], 9_000, guarded=frozenset({look(talk[:3]).keys[2]}))
+    assert len(out[2]["content"]) == 5_000
+    assert len(out[4]["content"]) < 3_000
+
+
+def test_what_is_inserted_counts() -> None:
+    """B2: guidelines, state and scratchpad are sent too, and messages make room for them."""
+    talk = [system(), user("First " * 10)]
+    for n in range(8):
+        talk += [assistant(None, str(n)), result(str(n), LONG[:900])]
+    made, out = fitted(talk, 8_000, load("rolling"), scratchpad="- note " * 100, offered=frozenset({"query_db"}))
+    sent = sum(len(json.dumps(m)) for m in out)
+    assert made.placed
+    assert made.after <= 6_400 < sent  # JSON adds some to it
+
+
+def test_inserts_are_left_out_where_nothing_else_makes_room_for_them() -> None:
+    talk = [system("s" * 2_900), user("Go on.")]
+    made, out = fitted(talk, 4_000, load("rolling"), scratchpad="- note " * 100)
+    assert made.after <= 3_200
+    assert any(note.kind == "inserts_left_out" for note in made.notes)
+    assert out[0]["content"].startswith("s" * 2_900)
+
+
+def test_drift_stops_edits_that_pay_and_never_the_budget() -> None:
+    """B1."""
+    talk = [user("u")]
+    for n in range(30):
+        talk += [assistant(None, str(n)), result(str(n), LONG[:900])]
+    drifting = Session(sent_at=0.0, drift=DRIFT_LIMIT, served=True)
+    wide, _ = fitted(talk, 100_000, load("thrifty"), drifting)
+    assert wide.new == ()
+    narrow, _ = fitted(talk, 20_000, load("thrifty"), drifting)
+    assert narrow.after <= 16_000
+
+
+def test_where_no_hit_is_ever_reported_edits_cost_nothing_and_are_made_at_once() -> None:
+    """B1: and where one is reported after all, they wait again until they pay."""
+    talk = [user("u"), assistant(None, "1"), result("1", "a line of output\n" * 60)]
+    for n in range(4):
+        talk += [assistant(None, str(n)), result(str(n), "done")]
+    talk += [assistant("Well."), user("x" * 50_000)]
+    first, _ = fitted(talk, 100_000)
+    warm = Session().after_sending(first, 0.0)
+    talk += [assistant(None, "9"), result("9", "done")]
+    assert fitted(talk, 100_000, load("thrifty"), warm)[0].new == ()
+    for cached in (0, 0, 0):
+        warm = warm.after_answer(predicted=5_000, cached=cached, state=None)
+    made, _ = fitted(talk, 100_000, load("thrifty"), warm)
+    assert [made.keys.index(e.key) for e in made.new] == [2]
+    assert made.predicted == 0
+    served = warm.after_answer(predicted=0, cached=4_000, state=None)
+    assert fitted(talk, 100_000, load("thrifty"), served)[0].new == ()
+
+
+def test_a_stopped_thread_is_fitted_where_it_would_not_fit_its_window() -> None:
+    """I2: the stages of last resort act alone, with the window less the answer's room as the mark."""
+    talk = [system(), user("u")]
+    for n in range(30):
+        talk += [assistant(None, str(n)), result(str(n), LONG[:900])]
+    stopped = Session(stopped="upstream_reject")
+    size = look(talk).total
+    for name in ("thrifty", "rolling"):
+        whole, _ = fitted(talk, size * 5 // 4 + 5, load(name), stopped)
+        assert (whole.messages, whole.new, whole.placed) == (None, (), ())
+        cut, _ = fitted(talk, size, load(name), stopped)
+        assert cut.after <= size - 4_096
+        assert {e.stage for e in cut.new} == {"fit_budget"}
+        assert cut.placed == ()
+
+
+@pytest.mark.parametrize(("over", "level"), [(10, 95), (60, 73), (100, 60), (170, 42), (1_000, 30)])
+def test_the_largest_come_down_to_one_size(over: int, level: int) -> None:
+    assert fit._level([100, 80, 100, 60], over, 30) == level
