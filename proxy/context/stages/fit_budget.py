@@ -13,8 +13,8 @@ from proxy.context.stage import When
 
 @dataclass(frozen=True, slots=True)
 class FitBudget:
-    """While the prompt is over its budget, leave out whole groups, oldest first, then old steps of the active group. Where
-    that is not enough, the largest results are cut to head and tail, and all steps but the newest may leave.
+    """While the prompt is over its budget, leave out whole groups, oldest first, then old steps of the active group.
+    Where that is not enough, the largest results are cut to head and tail, and all steps but the newest may leave.
 
     The first prompt of the session stays: it says what all of it is about (FEATURES.md A14).
     """
