@@ -87,12 +87,13 @@ class Source:
     """Where the result of a call comes from.
 
     path: of the file that the call shows or writes, "" where none is known; for a recall the id. call: the tool's name
-    and its arguments in canonical form, equal for equal calls.
+    and its arguments in canonical form, equal for equal calls. by_shell: a shell command does it.
     """
 
     action: Action
     path: str
     call: str
+    by_shell: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +209,7 @@ def source_of(call: Call) -> Source:
     command = _first(arguments, COMMANDS)
     if command and words & _SHELL:
         action, path = _of_command(command)
-        return Source(action, path, whole)
+        return Source(action, path, whole, by_shell=True)
     path = _normal(_first(arguments, PATHS))
     if words & _WRITES:
         return Source("writes", path, whole)

@@ -1,33 +1,42 @@
-"""Refer to what already stands in the prompt: a new result's lines that an earlier one shows whole."""
+"""Make a new result cheap before it is ever sent: refer to what stands in the prompt, thin the numbers of listings."""
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
+
+import msgspec
 
 from proxy.chat.key import public_id
-from proxy.chat.message import Message
+from proxy.chat.message import Call, Message
 from proxy.chat.tokens import PER_MESSAGE
+from proxy.context.evidence import listing, refetch
+from proxy.context.evidence.listing import Lines
 from proxy.context.plan import Edit, Proposal, View
 from proxy.context.stage import When
 
 _RECENT = 6
-"""Earlier results that are compared line by line: the newest that share enough lines."""
+"""Earlier texts that are compared line by line: the newest that share enough lines."""
 _LINE = 8
-"""Characters from which a line counts when results are compared."""
-_REFERENCE = re.compile(r"^\[\d+ lines: as lines (\d+)-(\d+) of result ([a-z2-7]{10})", re.MULTILINE)
+"""Characters from which a line counts when texts are compared."""
+_REFERENCE = re.compile(
+    r"^\[\d+ lines[^:\n]*: as lines (\d+)-(\d+)(?: \([\d-]+\))? of (result|call) ([a-z2-7]{10})", re.MULTILINE
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ReferRepeats:
-    """Replace runs of lines of a new result that stand, byte for byte, in an earlier result by a reference to them.
+    """Make a new result shorter before it is sent: refer to lines that stand, byte for byte, in an earlier result, and
+    thin the line numbers of listings.
 
-    Agents read the same files again and again: on recorded runs one token in six of results is such a repeat. A
-    result is looked at once, when it is new: nothing of it is in the provider's cache yet, so that this costs nothing.
+    Agents read the same files again and again: on recorded runs one token in six of results is such a repeat. A listing
+    is compared without its line numbers, and with what the agent itself wrote as well; its lines keep every tenth
+    number and those after a jump. A result is looked at once, when it is new: nothing of it is in the provider's cache
+    yet, so that this costs nothing. What is fetched again after a reference or a stub is sent as it came.
     """
 
     lines: int = 8
@@ -38,88 +47,222 @@ class ReferRepeats:
     """Tokens below which a result is left alone."""
     save: int = 200
     """Characters that have to be saved."""
+    thin: bool = True
+    """Whether listings keep every tenth line number only."""
+    again: int = 20
+    """Steps after a reference or a stub within which the same source, fetched again, is answered whole."""
     when: ClassVar[When] = "schedule"
 
     def __call__(self, view: View) -> Iterable[Proposal]:
         """A proposal for each new result with such runs."""
         earlier: list[int] | None = None
-        new = _new_from(view)
-        for n in range(new, len(view.messages)):
+        for n in range(_new_from(view), len(view.messages)):
             message = view.messages[n]
-            if not view.is_result[n] or not message.text:
+            if not view.is_result[n] or not message.text or view.edit(n) is not None:
                 continue
-            if view.whole[n] >= self.least and view.edit(n) is None and message.shape in ("string", "parts"):
-                earlier = _whole(view, n) if earlier is None else earlier
-                text = self._referring(view, n, earlier)
-                if text is not None:
-                    after = PER_MESSAGE + view.weigh.count(text)
-                    yield Proposal(n, "text", "refer_repeats", "stands in an earlier result", after, text, since=n)
-                    continue
-            if earlier is not None and view.edit(n) is None:
+            if view.whole[n] >= self.least and message.shape in ("string", "parts") and not _is_recall(view, n):
+                earlier = _targets(view, n) if earlier is None else earlier
+                proposal = self._cheaper(view, n, earlier)
+                if proposal is not None:
+                    yield proposal
+                    if proposal.reason != _THINNED:
+                        continue
+            if earlier is not None and not _is_recall(view, n):
                 earlier.append(n)
 
-    def _referring(self, view: View, n: int, earlier: Sequence[int]) -> str | None:
+    def _cheaper(self, view: View, n: int, earlier: Sequence[int]) -> Proposal | None:
+        if self.again and is_fault(view, n, self.again):
+            return None
+        lines = _shown_lines(view, n)
+        text, reason = self._referring(view, n, earlier, lines), "stands in an earlier result"
+        if text is None and self.thin and lines.is_listing:
+            text, reason = "\n".join(listing.thinned(lines, 0, len(lines.whole))), _THINNED
+            if len(view.messages[n].text) - len(text) < self.save // 4:
+                return None
+        if text is None:
+            return None
+        after = PER_MESSAGE + view.weigh.count(text)
+        return Proposal(n, "text", "refer_repeats", reason, after, text, since=n)
+
+    def _referring(self, view: View, n: int, earlier: Sequence[int], lines: Lines) -> str | None:
         """The result with its repeats referred to, None where that saves too little."""
-        message = view.messages[n]
-        mine = message.derive(_hashes)
-        near: list[int] = []
-        for other in reversed(earlier):
-            theirs = view.messages[other].derive(_hashes)
-            if not mine.isdisjoint(theirs) and len(mine & theirs) >= self.lines // 2:
-                near.append(other)
-                if len(near) == _RECENT:
-                    break
+        near = self._near(view, n, earlier, lines)
         if not near:
             return None
-        lines = message.text.splitlines()
         out: list[str] = []
         saved = at = 0
-        for start, end, other, first in self._runs(view, lines, near):
-            out += lines[at:start]
-            reference = (
-                f"[{end - start} lines: as lines {first + 1}-{first + end - start}"
-                f" of result {public_id(view.keys[other])}, {_source(view, other)}]"
-            )
-            saved += sum(len(line) + 1 for line in lines[start:end]) - len(reference)
+        before = -1
+        for start, end, target, first in self._runs(lines.bare if lines.is_listing else lines.whole, near):
+            out += self._kept(lines, at, start, before)
+            reference = _reference(view, n, lines, start, end, target, first)
+            saved += sum(len(line) + 1 for line in lines.whole[start:end]) - len(reference)
             out.append(reference)
-            at = end
-        return "\n".join([*out, *lines[at:]]) if saved >= self.save else None
+            at, before = end, -1
+        return "\n".join([*out, *self._kept(lines, at, len(lines.whole), before)]) if saved >= self.save else None
 
-    def _runs(self, view: View, lines: Sequence[str], near: Sequence[int]) -> Iterator[tuple[int, int, int, int]]:
-        """(start, end, earlier result, its first line) of each run that is long enough, in order."""
-        texts = {other: view.messages[other].text.splitlines() for other in near}
-        places: dict[str, list[tuple[int, int]]] = {}
-        for other in reversed(near):
-            for k, line in enumerate(texts[other]):
+    def _kept(self, lines: Lines, start: int, end: int, before: int) -> Sequence[str]:
+        if self.thin and lines.is_listing:
+            return listing.thinned(lines, start, end, before)
+        return lines.whole[start:end]
+
+    def _near(self, view: View, n: int, earlier: Sequence[int], lines: Lines) -> list[_Target]:
+        """The newest texts that share enough lines with the result, newest first: earlier results, and for a listing
+        what the agent wrote in its calls."""
+        mine = view.messages[n].derive(_bare_hashes if lines.is_listing else _hashes)
+        found: list[_Target] = []
+        for other in reversed(earlier):
+            message = view.messages[other]
+            theirs = message.derive(_bare_hashes if lines.is_listing else _hashes)
+            if not mine.isdisjoint(theirs) and len(mine & theirs) >= self.lines // 2:
+                held = listing.lines_of(message)
+                if held.is_plain:
+                    found.append(_Target(other, None, "", held.bare if lines.is_listing else held.whole, held))
+                    if len(found) == _RECENT:
+                        break
+        if lines.is_listing:
+            found += self._own(view, n, mine)
+            found.sort(key=lambda target: -target.at)
+        return found
+
+    def _own(self, view: View, n: int, mine: frozenset[int]) -> list[_Target]:
+        found: list[_Target] = []
+        for at in reversed(_writing(view, n)):
+            for call, name, text, hashes in view.messages[at].derive(_written):
+                if not mine.isdisjoint(hashes) and len(mine & hashes) >= self.lines // 2:
+                    held = listing.split(text)
+                    if held.is_plain:
+                        found.append(_Target(at, call, name, held.whole, held))
+            if len(found) >= _RECENT:
+                break
+        return found
+
+    def _runs(self, lines: Sequence[str], near: Sequence[_Target]) -> Iterator[tuple[int, int, _Target, int]]:
+        """(start, end, target, its first line) of each run that is long enough, in order."""
+        places: dict[str, list[tuple[_Target, int]]] = {}
+        for target in reversed(near):
+            for k, line in enumerate(target.lines):
                 if len(line) >= _LINE:
-                    places.setdefault(line.rstrip(), []).append((other, k))
-        at = 0
-        while at < len(lines):
-            best, where = 0, (0, 0)
-            for other, k in places.get(lines[at].rstrip(), ())[-_RECENT:]:
-                run = _common(lines, at, texts[other], k)
+                    places.setdefault(line, []).append((target, k))
+        at, last = 0, len(lines) - (not lines[-1])  # the end of the last line is no line
+        while at < last:
+            best, where = 0, None
+            for target, k in places.get(lines[at], ())[-_RECENT:]:
+                run = _common(lines, at, last, target.lines, k)
                 if run >= best:
-                    best, where = run, (other, k)
-            if best >= self.lines and sum(len(line) + 1 for line in lines[at : at + best]) >= self.chars:
+                    best, where = run, (target, k)
+            if (
+                where is not None
+                and best >= self.lines
+                and sum(len(line) + 1 for line in lines[at : at + best]) >= self.chars
+            ):
                 yield at, at + best, *where
                 at += best
             else:
                 at += 1
 
 
-def _whole(view: View, end: int) -> list[int]:
+_THINNED = "every tenth line number"
+_TABLES = (".csv", ".tsv", ".tab", ".txt", ".log", ".dat")
+"""Files whose own text may have a column of numbers in front."""
+
+
+class _Target(NamedTuple):
+    """A text that stands whole in the prompt. at: index of the message. call: the call that it was written in, None
+    for a result; name: of the argument. lines: those that are compared."""
+
+    at: int
+    call: Call | None
+    name: str
+    lines: Sequence[str]
+    held: Lines
+
+
+def is_fault(view: View, n: int, again: int) -> bool:
+    """Whether a result answers a page fault: it was fetched again, and an earlier result of the same source is a stub,
+    or has references and is at most `again` steps old."""
+    found = refetch.refetches(view)
+    at = found.get(n)
+    while at is not None:
+        edit = view.edit(at.of)
+        if edit is not None and edit.action != "append":
+            if edit.stage != "refer_repeats":
+                return True
+            if _REFERENCE.search(edit.text or "") and view.requests[n] - view.requests[at.of] <= again:
+                return True
+        if view.requests[n] - view.requests[at.of] > again:
+            return False
+        at = found.get(at.of)
+    return False
+
+
+def _shown_lines(view: View, n: int) -> Lines:
+    """The lines of a new result: as a listing only where the numbers are those of the tool. Where the form of them does
+    not tell, it has to be a tool's view or edit of a file, and no table."""
+    lines = listing.lines_of(view.messages[n])
+    if not lines.is_listing or lines.is_sure:
+        return lines
+    call = _call_of(view, n)
+    source = refetch.source_of(call) if call is not None else None
+    by_tool = source is not None and source.action in ("shows", "writes") and not source.by_shell
+    if source is not None and by_tool and not source.path.lower().endswith(_TABLES):
+        return lines
+    return replace(lines, bare=lines.whole, numbers=(), is_listing=False)
+
+
+def _targets(view: View, end: int) -> list[int]:
     """The results in front of `end` that say something and stand whole."""
 
     def more(begin: int, known: list[int] | None) -> list[int]:
         found = known or []
-        return found + [n for n in range(begin, len(view.messages)) if _is_whole(view, n)]
+        return found + [n for n in range(begin, len(view.messages)) if _stands_whole(view, n)]
 
     found: list[int] = view.settled("refer_repeats", more)
     return found[: bisect_left(found, end)]
 
 
-def _is_whole(view: View, n: int) -> bool:
-    return view.is_result[n] and bool(view.messages[n].text) and view.edit(n) is None
+def _stands_whole(view: View, n: int) -> bool:
+    """Whether all of a result is there: untouched, or with fewer line numbers. What was recalled is a copy of what
+    stands elsewhere, under another name."""
+    if not view.is_result[n] or not view.messages[n].text or _is_recall(view, n):
+        return False
+    edit = view.edit(n)
+    return edit is None or (edit.stage == "refer_repeats" and not _REFERENCE.search(edit.text or ""))
+
+
+def _is_recall(view: View, n: int) -> bool:
+    call = _call_of(view, n)
+    return call is not None and call.name == "recall"
+
+
+def _writing(view: View, end: int) -> list[int]:
+    """The messages in front of `end` in whose calls the agent wrote something long."""
+
+    def more(begin: int, known: list[int] | None) -> list[int]:
+        found = known or []
+        return found + [
+            n for n in range(begin, len(view.messages)) if view.messages[n].calls and _wrote(view.messages[n])
+        ]
+
+    found: list[int] = view.grown("written", more)
+    return found[: bisect_left(found, end)]
+
+
+def _wrote(message: Message) -> bool:
+    return bool(message.derive(_written))
+
+
+def _written(message: Message) -> tuple[tuple[Call, str, str, frozenset[int]], ...]:
+    """(call, argument, text, hashes of its lines) of each long text in the message's calls."""
+    found = []
+    for call in message.calls:
+        try:
+            value = msgspec.json.decode(call.arguments)
+        except (ValueError, RecursionError):
+            continue
+        for name, text in value.items() if isinstance(value, dict) else ():
+            if isinstance(text, str) and text.count("\n") >= 4:
+                found.append((call, name, text, _hashes_of(text.split("\n"))))
+    return tuple(found)
 
 
 def _new_from(view: View) -> int:
@@ -130,28 +273,60 @@ def _new_from(view: View) -> int:
     return 0
 
 
-def _common(mine: Sequence[str], at: int, theirs: Sequence[str], k: int) -> int:
+def _common(mine: Sequence[str], at: int, last: int, theirs: Sequence[str], k: int) -> int:
     run = 0
-    while at + run < len(mine) and k + run < len(theirs) and mine[at + run].rstrip() == theirs[k + run].rstrip():
+    while at + run < last and k + run < len(theirs) and mine[at + run] == theirs[k + run]:
         run += 1
     return run
 
 
 def _hashes(message: Message) -> frozenset[int]:
-    return frozenset(hash(line.rstrip()) for line in message.text.splitlines() if len(line) >= _LINE)
+    return _hashes_of(listing.lines_of(message).whole)
 
 
-def _source(view: View, n: int) -> str:
-    """What the result is of, in a few words: the call's name and the beginning and end of its arguments."""
+def _bare_hashes(message: Message) -> frozenset[int]:
+    return _hashes_of(listing.lines_of(message).bare)
+
+
+def _hashes_of(lines: Sequence[str]) -> frozenset[int]:
+    return frozenset(hash(line) for line in lines if len(line) >= _LINE)
+
+
+def _reference(view: View, n: int, lines: Lines, start: int, end: int, target: _Target, first: int) -> str:
+    """What stands for lines[start:end]: where the same lines stand, in which result or call, and how long ago."""
+    last = first + end - start
+    own = there = ""
+    if lines.is_listing:
+        own = f" ({lines.numbers[start]}-{lines.numbers[end - 1]})"
+        numbers = target.held.numbers
+        if target.call is None and numbers and numbers[first] != first + 1:
+            there = f" ({numbers[first]}-{numbers[last - 1]})"
+    kind, call = ("result", _call_of(view, target.at)) if target.call is None else ("call", target.call)
+    ago = view.requests[n] - view.requests[target.at] + (target.call is not None)
+    name = public_id(view.keys[target.at])
+    what = f", {target.name}" if target.name else ""
+    return (
+        f"[{end - start} lines{own}: as lines {first + 1}-{last}{there} of {kind} {name}{what},"
+        f" {ago} step{'' if ago == 1 else 's'} before this: {_shown(call)}]"
+    )
+
+
+def _call_of(view: View, n: int) -> Call | None:
     for at in range(n - 1, -1, -1):
         for call in view.messages[at].calls:
             if call.id == view.messages[n].call_id:
-                arguments = " ".join(call.arguments.split())
-                shown = arguments if len(arguments) <= 60 else f"{arguments[:40]}...{arguments[-17:]}"
-                return f"{call.name} {shown}"
+                return call
         if view.messages[at].calls:
             break
-    return "above"
+    return None
+
+
+def _shown(call: Call | None) -> str:
+    """A call in a few words: its name and the beginning and end of its arguments."""
+    if call is None:
+        return "above"
+    arguments = " ".join(call.arguments.split())
+    return f"{call.name} {arguments if len(arguments) <= 60 else f'{arguments[:40]}...{arguments[-17:]}'}"
 
 
 def referred(view: View) -> dict[bytes, list[tuple[int, int]]]:
@@ -173,4 +348,8 @@ def _referred(
 
 
 def _pointers(edit: Edit) -> list[tuple[int, int, bytes]]:
-    return [(int(a) - 1, int(b), name.encode()) for a, b, name in _REFERENCE.findall(edit.text or "")]
+    return [
+        (int(a) - 1, int(b), name.encode())
+        for a, b, kind, name in _REFERENCE.findall(edit.text or "")
+        if kind == "result"
+    ]

@@ -1,21 +1,39 @@
-"""References in place of lines that stand further up, byte for byte."""
+"""References in place of lines that stand further up, byte for byte; listings with fewer line numbers."""
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
+
+import pytest
 
 from proxy.chat.key import public_id
 from proxy.context.plan import Edit, Proposal, View
 from proxy.context.session import Session
-from proxy.context.stages.refer_repeats import ReferRepeats, referred
+from proxy.context.stages.refer_repeats import ReferRepeats, is_fault, referred
 from proxy.context.stages.shorten_results import ShortenResults
 from tests.conversations import Json, assistant, call, look, result, user
 
-FILE = [f"{n}\tdef function_{n}(argument_{n}): return compute_{n}(argument_{n})" for n in range(80)]
+ROWS = [f"def function_{n}(argument_{n}): return compute_{n}(argument_{n})" for n in range(1, 81)]
+FILE = [f"{n:6}\t{row}" for n, row in enumerate(ROWS, 1)]
+POINTER = re.compile(
+    r"\[(\d+) lines(?: \(\d+-\d+\))?: as lines (\d+)-(\d+)(?: \(\d+-\d+\))? of (?:result|call) \w+[^\n]*\]"
+)
 
 
 def reading(*texts: str) -> list[Json]:
-    step = {**assistant(None), "tool_calls": [call("1", "read", '{"path": "/a/b.py"}')]}
+    """A file that is read again and again, by calls with other arguments each time."""
+    values = [user("a")]
+    for n, text in enumerate(texts):
+        asked = json.dumps({"path": "/a/b.py", "offset": n})
+        values += [{**assistant(None), "tool_calls": [call("1", "read", asked)]}, result("1", text)]
+    return values
+
+
+def running(*texts: str) -> list[Json]:
+    """The same of a command that is run again and again: nothing is fetched a second time."""
+    step = {**assistant(None), "tool_calls": [call("1", "bash", '{"command": "make"}')]}
     return [user("a"), *[m for text in texts for m in (step, result("1", text))]]
 
 
@@ -23,28 +41,118 @@ def proposals(view: View) -> dict[int, Proposal]:
     return {p.index: p for p in ReferRepeats()(view)}
 
 
+def planned(values: list[Json]) -> tuple[View, dict[bytes, Edit]]:
+    """The edits of a conversation whose every request was planned; the view of the last request with them."""
+    edits: dict[bytes, Edit] = {}
+    for end in range(1, len(values) + 1):
+        if end < len(values) and values[end]["role"] != "assistant":
+            continue
+        view = look(values[:end], session=Session(edits=dict(edits)))
+        for p in ReferRepeats()(view):
+            edits[view.keys[p.index]] = Edit(view.keys[p.index], p.action, p.text, p.stage, p.reason, 999, p.after)
+    return look(values, session=Session(edits=dict(edits))), edits
+
+
+def texts(view: View) -> dict[int, str]:
+    """What goes out of each result."""
+    found = {}
+    for n, message in enumerate(view.messages):
+        edit = view.edit(n)
+        if message.is_result:
+            found[n] = edit.text or "" if edit else message.text
+    return found
+
+
+def put_back(text: str, earlier: str) -> str:
+    """The text with its references replaced by the lines of the earlier text that they name."""
+    lines = earlier.split("\n")
+    return POINTER.sub(lambda match: "\n".join(lines[int(match[2]) - 1 : int(match[3])]), text)
+
+
 def test_a_file_read_again_refers_to_the_first_time() -> None:
     view = look(reading("\n".join(FILE), "\n".join(["changed", *FILE[10:70], "end"])))
     (found,) = proposals(view).values()
     assert found.index == 4
-    name = public_id(view.keys[2])
-    assert (found.text or "").splitlines() == [
+    name, asked = public_id(view.keys[2]), 'read {"path": "/a/b.py", "offset": 0}'
+    assert (found.text or "").split("\n") == [
         "changed",
-        f'[60 lines: as lines 11-70 of result {name}, read {{"path": "/a/b.py"}}]',
+        f"[60 lines (11-70): as lines 11-70 of result {name}, 1 step before this: {asked}]",
         "end",
     ]
 
 
-def test_the_original_can_be_put_together_again_from_the_reference() -> None:
-    first, again = "\n".join(FILE), "\n".join(["x", *FILE[:30], "y", *FILE[40:], "z"])
-    view = look(reading(first, again))
-    text = proposals(view)[4].text or ""
-    lines = first.splitlines()
+def test_a_pointer_tells_how_many_steps_ago_and_the_numbers_that_stand_there() -> None:
+    part = [f"{n:6}\t{row}" for n, row in enumerate(ROWS[30:], 131)]
+    values = reading("\n".join(part), "nothing", "\n".join([FILE[29], *FILE[30:]]))
+    view = look(values)
+    text = proposals(view)[6].text or ""
+    assert (
+        f"[50 lines (31-80): as lines 1-50 (131-180) of result {public_id(view.keys[2])}, 2 steps before this" in text
+    )
 
-    def put_back(match: re.Match[str]) -> str:
-        return "\n".join(lines[int(match[1]) - 1 : int(match[2])])
 
-    assert re.sub(r"\[\d+ lines: as lines (\d+)-(\d+) of result [^\n]*\]", put_back, text) == again
+@pytest.mark.parametrize("end", ["\n", "", "\n\n", "\r\n"])
+@pytest.mark.parametrize("odd", ["", "\x0b", "\x0c", "\u2028", "\u2029", "\x85", " ", "\r"])
+def test_the_original_can_be_put_together_again_byte_for_byte(end: str, odd: str) -> None:
+    first = "\n".join([*ROWS[:40], f"odd{odd}line of forty characters or more {odd}", *ROWS[40:]]) + end
+    for again in (first, first.rstrip(), first + "\n", first.replace(ROWS[5], ROWS[5] + " "), "x\n" + first):
+        view = look(running(first, again))
+        text = proposals(view)[4].text if 4 in proposals(view) else None
+        assert text is None or put_back(text, first) == again
+        assert (text is not None) == (odd in ("", " ")), "a text whose lines others count otherwise is not referred to"
+        assert text is None or text.endswith("\n") == again.endswith("\n"), "the end of the last line stays"
+
+
+def test_blanks_at_the_end_of_a_line_make_another_line() -> None:
+    first = "\n".join(ROWS)
+    text = proposals(look(running(first, first.replace(ROWS[40], ROWS[40] + "\t"))))[4].text or ""
+    assert text.split("\n")[1] == ROWS[40] + "\t"
+    assert len(text.split("\n")) == 3
+
+
+def test_a_listing_keeps_every_tenth_number_and_all_its_lines() -> None:
+    (found,) = proposals(look(reading("\n".join(FILE)))).values()
+    out = (found.text or "").split("\n")
+    assert [n for n, line in enumerate(out, 1) if line == FILE[n - 1]] == [1, 10, 20, 30, 40, 50, 60, 70, 80]
+    assert [line.partition("\t")[2] or line for line in out] == ROWS
+    assert proposals(look(reading("\n".join(ROWS)))) == {}
+
+
+def test_a_table_with_a_column_of_numbers_keeps_them() -> None:
+    table = "\n".join(f"{n}\t{row}" for n, row in enumerate(ROWS, 1))
+    assert proposals(look(running(table))) == {}, "a shell that prints numbers set to the left"
+    values = reading(table)
+    assert 2 in proposals(look(values)), "a tool's view of a file"
+    values[1]["tool_calls"][0]["function"]["arguments"] = '{"path": "/a/b.tsv"}'
+    assert proposals(look(values)) == {}
+    values[2]["content"] = "\n".join(FILE)
+    assert 2 in proposals(look(values)), "numbers set to the right are the tool's"
+
+
+def test_lines_are_the_same_whatever_their_numbers() -> None:
+    shifted = [f"{n:6}\t{row}" for n, row in enumerate(ROWS, 8)]
+    view = look(reading("\n".join(FILE), "\n".join(["     7\tnew = 1", *shifted])))
+    assert (proposals(view)[4].text or "").split("\n")[1].startswith("[80 lines (8-87): as lines 1-80 of result ")
+    plain = look(running("\n".join(ROWS), "\n".join(FILE)))
+    assert "as lines 1-80 of result" in (proposals(plain)[4].text or ""), "a listing of what was printed before"
+
+
+def test_a_file_read_after_it_was_written_refers_to_the_call() -> None:
+    written = {"path": "/a/b.py", "content": "\n".join(ROWS) + "\n"}
+    values = [
+        user("a"),
+        {**assistant(None), "tool_calls": [call("1", "write", json.dumps(written))]},
+        result("1", "Written."),
+        *reading("\n".join(FILE) + "\n")[1:],
+    ]
+    view = look(values)
+    (found,) = proposals(view).values()
+    assert (found.text or "").startswith(
+        f"[80 lines (1-80): as lines 1-80 of call {public_id(view.keys[1])}, content, 2 steps before this: write "
+    )
+    assert (found.text or "").endswith("]\n")
+    plain = [*values[:-1], result("1", "\n".join(ROWS))]
+    assert proposals(look(plain)) == {}, "what a shell prints is not compared with what was written"
 
 
 def test_only_what_is_new_is_looked_at() -> None:
@@ -53,15 +161,57 @@ def test_only_what_is_new_is_looked_at() -> None:
 
 
 def test_short_runs_and_small_results_stay() -> None:
-    assert proposals(look(reading("\n".join(FILE), "\n".join([*FILE[:6], *["other line of this result"] * 60])))) == {}
-    assert proposals(look(reading("\n".join(FILE), "\n".join(FILE[:4])))) == {}
+    other = ["other line of this result"] * 60
+    assert proposals(look(running("\n".join(ROWS), "\n".join([*ROWS[:6], *other])))) == {}
+    assert proposals(look(running("\n".join(ROWS), "\n".join(ROWS[:4])))) == {}
 
 
 def test_a_result_that_was_edited_is_not_referred_to() -> None:
-    text = "\n".join(FILE)
-    view = look(reading(text, text))
+    text = "\n".join(ROWS)
+    view = look(running(text, text))
     edit = Edit(view.keys[2], "text", "a stub", "shorten_results", "", 999, 9)
-    assert proposals(look(reading(text, text), session=Session(edits={edit.key: edit}))) == {}
+    assert proposals(look(running(text, text), session=Session(edits={edit.key: edit}))) == {}
+
+
+def test_a_pointer_never_points_to_what_has_pointers_but_to_a_thinned_listing() -> None:
+    view, edits = planned(reading("\n".join(FILE), *["\n".join([*FILE[n:], f"end {n}"]) for n in (1, 2, 3)]))
+    named = {name for found in edits.values() for name in re.findall(r"of result (\w+)", found.text or "")}
+    assert named == {public_id(view.keys[2])}
+    assert view.edit(2) is not None
+
+
+def test_what_was_recalled_is_neither_referred_to_nor_made_shorter() -> None:
+    text = "\n".join(ROWS)
+    recalled = {**assistant(None), "tool_calls": [call("1", "recall", '{"id": "abcdefghij"}')]}
+    values = [*running(text), recalled, result("1", text), *running(text)[1:]]
+    view, edits = planned(values)
+    assert view.edit(4) is None
+    named = {name for found in edits.values() for name in re.findall(r"of result (\w+)", found.text or "")}
+    assert named == {public_id(view.keys[2])}
+
+
+def test_a_repeated_call_is_answered_whole_once_a_pointer_has_answered_it() -> None:
+    step = [{**assistant(None), "tool_calls": [call("1", "read", '{"path": "/a"}')]}, result("1", "\n".join(ROWS))]
+    view, _ = planned([user("a"), *step * 12])
+    whole = [n for n, text in texts(view).items() if text == "\n".join(ROWS)]
+    assert whole == [n for n in range(2, 26, 2) if n != 4], "one pointer, and no other for twenty steps"
+
+
+def test_twenty_steps_after_a_pointer_there_may_be_another() -> None:
+    step = [{**assistant(None), "tool_calls": [call("1", "read", '{"path": "/a"}')]}, result("1", "\n".join(ROWS))]
+    between = [m for n in range(21) for m in (assistant(None, "9"), result("9", f"ok {n}"))]
+    view, _ = planned([user("a"), *step * 2, *between, *step])
+    assert "[80 lines: as lines 1-80" in texts(view)[len(view.messages) - 1]
+
+
+def test_what_was_shortened_and_is_fetched_again_comes_whole() -> None:
+    values = reading("\n".join(FILE), "\n".join(["other", *FILE]), "\n".join(["third", *FILE]))
+    view = look(values)
+    stub = Edit(view.keys[4], "text", "a stub", "shorten_results", "", 999, 9)
+    seen = look(values, session=Session(edits={stub.key: stub}))
+    assert is_fault(seen, 6, 20)
+    assert proposals(seen) == {}
+    assert not is_fault(view, 6, 20)
 
 
 def test_lines_that_are_referred_to_stay_when_their_result_is_shortened() -> None:
@@ -77,3 +227,22 @@ def test_lines_that_are_referred_to_stay_when_their_result_is_shortened() -> Non
     text = stub.write(frozenset({2}))
     assert all(line in text for line in FILE[10:30])
     assert FILE[40] not in text
+
+
+def test_a_scripted_reader_that_takes_the_marks_can_read_every_pointer() -> None:
+    marks = json.loads((Path(__file__).parents[2] / "recorded" / "marks.json").read_text())
+    written = {"path": "/a/b.py", "content": "\n".join(ROWS)}
+    part, shifted = FILE[20:], [f"{n:6}\t{row}" for n, row in enumerate(ROWS, 8)]
+    own = [user("a"), {**assistant(None), "tool_calls": [call("1", "write", json.dumps(written))]}, result("1", "ok")]
+    edits = [
+        *planned([*own, *reading("\n".join(FILE))[1:]])[1].values(),
+        *planned(reading("\n".join(part), "\n".join(shifted)))[1].values(),
+        *planned(running("\n".join(ROWS), "\n".join(ROWS)))[1].values(),
+    ]
+    pointers = [line for e in edits for line in (e.text or "").split("\n") if line.startswith("[")]
+    assert len(pointers) == 3
+    for line in pointers:
+        found = re.match(marks["POINTER"], line)
+        assert found is not None
+        assert int(found[1]) == int(found[3]) - int(found[2]) + 1
+        assert found[5].startswith(("read {", "write {", "bash {"))

@@ -1,0 +1,83 @@
+"""A listing: text in which a tool has put a line number in front of most lines, as it shows files and echoes edits.
+
+Lines are told apart by the line feed alone and keep all their other characters, so that lines put together again are
+the text, byte for byte. A line number is a listing's own, not the file's: without it a line can be compared with what
+another listing shows and with what the agent itself wrote.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from proxy.chat.message import Message
+
+EVERY = 10
+"""Of the numbers in a row, those that this divides stay."""
+LEAST = 8
+"""Numbered lines from which a text is a listing."""
+_SHARE = 0.7
+"""Share of the lines that bear a number in a listing."""
+_NUMBERED = re.compile(r"[ \t]*(\d{1,7})(?:\u2192|\t|\||:)")
+_OTHER_ENDS = re.compile("[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]|\r(?!\n|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """The lines of a text.
+
+    whole: as they are, joined by line feeds they are the text. bare: without a listing's numbers. numbers: of each
+    line, -1 for none. is_listing: most lines are numbered; where they are not, bare is whole. is_sure: the numbers are
+    set to the right or stand before an arrow, as tools write them and tables hardly do. is_plain: no other character
+    ends a line for some reader.
+    """
+
+    whole: Sequence[str]
+    bare: Sequence[str]
+    numbers: Sequence[int]
+    is_listing: bool
+    is_sure: bool
+    is_plain: bool
+
+
+def lines_of(message: Message) -> Lines:
+    """The lines of a message's text, found once."""
+    return message.derive(_lines)
+
+
+def _lines(message: Message) -> Lines:
+    return split(message.text)
+
+
+def split(text: str) -> Lines:
+    """The lines of a text."""
+    whole = text.split("\n")
+    is_plain = _OTHER_ENDS.search(text) is None
+    said = sum(1 for line in whole if line)
+    found = [_NUMBERED.match(line) for line in whole]
+    numbered = sum(1 for match in found if match is not None)
+    if numbered < LEAST or numbered < _SHARE * said:
+        return Lines(whole, whole, (), is_listing=False, is_sure=False, is_plain=is_plain)
+    numbers = [int(match[1]) if match is not None else -1 for match in found]
+    rows = sum(1 for a, b in pairwise(numbers) if b == a + 1 > 0)
+    if rows < numbered // 2:
+        return Lines(whole, whole, (), is_listing=False, is_sure=False, is_plain=is_plain)
+    bare = [line[match.end() :] if match is not None else line for line, match in zip(whole, found, strict=True)]
+    sure = any(match is not None and (match[0][0] in " \t" or match[0][-1] == "\u2192") for match in found)
+    return Lines(whole, bare, numbers, is_listing=True, is_sure=sure, is_plain=is_plain)
+
+
+def thinned(lines: Lines, start: int, end: int, before: int = -1) -> list[str]:
+    """lines[start:end] of a listing with every tenth number, the first one, and those after a jump. before: the number
+    of the line in front, -1 where the reader does not see one."""
+    out: list[str] = []
+    for n in range(start, end):
+        number = lines.numbers[n]
+        if number < 0 or number % EVERY == 0 or number != before + 1 or before < 0:
+            out.append(lines.whole[n])
+        else:
+            out.append(lines.bare[n])
+        before = number
+    return out

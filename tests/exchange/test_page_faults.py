@@ -1,0 +1,50 @@
+"""A repeated call is a page fault: through the proxy, the page comes back whole, byte for byte, and stays."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.faulty import faulty
+from tests.running import Agent, running
+from tests.scripted import Scripted
+
+ROWS = [f"def function_{n}(argument_{n}): return compute_{n}(argument_{n})" for n in range(1, 81)]
+
+
+def asks(tool: str, number: int, **arguments: Any) -> dict[str, Any]:
+    """An answer that calls one tool."""
+    made = {"name": tool, "arguments": json.dumps(arguments)}
+    return {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": f"c{number}", "type": "function", "function": made}],
+    }
+
+
+async def forwarded(tool: str, texts: list[str], **arguments: Any) -> list[str]:
+    """The results of calls with equal arguments as the last request had them."""
+    model = Scripted(*[asks(tool, n, **arguments) for n in range(len(texts))], "Done.")
+    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+        agent = Agent(proxy, (b"x-context-session: a",))
+        await agent.say("Look at it")
+        for text in texts:
+            agent.brings(text)
+            await agent.say()
+        return [m["content"] for m in model.last["messages"] if m["role"] == "tool"]
+
+
+async def test_an_agent_that_reads_a_file_again_and_again_gets_one_pointer_and_then_the_file() -> None:
+    text = "\n".join(ROWS) + "\n"
+    sent = await forwarded("read_file", [text] * 8, path="/a/b.py")
+    assert sent[1].startswith("[80 lines: as lines 1-80 of result ")
+    assert sent[1].endswith('1 step before this: read_file {"path": "/a/b.py"}]\n'), "the final newline stays"
+    assert [n for n, one in enumerate(sent) if one == text] == [0, 2, 3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("odd", ["\x0b", "\x0c", "\u2028", "\x85"])
+async def test_what_other_readers_take_for_a_line_end_is_sent_as_it_came(odd: str) -> None:
+    text = "\n".join([*ROWS[:20], f"one{odd}line of thirty characters", *ROWS[20:]])
+    assert await forwarded("run_it", [text, text], command="make") == [text, text]
