@@ -76,7 +76,8 @@ class Metrics:
         self.cost_dollars_total = self._counter(
             "cost_dollars_total",
             ("kind",),
-            "Dollars by the prices of config/models.toml: `paid`, and what it would have been `without` the proxy.",
+            "Dollars by the prices of config/models.toml: `paid`, what it would have been `without` the proxy, and"
+            " under `observe` what the `planned` prompts would have cost.",
         )
         self.upstream_errors_total = self._counter(
             "upstream_errors_total",

@@ -139,6 +139,11 @@ class Running:
         head = (b"content-type: application/json", b"authorization: Bearer " + key.encode())
         return heard(await ask(self.port, post(path, raw, *head, *lines), seconds))
 
+    async def get(self, path: str) -> Heard:
+        """One GET on a connection of its own, without a key."""
+        raw = b"GET %b HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n" % path.encode()
+        return heard(await ask(self.port, raw))
+
     async def rows(self, text: str, *args: Any) -> list[tuple[Any, ...]]:
         """What the store holds, once it has written all that it was given."""
         async with asyncio.timeout(5):

@@ -55,11 +55,19 @@ def _session(found: Any) -> None:
             "requests": found["exchanges"],
             "prompt, answer": f"{number(found['prompt_tokens'])}, {number(found['completion_tokens'])} tokens",
             "cached": f"{number(found['cached_reported'])} reported, {number(found['cached_predicted'])} predicted",
-            "cost": f"{dollars(found['cost'])}, without the proxy {dollars(found['cost_without'])}",
+            "cost": _cost(found),
         },
     )
     if found["needs_pruning"]:
         console().print("\n[yellow]over 80 % of the window: `context-proxy context prune` makes room[/yellow]")
+
+
+def _cost(found: Any) -> str:
+    """What was paid, and what it is to be compared with: nothing was left out while plans were only observed."""
+    paid = dollars(found["cost"])
+    if found["cost_planned"] is None:
+        return f"{paid}, without the proxy {dollars(found['cost_without'])}"
+    return f"paid {paid}; {found['planned_as'] or 'the plan'} would have paid about {dollars(found['cost_planned'])}"
 
 
 def _whole(found: Any) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from proxy.chat.key import public_id
 from proxy.context.events import events
-from proxy.exchange import identify, news
+from proxy.exchange import identify, money, news
 from proxy.exchange.parts import Incoming, Parts
 from proxy.exchange.turn import Turn
 from proxy.stream.chunk import Usage
@@ -83,7 +83,7 @@ def ended(parts: Parts, turn: Turn, usage: Usage | None, state: tuple[bytes, str
             _tell(parts, turn, news.FALLBACK, {"reason": turn.fallback})
         if state is not None:
             _tell(parts, turn, news.STATE, {"by": "model", "characters": len(state[1])})
-        predicted, cached = turn.plan.predicted, usage.cached if usage is not None else None
+        predicted, cached = money.expected(turn), usage.cached if usage is not None else None
         if cached is not None and turn.fallback is None and cached < predicted // 2:
             data = {"by": "upstream", "predicted": predicted, "reported": cached}
             _tell(parts, turn, news.CACHE, {**data, "in_a_row": turn.place.thread.state.drift})

@@ -26,7 +26,7 @@ from proxy.errors import (
 )
 from proxy.exchange import ahead, announcing, finish, identify, reflecting, weaving
 from proxy.exchange.parts import Headers, Incoming, Outgoing, Parts
-from proxy.exchange.planning import LARGE, prepare
+from proxy.exchange.planning import LARGE, prepare, rehearsal
 from proxy.exchange.rounds import Rounds, beating, pump
 from proxy.exchange.steering import inband
 from proxy.exchange.turn import Turn
@@ -173,6 +173,8 @@ async def _send(parts: Parts, turn: Turn, target: Target, incoming: Incoming) ->
     thread.sizes = len(incoming.body), len(turn.body)
     if turn.policy.mode == "rewrite":
         thread.state = thread.state.after_sending(turn.plan, parts.now())
+    if turn.rehearsed:
+        thread.rehearsal = rehearsal(thread).after_sending(turn.plan, parts.now())
     if reply.status == 400 and turn.body != incoming.body:
         await _learn_window(parts, turn, reply)
         await reply.close()

@@ -17,6 +17,7 @@ from proxy.chat import key
 from proxy.chat.dialects.completions import read_message
 from proxy.errors import NotManaged
 from proxy.exchange import announcing, money, record, side_calls
+from proxy.exchange.money import Meter
 from proxy.exchange.parts import Headers, Parts
 from proxy.exchange.turn import Turn
 from proxy.memory import state as grammar
@@ -59,11 +60,13 @@ def learnt(
         rows += record.hidden(turn, answer_key, now)
     thread.failed = answer_key is None or not complete
     state = None
+    meter = _metered(parts, turn, usage)
     first = turn.spent[0] if turn.spent else usage  # what was predicted is the first round's prompt
     if answer_key is not None and complete:
         state = _state(parts, turn, answer_key, blocks, rows, now)
         cached = first.cached if first is not None else None
-        thread.state = thread.state.after_answer(predicted=turn.plan.predicted, cached=cached, state=state)
+        predicted = 0 if turn.observed else turn.plan.predicted
+        thread.state = thread.state.after_answer(predicted=predicted, cached=cached, state=state)
     rows.append(
         OutcomeRow(
             tenant=turn.tenant,
@@ -80,13 +83,14 @@ def learnt(
             first_byte_ms=_number(more.get("first_byte_ms")),
             ended_at=now,
             note=str(more["note"]) if more.get("note") else _rounds(turn, usage),
+            meter=money.write_meter(meter) if meter is not None else None,
         )
     )
     if thread.head == turn.head:
         rows.append(thread.moved(turn.head, answer_key, now))
     parts.threads.grown(thread.memory)
     try:
-        _count(parts, turn, answer)
+        _count(parts, turn, answer, meter)
     except Exception:  # the answer is there and paid for: nobody may be kept from it by what is counted
         parts.metrics.swallowed_total.labels(where="counting").inc()
         log.exception("an exchange could not be counted")
@@ -153,22 +157,33 @@ def _state(
     return answer_key, text
 
 
-def _count(parts: Parts, turn: Turn, answer: Answer | None) -> None:
+def _metered(parts: Parts, turn: Turn, usage: Usage | None) -> Meter | None:
+    try:
+        return money.read(turn, usage)
+    except Exception:  # as below: nobody may be kept from an answer by what is counted
+        parts.metrics.swallowed_total.labels(where="counting").inc()
+        log.exception("an exchange could not be metered")
+        return None
+
+
+def _count(parts: Parts, turn: Turn, answer: Answer | None, meter: Meter | None) -> None:
     metrics = parts.metrics
     metrics.tokens_before.observe(turn.plan.before)
     metrics.tokens_after.observe(turn.plan.before if turn.observed else turn.plan.after)
     usage = answer.usage if answer is not None else None
-    if usage is None:
+    if usage is None or meter is None:
         return
-    metrics.prompt_tokens_total.inc((usage.prompt or 0) + sum(one.prompt for one in turn.spent))
+    metrics.prompt_tokens_total.inc(meter.prompt)
     metrics.completion_tokens_total.inc(usage.completion or 0)
     if usage.cached is not None:
-        metrics.cached_tokens_total.labels(kind="predicted").inc(turn.plan.predicted)
+        metrics.cached_tokens_total.labels(kind="predicted").inc(meter.expected)
         metrics.cached_tokens_total.labels(kind="reported").inc(usage.cached)
-    owed = money.bill(turn, usage)
+    owed = money.bill(turn.model, meter)
     if owed is not None:
         metrics.cost_dollars_total.labels(kind="paid").inc(owed.paid)
         metrics.cost_dollars_total.labels(kind="without").inc(owed.without)
+        if owed.planned is not None:
+            metrics.cost_dollars_total.labels(kind="planned").inc(owed.planned)
 
 
 async def stored(parts: Parts, written: asyncio.Future[None]) -> bool:

@@ -317,6 +317,7 @@ def _fork(threads: Threads, thread: Thread, kind: Kind, system: bytes, shared: S
     """A thread that leaves another: it inherits the edits on the messages that both share."""
     made = _new(threads, thread.memory, kind, system)
     made.state = thread.state.forked(shared)
+    made.rehearsal = thread.rehearsal.forked(shared) if thread.rehearsal is not None else None
     made.parent = thread.name
     made.fork_key = shared[-1]
     made.offer = thread.offer

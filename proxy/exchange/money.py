@@ -1,15 +1,22 @@
-"""What a request costs, and what it would have cost had the proxy not been there.
+"""What a request costs, and what it would have cost had the proxy not been there, or had an observed plan gone out.
 
 By the prices and cache rule of config/models.toml, in dollars; models without prices have no bill. Without the proxy
 the client's own prompt would have gone out: what of it the provider had been sent before, and not too long ago, would
 have come from its cache.
+
+`bill` is the one function for it. The metrics ask it when an answer has ended, and the API when it adds up what is
+stored: an exchange's row holds the `Meter` that the metrics went by.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
+import msgspec
+
+from proxy.context.prices import Model
 from proxy.exchange.turn import Turn
 from proxy.stream.chunk import Usage
 
@@ -17,10 +24,35 @@ MILLION = 1_000_000
 
 
 class Bill(NamedTuple):
-    """Dollars: for the prompt that was sent and its answer, and for the client's own prompt and the same answer."""
+    """Dollars: for the prompt that was sent and its answer; for the client's own prompt and the same answer; for the
+    prompt that was planned and not sent, None where there was none."""
 
     paid: float
     without: float
+    planned: float | None = None
+
+
+class Meter(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an exchange is billed by, in its row as JSON. Tokens by our own count but for rounds and completion.
+
+    rounds: (prompt, cached) of each round as the provider reports them, cached -1 where it does not. before: of the
+    client's own prompt; held: what of it the provider's cache would hold had it always been sent as it came. sent: of
+    the prompt that was sent; expected: what of it the cache was expected to hold. planned: (tokens, cached) of the
+    prompt that was planned and not sent.
+    """
+
+    rounds: list[tuple[int, int]]
+    completion: int
+    before: int
+    held: int
+    sent: int
+    expected: int
+    planned: tuple[int, int] | None = None
+
+    @property
+    def prompt(self) -> int:
+        """Tokens of all rounds' prompts."""
+        return sum(prompt for prompt, _ in self.rounds)
 
 
 def resent(turn: Turn) -> int:
@@ -28,7 +60,8 @@ def resent(turn: Turn) -> int:
 
     To be asked before the prompt is sent, since sending moves the thread's clock.
     """
-    sent_at = turn.place.thread.state.sent_at
+    thread = turn.place.thread
+    sent_at = thread.moves[-1][2] if thread.moves else thread.state.sent_at
     if turn.model.input is None or sent_at is None or turn.began - sent_at > turn.model.ttl_s or turn.place.at < 0:
         return 0
     messages, weigh = turn.request.messages, turn.weigh
@@ -41,25 +74,62 @@ def resent(turn: Turn) -> int:
     return weigh.head(turn.request.tools) + ends[turn.place.at + 1]
 
 
-def bill(turn: Turn, usage: Usage | None) -> Bill | None:
-    """What the exchange costs by the usage that upstream reports, else by our own count; None without prices."""
-    model, plan = turn.model, turn.plan
-    if model.input is None or usage is None:
+def read(turn: Turn, usage: Usage | None) -> Meter | None:
+    """What the exchange is billed by; None where the provider reports no usage."""
+    if usage is None:
         return None
-    after = plan.before if turn.observed or plan.messages is None else plan.after
-    # What the client is told has the completions of all rounds, and the prompt of the last.
-    rounds = (*turn.spent, usage)
-    answer = usage.completion * (model.output or 0.0) / MILLION
-    costs = [model.cost(one.prompt, _cached(one, plan.predicted)) * model.input / MILLION for one in rounds]
+    plan, model = turn.plan, turn.model
+    kept = cacheable(model, min(turn.resent, plan.before))
+    original = turn.observed or plan.messages is None
+    rounds: Sequence[Usage] = (*turn.spent, usage)
+    return Meter(
+        # What the client is told has the completions of all rounds, and the prompt of the last.
+        rounds=[(one.prompt, one.cached if one.cached is not None else -1) for one in rounds],
+        completion=usage.completion,
+        before=plan.before,
+        held=kept,
+        sent=plan.before if original else plan.after,
+        expected=expected(turn),
+        planned=(plan.after, plan.predicted) if turn.rehearsed else None,
+    )
+
+
+def expected(turn: Turn) -> int:
+    """Tokens of the prompt that was sent that are expected to come from the provider's cache."""
+    if not turn.observed:
+        return turn.plan.predicted
+    return cacheable(turn.model, min(turn.resent, turn.plan.before))
+
+
+def cacheable(model: Model, tokens: int) -> int:
+    """What a provider's cache holds of a front of so many tokens that it was sent."""
+    held = tokens // model.block * model.block
+    return held if held >= model.min and model.cache != "none" else 0
+
+
+def bill(model: Model, meter: Meter) -> Bill | None:
+    """What an exchange costs; None without prices."""
+    if model.input is None or not meter.rounds:
+        return None
+    unit = model.input / MILLION
+    answer = meter.completion * (model.output or 0.0) / MILLION
+    costs = [
+        model.cost(prompt, min(prompt, cached if cached >= 0 else meter.expected)) * unit
+        for prompt, cached in meter.rounds
+    ]
     paid = sum(costs) + answer
-    if after == plan.before:
-        return Bill(paid, costs[0] + answer)
-    # The provider counts otherwise than we do; what was left out is taken to differ by the same factor.
-    factor = rounds[0].prompt / max(after, 1)
-    kept = turn.resent // model.block * model.block if turn.resent >= model.min else 0
-    without = factor * model.cost(plan.before, min(kept, plan.before)) * model.input / MILLION + answer
-    return Bill(paid, without)
+    # The provider counts otherwise than we do; what was not sent is taken to differ by the same factor.
+    factor = meter.rounds[0][0] / max(meter.sent, 1) * unit
+    without = costs[0] if meter.sent == meter.before else factor * model.cost(meter.before, meter.held)
+    planned = factor * model.cost(*meter.planned) + answer if meter.planned is not None else None
+    return Bill(paid, without + answer, planned)
 
 
-def _cached(usage: Usage, predicted: int) -> int:
-    return min(usage.prompt, usage.cached if usage.cached is not None else predicted)
+def write_meter(meter: Meter) -> str:
+    """As it is stored."""
+    return msgspec.json.encode(meter).decode()
+
+
+def read_meter(text: str) -> Meter:
+    """As it was stored. ValueError where it cannot be read."""
+    return msgspec.json.decode(text, type=Meter)

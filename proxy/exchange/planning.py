@@ -24,7 +24,7 @@ from proxy.exchange.finish import lost, stored
 from proxy.exchange.parts import Headers, Incoming, Parts
 from proxy.exchange.record import Forms
 from proxy.exchange.steering import blanking, keeping
-from proxy.exchange.thread import adopt
+from proxy.exchange.thread import Thread, adopt
 from proxy.exchange.turn import EMPTY, Turn
 from proxy.upstream.client import Target
 
@@ -183,6 +183,7 @@ async def decide(parts: Parts, turn: Turn, *, frozen: bool = False) -> None:
         turn.plan, rewriting = _measured(turn, state), False
     if not rewriting:
         turn.observed, turn.body = True, turn.request.body
+        turn.rehearsed = turn.policy.mode == "observe" and turn.fallback is None and not turn.plan.refused
         weaving.bare(turn)
         return
     plan = turn.plan
@@ -202,12 +203,23 @@ async def decide(parts: Parts, turn: Turn, *, frozen: bool = False) -> None:
 def standing(parts: Parts, turn: Turn) -> Session:
     """What is remembered of the turn's thread, with what the operator has decided and what its upstream has named."""
     thread = turn.place.thread
-    state = thread.state.under(literal=turn.policy.literal)
+    state = rehearsal(thread) if turn.policy.mode == "observe" else thread.state
+    state = state.under(literal=turn.policy.literal)
     if thread.memory.steered is not None:
         state = thread.memory.steered.put_into(state, side=thread.kind == "side")
     if turn.request.model in parts.limits:
         state = replace(state, limit=parts.limits[turn.request.model])
     return state
+
+
+def rehearsal(thread: Thread) -> Session:
+    """A thread's session as it would be had the prompts gone out that were only planned."""
+    state, played = thread.state, thread.rehearsal
+    if played is None or state.stopped is not None:
+        return state
+    return replace(
+        played, pins=state.pins, states=state.states, answers=state.answers, drift=state.drift, served=state.served
+    )
 
 
 async def _consult(parts: Parts, turn: Turn, headers: Headers) -> None:

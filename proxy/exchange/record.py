@@ -15,8 +15,8 @@ import msgspec
 from proxy.chat import key
 from proxy.chat.message import Message
 from proxy.context.plan import Edit
+from proxy.exchange import money, side_calls
 from proxy.exchange import offer as offers
-from proxy.exchange import side_calls
 from proxy.exchange.offer import Offer
 from proxy.exchange.thread import Node
 from proxy.exchange.threads import Threads
@@ -311,7 +311,7 @@ def _exchange_row(turn: Turn, forms: Forms, now: float) -> ExchangeRow:
         strategy=turn.strategy,
         tokens_before=plan.before,
         tokens_after=plan.after,
-        predicted=plan.predicted,
+        predicted=money.expected(turn),
         started_at=now,
     )
 

@@ -163,6 +163,8 @@ class Thread:
     """What its prompt is told of scratchpad and memos."""
     sizes: tuple[int, int] = 0, 0
     """Bytes of the last request, as it came and as it went out."""
+    rehearsal: Session | None = None
+    """What its session would be had the prompts gone out that `observe` planned; this process alone knows it."""
     offer: Offer | None = None
     """The tools of ours that it offers its model; None while that is undecided."""
     opening: tuple[bytes, int, float] | None = None
@@ -184,6 +186,8 @@ class Thread:
             known = sum(EDIT_BYTES + getsizeof(e.text) for e in edits.values()) + sum(map(getsizeof, answers.values()))
             self._texts = edits, answers, known
         beside = [text for _, text in self.state.states]
+        if self.rehearsal is not None:
+            beside += [edit.text or "" for edit in self.rehearsal.edits.values()]
         if self.state.lasting:
             beside += [edit.text or "" for edit in self.state.lasting.values()]
             known += EDIT_BYTES * len(self.state.lasting)

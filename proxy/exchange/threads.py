@@ -179,6 +179,7 @@ class Threads:
             # None of these is stored: what this process has seen of them is better than nothing.
             seen = thread.state
             again.state = replace(again.state, said=seen.said, drift=seen.drift, served=seen.served)
+            again.rehearsal = thread.rehearsal
         return again
 
     async def is_gone(self, memory: SessionMemory) -> bool:

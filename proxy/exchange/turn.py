@@ -52,6 +52,8 @@ class Turn:
     usage_added: bool = False
     fallback: str | None = None
     observed: bool = False
+    rehearsed: bool = False
+    """It was planned in full, and what was planned is not what was sent (`observe`)."""
     rows: list[Row] = field(default_factory=list)
     relevance: Mapping[bytes, float] = field(default_factory=dict)
     """How near messages are to the task, by form, as `View.relevance`."""

@@ -177,6 +177,8 @@ class OutcomeRow(Struct, frozen=True, gc=False):
     first_byte_ms: float | None
     ended_at: float
     note: str | None
+    meter: str | None = None
+    """JSON: what the exchange is billed by; None where the upstream reported no usage."""
 
 
 class GapRow(Struct, frozen=True, gc=False):
@@ -266,6 +268,7 @@ class ExchangeRecord(ExchangeRow, frozen=True, kw_only=True):
     first_byte_ms: float | None
     ended_at: float | None
     note: str | None
+    meter: str | None = None
 
 
 @runtime_checkable

@@ -76,7 +76,7 @@ def _message(row: Sequence[Any]) -> MessageRecord:
 
 _OUTCOME = (
     *("status", "http_status", "finish", "prompt_tokens", "completion_tokens", "cached_tokens", "answer"),
-    *("fallback", "first_byte_ms", "ended_at", "note"),
+    *("fallback", "first_byte_ms", "ended_at", "note", "meter"),
 )
 
 

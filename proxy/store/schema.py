@@ -279,6 +279,12 @@ MIGRATIONS: tuple[Migration, ...] = (
             "CREATE INDEX answers_by_key ON messages (tenant, key, created_at) WHERE answer",
         ),
     ),
+    Migration(
+        7,
+        "What each exchange is billed by, so that the API says the same dollars as the metrics: every round's usage,"
+        " the cache that the client's own prompt would have found, and the prompt that was only planned.",
+        ("ALTER TABLE exchanges ADD COLUMN meter TEXT",),
+    ),
 )
 
 LATEST = MIGRATIONS[-1].number

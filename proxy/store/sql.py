@@ -75,8 +75,8 @@ ON CONFLICT (tenant, session, exchange) DO NOTHING"""
 
 UPDATE_OUTCOME = """
 UPDATE exchanges SET status = $1, http_status = $2, finish = $3, prompt_tokens = $4, completion_tokens = $5,
-    cached_tokens = $6, answer = $7, fallback = $8, first_byte_ms = $9, ended_at = $10, note = $11
-WHERE tenant = $12 AND session = $13 AND exchange = $14"""
+    cached_tokens = $6, answer = $7, fallback = $8, first_byte_ms = $9, ended_at = $10, note = $11, meter = $12
+WHERE tenant = $13 AND session = $14 AND exchange = $15"""
 
 ADD_GAP = """
 INSERT INTO gaps (tenant, session, exchange, bytes, reason, created_at, items) VALUES ($1, $2, $3, $4, $5, $6, $7)
@@ -258,7 +258,7 @@ NEWEST_LINE_MESSAGES = LINE_MESSAGES.replace("m.seq > $8", "m.seq < $8").replace
 _EXCHANGE = """
 SELECT tenant, session, exchange, thread, head, messages, envelope, forms, edits, inserts, policy, schedule, model,
     upstream, strategy, tokens_before, tokens_after, predicted, started_at, status, http_status, finish,
-    prompt_tokens, completion_tokens, cached_tokens, answer, fallback, first_byte_ms, ended_at, note
+    prompt_tokens, completion_tokens, cached_tokens, answer, fallback, first_byte_ms, ended_at, note, meter
 FROM exchanges
 """
 

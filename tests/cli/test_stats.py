@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from proxy.cli.stats import _cost
 from tests.cli.conftest import Shop
 
 
@@ -26,3 +27,9 @@ def test_the_whole_proxy_is_told_without_a_session(shop: Shop) -> None:
     assert shop.json("stats")["healthy"] is True
     assert "since it started" not in shop.ok("stats").out
     assert "since it started" in shop.ok("stats", key="cp-all-read").out
+
+
+def test_an_observed_plan_is_told_beside_what_was_paid() -> None:
+    found = {"cost": 0.21, "cost_without": 0.21, "cost_planned": 0.03, "planned_as": "thrifty"}
+    assert _cost(found) == "paid $0.2100; thrifty would have paid about $0.0300"
+    assert _cost(found | {"cost": 0.1, "cost_planned": None}) == "$0.1000, without the proxy $0.2100"

@@ -4,7 +4,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
 from proxy.errors import StoreRefused
 from proxy.store import files
@@ -56,6 +56,20 @@ async def test_a_store_of_version_1_is_brought_up_to_date_with_its_rows(path: Pa
     assert await migrate(path, [*MIGRATIONS, later]) == len(MIGRATIONS)
     assert ask(path, "SELECT tenant, title FROM sessions") == [("t", None)]
     assert ask(path, "PRAGMA user_version") == [(LATEST + 1,)]
+
+
+async def test_exchanges_of_a_store_of_version_6_have_no_meter_and_new_ones_do(path: Path) -> None:
+    await migrate(path, MIGRATIONS[:6])
+    columns = "tenant, session, exchange, thread, head, messages, envelope, forms, edits, inserts, policy, schedule"
+    columns += ", model, upstream, strategy, tokens_before, tokens_after, started_at, status"
+    values = "'t1', 's1', 'old', 'main', x'', 1, x'', x'', 0, x'', '', '', '', '', '', 1, 1, 1.0, 'open'"
+    ask(path, f"INSERT INTO exchanges ({columns}) VALUES ({values})")
+    store = SqliteStore(path)
+    await store.open()
+    await store.put([make.exchange("new"), replace(make.outcome("new"), meter="{}")])
+    found = {row.exchange: row.meter for row in await store.exchanges("t1", "s1")}
+    await store.close()
+    assert found == {"old": None, "new": "{}"}
 
 
 async def test_answers_of_a_store_of_version_5_are_found_by_their_index(path: Path) -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
+import msgspec
+
+from proxy.context.policy import Policy
 from proxy.context.prices import Model
-from proxy.exchange import planning
+from proxy.exchange import money, planning
+from proxy.exchange.money import Bill, Meter
 from proxy.exchange.parts import Parts
+from proxy.exchange.record import Sent
 from proxy.exchange.steering.foreseeing import Foreseen, foresee
 from proxy.exchange.steering.place import PAGE, Here, find
 from proxy.exchange.steering.shapes import SessionStats
@@ -16,16 +20,8 @@ from proxy.store.base import ExchangeRecord
 
 MOST = 10_000
 """Exchanges that are added up, the newest; a session has some hundreds."""
-MILLION = 1_000_000
 SUMMARIES = frozenset({"summarize_old", "compress_levels"})
 """Stages whose texts stand for more than the message that bears them."""
-
-
-class Paid(NamedTuple):
-    """Dollars of one exchange: as it went, and had the proxy not been there."""
-
-    cost: float
-    without: float
 
 
 @dataclass(slots=True)
@@ -41,12 +37,21 @@ class Sums:
     after: int = 0
     cost: float | None = 0.0
     without: float | None = 0.0
+    played: float = 0.0
+    rehearsed: bool = False
+    """Some of them went out as they came while a plan was observed; `played` has dollars as if those plans had gone
+    out."""
     compressed: float | None = None
     _last: dict[str, ExchangeRecord] = field(default_factory=dict)
 
-    def add(self, one: ExchangeRecord, model: Model) -> Paid | None:
+    @property
+    def planned(self) -> float | None:
+        """Dollars had the observed plans gone out; None where none was observed."""
+        return self.played if self.rehearsed and self.cost is not None else None
+
+    def add(self, one: ExchangeRecord, model: Model) -> Bill | None:
         """One more, oldest first; what it cost, None where that is not known."""
-        sent = one.tokens_before if one.fallback else one.tokens_after
+        sent = sent_tokens(one)
         self.exchanges += 1
         self.before += one.tokens_before
         self.after += sent
@@ -56,36 +61,47 @@ class Sums:
         self._last[one.thread] = one
         if one.prompt_tokens is None:
             return None
-        self.prompt += one.prompt_tokens
+        meter = meter_of(one, model, sent, previous)
+        self.prompt += meter.prompt
         self.completion += one.completion_tokens or 0
         if one.cached_tokens is not None:
             self.predicted += one.predicted or 0
             self.reported += one.cached_tokens
-        paid = _paid(one, model, sent, previous)
-        if paid is None or self.cost is None or self.without is None:
+        bill = money.bill(model, meter)
+        if bill is None or self.cost is None or self.without is None:
             self.cost = self.without = None
         else:
-            self.cost += paid.cost
-            self.without += paid.without
-        return paid
+            self.cost += bill.paid
+            self.without += bill.without
+            self.played += bill.planned if bill.planned is not None else bill.paid
+            self.rehearsed = self.rehearsed or bill.planned is not None
+        return bill
 
 
-def _paid(one: ExchangeRecord, model: Model, sent: int, previous: ExchangeRecord | None) -> Paid | None:
-    if model.input is None or one.prompt_tokens is None:
-        return None
-    prompt = one.prompt_tokens
-    cached = min(prompt, one.cached_tokens if one.cached_tokens is not None else one.predicted or 0)
-    answer = (one.completion_tokens or 0) * (model.output or 0.0) / MILLION
-    paid = model.cost(prompt, cached) * model.input / MILLION + answer
-    if sent == one.tokens_before:
-        return Paid(paid, paid)
+def sent_tokens(one: ExchangeRecord) -> int:
+    """Tokens of the prompt that went out."""
+    if one.fallback:
+        return one.tokens_before
+    return one.tokens_before if msgspec.json.decode(one.inserts, type=Sent).original else one.tokens_after
+
+
+def meter_of(one: ExchangeRecord, model: Model, sent: int, previous: ExchangeRecord | None) -> Meter:
+    """What an exchange is billed by: as it was stored, else what its row says of its last round."""
+    if one.meter is not None:
+        return money.read_meter(one.meter)
     # What the provider's cache would hold had every prompt gone out as it came: all of the one before, for a while.
     held = 0
     if previous is not None and one.started_at - previous.started_at <= model.ttl_s:
-        held = min(previous.tokens_before, one.tokens_before) // model.block * model.block
-    held = held if held >= model.min and model.cache != "none" else 0
-    factor = prompt / max(sent, 1)
-    return Paid(paid, factor * model.cost(one.tokens_before, held) * model.input / MILLION + answer)
+        held = min(previous.tokens_before, one.tokens_before)
+    cached = one.cached_tokens if one.cached_tokens is not None else -1
+    return Meter(
+        rounds=[(one.prompt_tokens or 0, cached)],
+        completion=one.completion_tokens or 0,
+        before=one.tokens_before,
+        held=money.cacheable(model, held),
+        sent=sent,
+        expected=one.predicted or 0,
+    )
 
 
 async def stats(parts: Parts, tenant: str, session: str, *, thread: str | None = None) -> SessionStats:
@@ -93,7 +109,17 @@ async def stats(parts: Parts, tenant: str, session: str, *, thread: str | None =
     here = await find(parts, tenant, session, thread)
     seen = await foresee(parts, here)
     sums = added_up(parts, await _exchanges(parts, here))
-    return _stats(here, seen, sums)
+    made = _stats(here, seen, sums)
+    return msgspec.structs.replace(made, planned_as=planned_as(parts, seen.turn.policy))
+
+
+def planned_as(parts: Parts, policy: Policy) -> str:
+    """The policy whose plans an observing one makes; its own name where it is no other's, "" where it only measures or
+    rewrites."""
+    if policy.mode != "observe":
+        return ""
+    alike = (p.name for p in parts.policies.values() if p.mode == "rewrite" and p.stages == policy.stages)
+    return next(alike, policy.name)
 
 
 async def _exchanges(parts: Parts, here: Here) -> list[ExchangeRecord]:
@@ -142,6 +168,7 @@ def _stats(here: Here, seen: Foreseen, sums: Sums) -> SessionStats:
         completion_tokens=sums.completion,
         cost=sums.cost if sums.exchanges else None,
         cost_without=sums.without if sums.exchanges else None,
+        cost_planned=sums.planned,
         cached_predicted=sums.predicted,
         cached_reported=sums.reported,
         summaries=sum(edit.stage in SUMMARIES and edit.action != "gone" for edit in edits.values()),

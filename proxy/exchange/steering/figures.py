@@ -17,7 +17,7 @@ from proxy.exchange import planning
 from proxy.exchange.parts import Parts
 from proxy.exchange.record import Sent
 from proxy.exchange.steering import place
-from proxy.exchange.steering.counting import Sums
+from proxy.exchange.steering.counting import Sums, sent_tokens
 from proxy.store.base import ExchangeRecord
 from proxy.store.listing import SessionItem
 
@@ -31,8 +31,8 @@ HOUR = 3600
 
 class Point(Struct, frozen=True):
     """An exchange. Tokens by our own count but for prompt, completion and cached, which the provider reports. cost,
-    cost_without: dollars, None without prices. loop: the model was told that it goes round in circles. edited: it was
-    the first to go out with a new edit."""
+    cost_without: dollars, None without prices; cost_planned: of the plan that was observed, None where it was not.
+    loop: the model was told that it goes round in circles. edited: it was the first to go out with a new edit."""
 
     exchange: str
     thread: str
@@ -47,6 +47,7 @@ class Point(Struct, frozen=True):
     cached_tokens: int | None
     cost: float | None
     cost_without: float | None
+    cost_planned: float | None
     fallback: str | None
     loop: bool
     edited: bool
@@ -67,6 +68,8 @@ class Hour(Struct):
     """Exchanges whose model has no price: they are in neither sum."""
     loops: int = 0
     fallbacks: int = 0
+    cost_planned: float = 0.0
+    """As cost, but for exchanges whose plan was only observed: had it gone out."""
 
     def add(self, one: Point | Hour) -> None:
         """One exchange more, or all of another hour."""
@@ -87,11 +90,13 @@ class Hour(Struct):
             self.cached_tokens += one.cached_tokens
         self.cost += one.cost or 0.0
         self.cost_without += one.cost_without or 0.0
+        self.cost_planned += (one.cost if one.cost_planned is None else one.cost_planned) or 0.0
 
 
 class Figures(Struct, frozen=True):
     """A session in a line. tokens_before, tokens_after, limit, model: of its newest request; utilisation: of the limit,
-    0 to 1. cost, cost_without: dollars so far, None where a model has no price."""
+    0 to 1. cost, cost_without: dollars so far, None where a model has no price. cost_planned: had the
+    plans gone out that were only observed, None where none was."""
 
     exchanges: int
     model: str
@@ -103,6 +108,7 @@ class Figures(Struct, frozen=True):
     needs_pruning: bool
     cost: float | None
     cost_without: float | None
+    cost_planned: float | None
     cached_predicted: int
     cached_reported: int
     fallbacks: int
@@ -156,7 +162,7 @@ def points(parts: Parts, exchanges: Iterable[ExchangeRecord]) -> tuple[list[Poin
     sums, made, edits = Sums(), [], dict[str, int]()
     for one in exchanges:
         paid = sums.add(one, planning.model_of(parts, one.model))
-        inserts = msgspec.json.decode(one.inserts, type=Sent).inserts
+        placed = msgspec.json.decode(one.inserts, type=Sent).inserts
         made.append(
             Point(
                 exchange=one.exchange,
@@ -165,15 +171,16 @@ def points(parts: Parts, exchanges: Iterable[ExchangeRecord]) -> tuple[list[Poin
                 status=one.status,
                 policy=one.policy,
                 tokens_before=one.tokens_before,
-                tokens_after=one.tokens_before if one.fallback else one.tokens_after,
+                tokens_after=sent_tokens(one),
                 prompt_tokens=one.prompt_tokens,
                 completion_tokens=one.completion_tokens,
                 predicted=one.predicted,
                 cached_tokens=one.cached_tokens,
-                cost=paid.cost if paid is not None else None,
+                cost=paid.paid if paid is not None else None,
                 cost_without=paid.without if paid is not None else None,
+                cost_planned=paid.planned if paid is not None else None,
                 fallback=one.fallback,
-                loop=any(source == LOOP for _, source, _ in inserts),
+                loop=any(source == LOOP for _, source, _ in placed),
                 edited=one.edits > edits.get(one.thread, 0),
             )
         )
@@ -190,7 +197,7 @@ def told(parts: Parts, exchanges: list[ExchangeRecord], side: AbstractSet[str] =
         at = int(point.started_at // HOUR) * HOUR
         hours.setdefault(at, Hour(at)).add(point)
     last = next((one for one in reversed(exchanges) if one.thread not in side), exchanges[-1])
-    sent = last.tokens_before if last.fallback else last.tokens_after
+    sent = sent_tokens(last)
     policy = parts.policies.get(last.policy)
     model = planning.model_of(parts, last.model)
     limit = policy.window_of(model) if policy is not None else model.window
@@ -205,6 +212,7 @@ def told(parts: Parts, exchanges: list[ExchangeRecord], side: AbstractSet[str] =
         needs_pruning=bool(limit and policy is not None and sent > policy.budget * limit),
         cost=sums.cost,
         cost_without=sums.without,
+        cost_planned=sums.planned,
         cached_predicted=sums.predicted,
         cached_reported=sums.reported,
         fallbacks=sum(point.fallback is not None for point in made),

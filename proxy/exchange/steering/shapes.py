@@ -158,8 +158,9 @@ class SessionStats(Struct, frozen=True):
 
     items: messages. tokens: of the next prompt as the client sends it; sent: as it would go out; limit: the model's
     window; utilisation: sent of limit, 0 to 1. cost: dollars so far; cost_without: had the proxy not been there; both
-    None where the model's prices are not known. reported, predicted: cached tokens so far. ratio: tokens before by
-    tokens after of all exchanges. levels: tokens a level, where the policy has levels.
+    None where the model's prices are not known. cost_planned: had the plans gone out that were only observed, None
+    where none was; planned_as: the policy whose plans they are. reported, predicted: cached tokens so far. ratio:
+    tokens before by tokens after of all exchanges. levels: tokens a level, where the policy has levels.
     """
 
     session: str
@@ -181,6 +182,7 @@ class SessionStats(Struct, frozen=True):
     completion_tokens: int
     cost: float | None
     cost_without: float | None
+    cost_planned: float | None
     cached_predicted: int
     cached_reported: int
     summaries: int
@@ -188,3 +190,4 @@ class SessionStats(Struct, frozen=True):
     last_compression: float | None
     levels: dict[str, int] = {}
     retrieved: int = 0
+    planned_as: str = ""

@@ -37,6 +37,7 @@ function draw(money, step) {
     h("div", { class: "cards" },
       card("Paid", dollars(total.cost), counted(total.exchanges, "request"), total.unpriced ? `${whole(total.unpriced)} without a price` : ""),
       card("Without the proxy", dollars(total.cost_without)),
+      ...(total.cost_planned === total.cost ? [] : [card("Had observed plans gone out", `about ${dollars(total.cost_planned)}`)]),
       card("Saved", share === null ? "–" : percent(share), dollars(total.cost_without - total.cost)),
       card("Tokens sent", short(total.tokens_after), `of ${short(total.tokens_before)}`),
       card("From the cache", short(total.cached_tokens), `${short(total.predicted)} predicted`),
@@ -57,7 +58,7 @@ function filled({ steps, step }) {
   const known = new Map(steps.map((one) => [one.at, one]));
   const made = [];
   const first = Math.max(steps[0].at, steps.at(-1).at - 1000 * step);
-  for (let at = first; at <= steps.at(-1).at; at += step) made.push(known.get(at) || { at, cost: 0, cost_without: 0, predicted: 0, cached_tokens: 0 });
+  for (let at = first; at <= steps.at(-1).at; at += step) made.push(known.get(at) || { at, cost: 0, cost_without: 0, cost_planned: 0, predicted: 0, cached_tokens: 0 });
   return made;
 }
 

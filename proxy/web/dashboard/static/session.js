@@ -88,6 +88,7 @@ function figures(stats) {
     card("Messages", whole(stats.items), h("span", {}, counted(stats.groups, "group")),
       h("span", {}, `${whole(stats.left_out)} out`), h("span", {}, `${whole(stats.shortened)} shortened`)),
     card("Cost so far", dollars(stats.cost), h("span", {}, stats.cost === null ? "the model has no price" : `${dollars(stats.cost_without)} without`)),
+    stats.cost_planned === null ? null : card(`${stats.planned_as || "The plan"} would have paid`, `about ${dollars(stats.cost_planned)}`, h("span", {}, "its plans were only observed")),
     card("Saved", share === null ? "–" : percent(share), share !== null && h("span", {}, dollars(stats.cost_without - stats.cost)),
       h("span", {}, `${stats.ratio.toFixed(2)}× fewer tokens`)),
     card("From the cache", percent(reported), h("span", {}, `${percent(predicted)} predicted`)),
