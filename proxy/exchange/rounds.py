@@ -211,6 +211,7 @@ class Rounds:
             now=parts.now,
             sandbox=parts.sandbox,
             prompt=turn.woven.request.messages,
+            keys=turn.woven.keys,
             saved=lambda memo, merged: announcing.memo(parts, turn, memo, merged=merged),
             offered=self.names,
         )

@@ -35,7 +35,9 @@ class Desk:
     sandbox: Sandbox = field(default_factory=Sandbox)
     """Shared by all requests, since it bounds how many children there are at once."""
     prompt: Sequence[Message] = ()
-    """What the model sees in this request, for telling what it need not save."""
+    """What the model sees in this request, for telling what it need not save and how old a message is."""
+    keys: Sequence[bytes] = ()
+    """The chain keys of these messages."""
     saved: Callable[[str, bool], None] = _nobody
     """Told of each memo that is saved: its id, and whether it took the place of another."""
     offered: frozenset[str] | None = None

@@ -16,6 +16,7 @@ import msgspec
 from proxy.chat import key
 from proxy.chat.dialects.completions import read_message
 from proxy.chat.message import Message
+from proxy.context.evidence.provenance import Provenance, provenance
 from proxy.errors import NotManaged
 from proxy.store.base import MessageRecord
 from proxy.store.written import RoundRow
@@ -25,6 +26,10 @@ PAGE = 200
 """Messages read from the store at a time, so that the event loop is never long away with one list."""
 BYTES = 64 << 20
 """Of a session so much is copied for a query, the newest first."""
+BESIDE = 40
+"""Messages in front of a result among which its call is looked for."""
+PAGES = 10
+"""Pages behind a message in which edits of the same file are looked for."""
 YIELD = 10
 """Messages after which the interpreter is offered to others."""
 CELL = 900_000
@@ -91,6 +96,38 @@ async def find(desk: Desk, name: str) -> tuple[str, str] | None:
 def _named(rounds: Sequence[RoundRow], name: str) -> tuple[str, str] | None:
     found = (message for row in rounds for public, message in hidden(row) if public == name)
     return next(((message.role, said(message)) for message in found), None)
+
+
+async def origin(desk: Desk, name: str) -> Provenance | None:
+    """Which call a message with this id is the result of, how old it is, and what has changed it since: by the prompt
+    of this request, else, where the client has shortened its history, by what is stored. None where neither has it."""
+    keys = [key.public_id(one) for one in desk.keys]
+    if name in keys:
+        return await asyncio.to_thread(provenance, desk.prompt, len(keys) - 1 - keys[::-1].index(name))
+    place = (desk.tenant, desk.session)
+    stored = await desk.store.message(*place, name)
+    if stored is None:
+        return None
+    before = await desk.store.messages(*place, stored.seq, BESIDE, newest=True)
+    since: list[MessageRecord] = []
+    for _ in range(PAGES):
+        page = await desk.store.messages(*place, since[-1].seq if since else stored.seq, PAGE)
+        since += page
+        if len(page) < PAGE:
+            break
+    return await asyncio.to_thread(_stored_origin, [*reversed(before), stored, *since], len(before))
+
+
+def _stored_origin(records: Sequence[MessageRecord], index: int) -> Provenance | None:
+    messages = []
+    for n, record in enumerate(records):
+        if n % YIELD == 0:
+            time.sleep(0)
+        try:
+            messages.append(read_message(record.body))
+        except NotManaged:
+            return None
+    return provenance(messages, index)
 
 
 async def newest(desk: Desk, most: int = BYTES) -> tuple[list[MessageRecord], bool]:

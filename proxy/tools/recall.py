@@ -9,7 +9,7 @@ from proxy.tools import past
 from proxy.tools.desk import Desk
 from proxy.tools.tool import Tool
 
-ROOM = 200
+ROOM = 500
 """Characters of a result that say what it is."""
 
 
@@ -21,7 +21,8 @@ class Takes(msgspec.Struct, frozen=True):
 
 
 async def answer(takes: Takes, desk: Desk) -> str:
-    """The message's page under a line that says what it is a page of. All pages without that line are the message."""
+    """The message's page under a line that says what it is a page of, which call it came from, and whether it is old.
+    All pages without that line are the message."""
     name = takes.id.strip().strip("\"'<>[]").lower()
     found = await past.find(desk, name)
     if found is None:
@@ -36,7 +37,13 @@ async def answer(takes: Takes, desk: Desk) -> str:
         raise ToolRefused(f"message {name} has {pages} pages, from 1 on; there is no page {takes.page}.")
     start = (takes.page - 1) * size
     more = f'; next: recall(id="{name}", page={takes.page + 1})' if takes.page < pages else ""
-    head = f"[message {name} of role {role[:20]}, page {takes.page} of {pages}, {len(text)} characters in all{more}]"
+    seen = await past.origin(desk, name)
+    told = f"; {seen.told()}" if seen is not None else ""
+    if seen is not None and seen.edits:
+        told += "; the old text follows"
+    head = (
+        f"[message {name} of role {role[:20]}, page {takes.page} of {pages}, {len(text)} characters in all{told}{more}]"
+    )
     return f"{head}\n{text[start : start + size]}"
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from proxy.chat.key import public_id
 from tests.faulty import faulty
 from tests.running import Agent, running
 from tests.scripted import Scripted
@@ -48,3 +49,28 @@ async def test_an_agent_that_reads_a_file_again_and_again_gets_one_pointer_and_t
 async def test_what_other_readers_take_for_a_line_end_is_sent_as_it_came(odd: str) -> None:
     text = "\n".join([*ROWS[:20], f"one{odd}line of thirty characters", *ROWS[20:]])
     assert await forwarded("run_it", [text, text], command="make") == [text, text]
+
+
+async def test_what_is_recalled_says_that_it_is_old() -> None:
+    model = Scripted(asks("read_file", 1, path="/a/b.py"), asks("edit_file", 2, path="/a/b.py", new="y"), "Done.")
+    tools = [{"type": "function", "function": {"name": name, "parameters": {}}} for name in ("read_file", "edit_file")]
+    async with (
+        faulty(model) as upstream,
+        running(upstream.port, policy="thrifty", tools={"offer": "first_request"}) as proxy,
+    ):
+        agent = Agent(proxy, (b"x-context-session: a",), more={"tools": tools})
+        await agent.say("Look at it")
+        agent.brings("\n".join(ROWS))
+        await agent.say()
+        agent.brings("edited")
+        await agent.say()
+        ((found,),) = await proxy.rows("SELECT key FROM messages WHERE role = 'tool' ORDER BY position LIMIT 1")
+        model.answers = [asks("recall", 3, id=public_id(bytes(found))), "It was."]
+        await agent.say("What was there at first?")
+        head, _, text = str(model.last["messages"][-1]["content"]).partition("\n")
+        assert head.endswith(
+            'the result of read_file {"path": "/a/b.py"}, 3 steps ago; '
+            "edited once since: read it again for its present text; the old text follows]"
+        )
+        assert text == "\n".join(ROWS)
+        assert agent.messages[-1]["content"] == "It was."

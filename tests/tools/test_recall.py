@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from proxy.chat.dialects.completions import read_message
 from proxy.chat.key import public_id
 from proxy.store.written import RoundRow
 from proxy.tools.recall import RECALL, ROOM
@@ -83,3 +84,50 @@ async def test_what_the_client_never_saw_is_found_by_its_id_too() -> None:
 def test_its_definition_is_short() -> None:
     # Every request of a thread carries it: about 60 tokens.
     assert len(RECALL.definition) < 360
+
+
+STEPS = [
+    user("go"),
+    calls("read", '{"path": "src/a.py"}'),
+    result("x = 1"),
+    calls("edit", '{"path": "src/a.py", "new": "x = 2"}'),
+    result("edited"),
+    calls("edit", '{"path": "/w/src/a.py", "new": "x = 3"}'),
+    result("edited"),
+    calls("edit", '{"path": "src/b.py", "new": "x = 3"}'),
+    result("edited"),
+]
+
+
+def prompt_of(values: list[dict[str, object]]) -> dict[str, object]:
+    """What a desk has of a request with these messages."""
+    rows = rows_of(values)
+    return {"prompt": [read_message(row.body) for row in rows], "keys": [row.key for row in rows]}
+
+
+@pytest.mark.parametrize("in_prompt", [True, False], ids=["in the prompt", "in the store alone"])
+async def test_it_says_which_call_it_was_how_long_ago_and_what_was_changed_since(in_prompt: bool) -> None:
+    async with in_memory() as store:
+        names = await put(store, STEPS)
+        desk = desk_on(store, **(prompt_of(STEPS) if in_prompt else {}))
+        head, text = (await ask(desk, "recall", id=names[2])).split("\n")
+        assert head == (
+            f"[message {names[2]} of role tool, page 1 of 1, 5 characters in all; the result of read "
+            '{"path": "src/a.py"}, 4 steps ago; edited 2 times since: read it again for its present text; '
+            "the old text follows]"
+        )
+        assert text == "x = 1"
+        fresh = await ask(desk, "recall", id=names[8])
+        assert fresh.startswith(
+            f"[message {names[8]} of role tool, page 1 of 1, 6 characters in all; the result of edit "
+        )
+        assert "1 step ago; no call has changed it since]" in fresh
+        assert "old" not in fresh
+
+
+async def test_other_sessions_say_nothing_of_its_age(tmp_path: Path) -> None:
+    async with shared_file(tmp_path) as store:
+        names = await put(store, STEPS[:3])
+        await put(store, STEPS, "t1", "s2")
+        await put(store, STEPS, "t2", "s1")
+        assert "no call has changed it since]" in await ask(desk_on(store), "recall", id=names[2])
