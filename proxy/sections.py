@@ -78,6 +78,13 @@ def checked_origin(value: str) -> str:
     return value.lower()
 
 
+def checked_path(value: str) -> str:
+    """A method and a path that may be asked for, or * for all of them."""
+    if not re.fullmatch(r"\*|[A-Z*]+ /\S*", value):
+        raise ValueError("a method and a path such as POST /v1/embeddings, with * for any characters, or * alone")
+    return value
+
+
 def checked_hook(value: str) -> str:
     """A URL to which events are sent. The value itself is not told: some services put a secret into the path."""
     parts = urlsplit(value)
@@ -343,6 +350,19 @@ class Key(Section):
         if self.plane == "data" and self.tenant == ALL_TENANTS:
             raise ValueError("a tenant's name: what is said with a data key belongs to one tenant")
         return self
+
+
+class Passthrough(Section):
+    """`[passthrough]`: what goes to an upstream without being managed."""
+
+    paths: Annotated[tuple[Annotated[str, AfterValidator(checked_path)], ...], BeforeValidator(listed)] = (
+        "GET /v1/models", "GET /v1/models/*", "POST /v1/responses", "POST /v1/completions", "POST /v1/messages",
+        "POST /v1/messages/count_tokens", "POST /v1/embeddings", "POST /v1/moderations", "POST /v1/rerank",
+        "POST /v1/images/generations", "POST /v1/images/edits", "POST /v1/audio/speech",
+        "POST /v1/audio/transcriptions", "POST /v1/audio/translations",
+    )  # fmt: skip
+    """What a client may ask of an upstream that has a key of the operator's (`api_key_env`): method and path, `*` for
+    any characters; `["*"]` for everything. The rest gets 403. Chat is not among them: it always passes."""
 
 
 class Dashboard(Section):

@@ -34,6 +34,7 @@ from proxy.sections import (
     Key,
     Limits,
     Memos,
+    Passthrough,
     PolicyName,
     Pool,
     Seconds,
@@ -156,6 +157,7 @@ class Settings(Section):
     tools: Tools = Tools()
     memos: Memos = Memos()
     events: Events = Events()
+    passthrough: Passthrough = Passthrough()
     dashboard: Dashboard = Dashboard()
     keys: tuple[Key, ...] = ()
     """Who may ask. None: whoever reaches this machine's own address, and nobody else."""

@@ -114,7 +114,7 @@ class Client:
             key=target.key,
             length=length,
             chunked=length is None and body is not None,
-            identity=identity,
+            identity=identity or target.key is not None,  # or an error that repeats the key could not be read
         )
         head.extend(ours)
         where = line.address.request_target(path, query)

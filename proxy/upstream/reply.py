@@ -4,16 +4,32 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from proxy.errors import AnswerTooLong, UpstreamBroken, UpstreamError, UpstreamTimeout
 from proxy.metrics import Metrics
 from proxy.upstream.connection import Lost, Slow
 from proxy.upstream.framing import Malformed
-from proxy.upstream.headers import Headers, returning
+from proxy.upstream.headers import TELLING, Headers, returning, without
+from proxy.upstream.redaction import Redactor
 from proxy.upstream.target import Target
 
 log = logging.getLogger(__name__)
+
+
+BODILESS: Final = (204, 304)
+"""Answers without a body. A Content-Length of theirs tells what another answer would have, and our server takes it for
+a promise of bytes: left out, as RFC 9110 (8.6) allows."""
+REFUSED: Final = 400
+"""Statuses from here on are errors, whose bodies may repeat what was sent."""
+WITHHELD: Final = (
+    b'{"error":{"message":"the upstream refused the request; what it said came compressed, and nobody could read it",'
+    b'"type":"upstream_error","param":null,"code":"upstream_error"}}'
+)
+
+
+async def _once(body: bytes) -> AsyncIterator[bytes]:
+    yield body
 
 
 class Source(Protocol):
@@ -27,7 +43,7 @@ class Reply:
     """An answer whose head has come. The body is read once, by `chunks` or `read`; `close` at the end, always."""
 
     __slots__ = (
-        "_closed", "_held", "_metrics", "_on_close", "_parts", "_source", "_target",
+        "_closed", "_held", "_metrics", "_on_close", "_parts", "_redactor", "_source", "_target",
         "content_type", "encoding", "headers", "status",
     )  # fmt: skip
 
@@ -43,6 +59,8 @@ class Reply:
         self.status = status
         self.headers: Headers = returning(came, target.key)
         """For the client: hop-by-hop ones removed, Content-Length still that of the body as it comes."""
+        if status in BODILESS:
+            self.headers = without(self.headers, b"content-length")
         self.content_type = ""
         self.encoding = ""
         """How the bytes are compressed ("gzip", "gzip, br"), "" where they can be read as they are."""
@@ -59,6 +77,19 @@ class Reply:
         self._held: list[bytes] = []
         """What was read and is to be given out once more, the last part first."""
         self._closed = False
+        self._redactor: Redactor | None = None
+        if status >= REFUSED and target.key is not None and len(target.key) >= TELLING:
+            self._redactor = Redactor(target.key.encode())
+            if self.encoding:
+                self._withhold()
+
+    def _withhold(self) -> None:
+        """What is compressed, though it was asked for as it is, cannot be looked through for the key."""
+        kept = without(self.headers, b"content-encoding", b"content-length", b"content-type")
+        length = (b"content-length", b"%d" % len(WITHHELD))
+        self.headers = [*kept, (b"content-type", b"application/json"), length]
+        self.content_type, self.encoding = "application/json", ""
+        self._parts = _once(WITHHELD)
 
     def chunks(self) -> AsyncIterator[bytes]:
         """The body's bytes as they come. Raises UpstreamBroken and UpstreamTimeout after what came before."""
@@ -96,8 +127,7 @@ class Reply:
         if self._held:
             return self._held.pop()
         try:
-            while not (part := await self._parts.__anext__()):
-                pass
+            part = await self._next()
         except (Lost, Malformed, Slow) as error:
             told = self._told(error)
             await self.close()
@@ -106,6 +136,21 @@ class Reply:
             await self.close()
             raise
         return part
+
+    async def _next(self) -> bytes:
+        """The next bytes that may go on."""
+        redactor = self._redactor
+        while True:
+            try:
+                part = await self._parts.__anext__()
+            except StopAsyncIteration:
+                if redactor is None or not (rest := redactor.end()):
+                    raise
+                return rest
+            if redactor is not None:
+                part = redactor.feed(part)
+            if part:
+                return part
 
     def _told(self, error: Exception) -> UpstreamError:
         """The connection's error as others know it, counted once."""

@@ -45,6 +45,7 @@ from proxy.web.gate import DOOR, gated
 from proxy.web.guard import guarded
 from proxy.web.listen import App, Message, Receive, Scope, Send
 from proxy.web.passthrough import passthrough
+from proxy.web.path_rules import PathRules
 from proxy.web.probes import probes
 from proxy.web.room import Room
 
@@ -58,7 +59,11 @@ ROUTES = (
     ("GET", "/metrics", "Prometheus' text format."),
     ("GET", "/dashboard/", "The dashboard; `/dashboard/widget.js` is one that any page can show."),
     ("any", "/api/...", "The admin API; `GET /api/openapi.json` describes it."),
-    ("any", "anything else, also under /s/{session}", "Passed through to the upstream, byte for byte."),
+    (
+        "any",
+        "anything else, also under /s/{session}",
+        "Passed through byte for byte; with an `api_key_env` what `passthrough.paths` lists.",
+    ),
 )
 """What the README lists."""
 CHAT = ("/v1/chat/completions", "/chat/completions")
@@ -145,6 +150,7 @@ class ContextProxy:
         self.webhooks = Webhooks(settings, self.parts.news, self.parts.metrics)
         self.draining = False
         self.room = Room(settings.limits.requests, self.parts.metrics)
+        self._rules = PathRules(settings.passthrough.paths)
         self.bodies = BodyBudget(settings.limits.bodies_mb << 20, self.parts.metrics)
         self._own: App = probes(self.store, self.parts.metrics, draining=lambda: self.draining)
         self.api = create_api(self.parts)
@@ -227,7 +233,7 @@ class ContextProxy:
         self._unmanaged(scope["method"], path)
         client, metrics = self.parts.client, self.parts.metrics
         with self._counted("passthrough", send) as counted, self.room.place(), self.bodies.share() as share:
-            await passthrough(scope, receive, counted, client, metrics, path=raw, held=share.add)
+            await passthrough(scope, receive, counted, client, metrics, path=raw, held=share.add, rules=self._rules)
 
     @contextmanager
     def _counted(self, route: str, send: Send) -> Iterator[Send]:

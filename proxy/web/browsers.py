@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from proxy.errors import Forbidden, WrongHost, WrongType
 from proxy.settings import Settings
 from proxy.upstream.headers import Headers, first
+from proxy.web.keys import BORROWED
 from proxy.web.listen import Scope, has_body
 
 JSON: Final = ("application/json", "application/x-ndjson", "application/jsonl")
@@ -87,6 +88,26 @@ class Browsers:
 def preflight() -> Headers:
     """The headers, beside those of `shared`, that allow a page to ask what it is about to."""
     allowed = [(b"access-control-allow-methods", METHODS), (b"access-control-allow-headers", ALLOWED)]
+    return [*allowed, (b"access-control-max-age", b"600"), (b"content-length", b"0")]
+
+
+def is_preflight(scope: Scope) -> bool:
+    """Whether a browser asks for a page what that may do, as browsers do by themselves."""
+    return bool(first(scope["headers"], b"origin") and first(scope["headers"], b"access-control-request-method"))
+
+
+def brings_credential(scope: Scope) -> bool:
+    """Whether the request that a preflight is for will bring a credential for the upstream."""
+    wanted = first(scope["headers"], b"access-control-request-headers").lower()
+    return any(name.strip().encode("latin-1") in BORROWED for name in wanted.split(","))
+
+
+def asked_for(scope: Scope) -> Headers:
+    """The headers, beside those of `shared`, that allow a page just what it asks for."""
+    headers = scope["headers"]
+    allowed = [(b"access-control-allow-methods", first(headers, b"access-control-request-method").encode("latin-1"))]
+    if wanted := first(headers, b"access-control-request-headers"):
+        allowed.append((b"access-control-allow-headers", wanted.encode("latin-1")))
     return [*allowed, (b"access-control-max-age", b"600"), (b"content-length", b"0")]
 
 

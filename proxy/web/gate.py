@@ -11,11 +11,21 @@ from typing import Final
 
 from proxy.errors import Forbidden, ProxyError
 from proxy.settings import Settings
-from proxy.web.browsers import HARDENED, Browsers, preflight, shared
+from proxy.upstream.headers import first
+from proxy.web.browsers import (
+    HARDENED,
+    Browsers,
+    asked_for,
+    brings_credential,
+    is_preflight,
+    preflight,
+    shared,
+)
 from proxy.web.doors import Door, Doors
 from proxy.web.failures import send_error
 from proxy.web.keys import BORROWED, Keys
 from proxy.web.listen import App, Message, Receive, Scope, Send
+from proxy.web.path_rules import check_path
 
 CALLER: Final = "context.caller"
 """Where the scope has the Caller; not there where a request needs none."""
@@ -24,7 +34,7 @@ DOOR: Final = "context.door"
 
 
 def gated(app: App, settings: Settings, doors: Doors) -> App:
-    """Lets in who may. Raises Unauthorized, Forbidden and WrongHost for chat; `failures.answering` stands
+    """Lets in who may. Raises Unauthorized, Forbidden, WrongHost and BadRequest for chat; `failures.answering` stands
     outside. For our own pages they are told here."""
     keys, browsers = Keys(settings), Browsers(settings)
 
@@ -38,9 +48,13 @@ def gated(app: App, settings: Settings, doors: Doors) -> App:
         scope[DOOR] = door
         if door.kind == "data":
             scope[CALLER] = keys.admit(scope, door.planes, borrowed=False)
-            if not keys and not _has_credential(scope) and scope["method"] != "OPTIONS":
-                browsers.check_host(scope, short=True)  # what comes with nothing is let in for where it comes from
+            if not keys and await _is_preflight(scope, keys, browsers, send):
+                return
+            if not keys and (keys.lends or not _has_credential(scope)):
+                # It is let in for where it comes from: it brings nothing, or what goes upstream is not what it brings.
+                browsers.check_host(scope, short=True)
                 browsers.check_origin(scope)
+            check_path(scope)
             await app(scope, receive, send)
             return
         page: bytes | None = None
@@ -79,6 +93,22 @@ def _check_local(scope: Scope) -> None:
         raise Forbidden(
             "no keys are configured, so only this machine itself is served", hint="`context-proxy key` makes one."
         )
+
+
+async def _is_preflight(scope: Scope, keys: Keys, browsers: Browsers, send: Send) -> bool:
+    """Whether a page of another site asks what it may do. Then it is told here: a preflight would go upstream with the
+    operator's key. Raises WrongHost and Forbidden where the page may do nothing. A page that is not in
+    `dashboard.origins` may only bring a credential of its own, and only where that is what goes upstream."""
+    if scope["method"] != "OPTIONS" or not is_preflight(scope):
+        return False
+    page = first(scope["headers"], b"origin").lower().encode("latin-1")
+    if keys.lends or not brings_credential(scope):
+        browsers.check_host(scope, short=True)
+        if browsers.check_origin(scope) is None:
+            return False  # our own page
+    await send({"type": "http.response.start", "status": 204, "headers": [*asked_for(scope), *shared(page)]})
+    await send({"type": "http.response.body", "body": b""})
+    return True
 
 
 def _has_credential(scope: Scope) -> bool:

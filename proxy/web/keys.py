@@ -54,7 +54,8 @@ class Keys:
 
     def __init__(self, settings: Settings) -> None:
         self._by_digest = {bytes.fromhex(key.sha256): key for key in settings.keys}
-        self._lends = any(target.api_key_env or target.base_url == DEMO for target in settings.targets.values())
+        self.lends = any(target.api_key_env or target.base_url == DEMO for target in settings.targets.values())
+        """Whether what goes to an upstream may be another credential than the one that came."""
 
     def __bool__(self) -> bool:
         return bool(self._by_digest)
@@ -77,7 +78,7 @@ class Keys:
         if not self._by_digest:
             return LOCAL
         presented, lent = self._take(scope)
-        if presented is None and (borrowed or self._lends):
+        if presented is None and (borrowed or self.lends):
             presented = lent
         if presented is None and lent is not None:
             raise Unauthorized(

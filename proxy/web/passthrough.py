@@ -27,6 +27,7 @@ from proxy.web.listen import (
     read_body,
     while_connected,
 )
+from proxy.web.path_rules import PathRules
 
 PEEKED: Final = 4 << 20
 """Bytes of a JSON body that are read whole to find its model; longer ones go to the first upstream."""
@@ -46,18 +47,22 @@ async def passthrough(
     path: str,
     target: Target | None = None,
     held: Callable[[int], None] = lambda _: None,
+    rules: PathRules | None = None,
 ) -> None:
     """One request through to `target` (else the one that its model names, else the first) and its answer back.
 
     `path` is percent-encoded, as it came. Raises what `Client.send` raises before anything is sent to the client;
     UpstreamBroken and UpstreamTimeout after that too, and then the connection must be broken off; and ClientGone. held:
-    told how many bytes of a body are kept.
+    told how many bytes of a body are kept. rules: what may be asked for with a key of the operator's; the rest raises
+    Forbidden.
     """
     body: bytes | None = None
     if target is None:
         if len(client.targets) > 1 and _is_small_json(scope):
             body = await read_body(receive, PEEKED, held=held)
         target = client.route(None if body is None else model_of(body))
+    if rules is not None and target.key is not None:
+        rules.check(scope["method"], path)
     if body is None and has_body(scope):
         upload = Upload(receive)
         await upload.while_connected(_relay(scope, send, client, metrics, target, path, upload.parts()))

@@ -91,7 +91,8 @@ async def test_h5_no_way_of_writing_a_path_is_let_in_as_one_thing_and_served_as_
                 # Without a key it is refused, or it is what is open to all, which is the same with any key.
                 assert found in (400, 401) or (found in (200, 404) and written.startswith("/dashboard")), written
     assert upstream.requests == []
-    for written in ("//api/sessions", "/API/sessions", "/v1/../api/sessions"):
+    assert await status(proxy, "GET", "/v1/../api/sessions", b"x-context-key: cp-acme-data") == 400
+    for written in ("//api/sessions", "/API/sessions"):
         assert await status(proxy, "GET", written, b"x-context-key: cp-acme-data") == 200, "the upstream's own"
     assert [request.line.split()[1] for request in upstream.requests] != []
 

@@ -1,0 +1,181 @@
+"""S1, S3, S5: what others must not do with a key of the operator's, on real sockets."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import Any
+
+import pytest
+
+from tests.faults.test_content import ANSWER, fine
+from tests.faulty import HEAD, Connection, Request, ask, connect, faulty, post
+from tests.running import CHAT, Heard, Running, heard, running
+from tests.web.test_keys import entry
+
+KEY = "sk-the-operators-own-key"
+BODY = json.dumps({"model": "m", "messages": [{"role": "user", "content": "Hello"}]}).encode()
+PAGE = b"origin: https://evil.com"
+BROUGHT = (b"authorization: Bearer x", b"x-api-key: x", b"api-key: x")
+
+
+@pytest.fixture
+def lent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPERATORS_KEY", KEY)
+
+
+def upstreams(port: int, env: str = "OPERATORS_KEY") -> dict[str, Any]:
+    return {"upstreams": {"main": {"base_url": f"http://127.0.0.1:{port}/v1", "api_key_env": env}}}
+
+
+async def asked(proxy: Running, method: str, path: str, *lines: bytes, host: bytes = b"localhost") -> Heard:
+    body = BODY if method in ("POST", "PUT") else b""
+    head = [f"{method} {path} HTTP/1.1".encode(), b"host: " + host, b"connection: close", *lines]
+    head += [b"content-type: application/json", b"content-length: %d" % len(body)] if body else []
+    return heard(await ask(proxy.port, b"\r\n".join([*head, b"", b""]) + body))
+
+
+@pytest.mark.usefixtures("lent")
+@pytest.mark.parametrize("line", BROUGHT)
+async def test_s1_a_page_cannot_spend_the_operators_key_with_a_credential_that_goes_nowhere(line: bytes) -> None:
+    async with faulty(fine) as upstream, running("", **upstreams(upstream.port)) as proxy:
+        for method, path in (("POST", CHAT), ("DELETE", "/v1/models/a"), ("GET", "/v1/models")):
+            assert (await asked(proxy, method, path, line, PAGE)).status == 403
+            assert (await asked(proxy, method, path, line, b"sec-fetch-site: cross-site")).status == 403
+            assert (await asked(proxy, method, path, line, host=b"evil.com")).status == 421, "a name pointed at us"
+        assert upstream.requests == []
+        assert (await asked(proxy, "POST", CHAT, line)).status == 200
+        assert upstream.requests[0].all(b"authorization") == [b"Bearer " + KEY.encode()]
+
+
+async def test_s1_a_page_may_bring_a_credential_that_goes_upstream() -> None:
+    async with faulty(fine) as upstream, running(upstream.port) as proxy:
+        assert (await asked(proxy, "POST", CHAT, b"authorization: Bearer x", PAGE)).status == 200
+        assert upstream.requests[0].all(b"authorization") == [b"Bearer x"]
+        assert (await asked(proxy, "POST", CHAT, PAGE)).status == 403
+
+
+WANTS = (b"access-control-request-method: POST", b"access-control-request-headers: Authorization, content-type")
+
+
+@pytest.mark.usefixtures("lent")
+async def test_s1_a_preflight_of_another_site_is_answered_here() -> None:
+    async with faulty(fine) as upstream:
+        shared: dict[str, Any] = {"dashboard": {"origins": ["https://wiki.example"]}}
+        async with running("", **upstreams(upstream.port), **shared) as proxy:
+            got = await asked(proxy, "OPTIONS", CHAT, PAGE, *WANTS)
+            assert (got.status, got.header("access-control-allow-origin")) == (403, None)
+            got = await asked(proxy, "OPTIONS", CHAT, b"origin: https://wiki.example", *WANTS)
+            assert (got.status, got.header("access-control-allow-origin")) == (204, "https://wiki.example")
+        async with running(upstream.port) as proxy:
+            got = await asked(proxy, "OPTIONS", CHAT, PAGE, *WANTS)
+            assert (got.status, got.header("access-control-allow-origin")) == (204, "https://evil.com"), "its own key"
+            assert got.header("access-control-allow-headers") == "Authorization, content-type"
+            assert got.header("access-control-allow-credentials") is None
+            assert (await asked(proxy, "OPTIONS", CHAT, PAGE, WANTS[0])).status == 403, "it would bring nothing"
+        assert upstream.requests == []
+
+
+DATA = b"x-context-key: cp-tenant"
+
+
+@pytest.mark.usefixtures("lent")
+async def test_s3_a_data_key_reaches_inference_and_nothing_else_that_the_operators_key_opens() -> None:
+    async with faulty(fine) as upstream:
+        tree = {**upstreams(upstream.port), "keys": [entry("cp-tenant")]}
+        async with running("", **tree) as proxy:
+            for method, path in (
+                ("GET", "/v1/files"), ("DELETE", "/v1/files/file-1"), ("GET", "/v1/organization/api_keys"),
+                ("POST", "/v1/files"), ("DELETE", "/v1/models/ft:a"), ("GET", "/s/one/v1/files"),
+            ):  # fmt: skip
+                got = await asked(proxy, method, path, DATA)
+                assert (got.status, "passthrough.paths" in got.error["message"]) == (403, True), path
+            assert upstream.requests == []
+            for method, path in (
+                ("POST", "/v1/embeddings"),
+                ("GET", "/v1/models"),
+                ("POST", CHAT),
+                ("POST", "/s/a" + CHAT),
+            ):
+                assert (await asked(proxy, method, path, DATA)).status == 200, path
+        async with running("", **tree, passthrough={"paths": ["GET /v1/files*"]}) as proxy:
+            assert (await asked(proxy, "GET", "/v1/files/a", DATA)).status == 200
+            assert (await asked(proxy, "DELETE", "/v1/files/a", DATA)).status == 403
+        async with running(upstream.port) as proxy:
+            assert (await asked(proxy, "DELETE", "/v1/files/a", b"authorization: Bearer own")).status == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/../../team-b/v1/files", "/v1/%2e%2e/x", "/v1/x%2f..%2fy", "/s/one/v1/../x", "/v1/..%5cx"]
+)
+async def test_s3_dot_segments_go_nowhere(path: str) -> None:
+    async with faulty(fine) as upstream, running(upstream.port) as proxy:
+        for method in ("GET", "POST", "DELETE"):
+            got = await asked(proxy, method, path, b"authorization: Bearer own")
+            assert (got.status, "dot segment" in got.error["message"]) == (400, True)
+        assert upstream.requests == []
+
+
+async def echo(request: Request, there: Connection) -> None:
+    """Refuses, and says with what it was asked."""
+    said = b"wrong key: " + b", ".join(request.all(b"authorization")) + b" (%d)" % len(request.body)
+    mode = next(iter(request.all(b"x-mode")), b"")
+    if mode == b"gzip":
+        said = gzip.compress(said)
+        await there.send(
+            b"HTTP/1.1 401 No\r\ncontent-encoding: gzip\r\ncontent-length: %d\r\n\r\n%b" % (len(said), said)
+        )
+    elif mode == b"pieces":
+        await there.send(b"HTTP/1.1 500 No\r\ntransfer-encoding: chunked\r\n\r\n")
+        for n in range(0, len(said), 7):
+            await there.chunk(said[n : n + 7])
+        await there.send(b"0\r\n\r\n")
+    else:
+        head = b"HTTP/1.1 401 No\r\nx-echo: %b\r\ncontent-length: %d\r\n\r\n"
+        await there.send(head % (said, len(said)) + said)
+
+
+@pytest.mark.usefixtures("lent")
+@pytest.mark.parametrize("path", [CHAT, "/v1/embeddings"])
+@pytest.mark.parametrize("mode", [b"plain", b"pieces", b"gzip"])
+async def test_s5_an_error_that_repeats_the_operators_key_arrives_without_it(path: str, mode: bytes) -> None:
+    async with faulty(echo) as upstream, running("", **upstreams(upstream.port)) as proxy:
+        lines = (b"x-mode: " + mode, b"accept-encoding: gzip")
+        for more in ((), (b"x-context-off: 1",)):
+            raw = await ask(proxy.port, post(path, BODY, *lines, *more).replace(b"host: test", b"host: localhost"))
+            got = heard(raw)
+            assert got.status in (401, 500)
+            assert got.whole
+            assert KEY.encode() not in raw
+            if mode == b"gzip":
+                assert "compressed" in got.error["message"]
+            else:
+                assert got.body.startswith(b"wrong key: Bearer " + b"*" * len(KEY))
+    assert upstream.requests
+
+
+@pytest.mark.parametrize("status", [b"304 Not Modified", b"204 No Content"])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_r6_an_answer_without_a_body_may_tell_a_length(status: bytes, method: str) -> None:
+    async def bodiless(request: Request, there: Connection) -> None:
+        await there.send(b'HTTP/1.1 %b\r\netag: "a"\r\ncontent-length: 5\r\n\r\n' % status)
+
+    async with faulty(bodiless) as upstream, running(upstream.port) as proxy:
+        client = await connect(proxy.port)
+        for _ in range(2):  # on a connection that stays
+            body = BODY if method == "POST" else b""
+            raw = post(CHAT if body else "/v1/x", body).replace(b"connection: close\r\n", b"")
+            await client.send(raw.replace(b"POST", method.encode(), 1).replace(b"host: test", b"host: localhost"))
+            head = await client.reader.readuntil(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 " + status[:3])
+            assert b'etag: "a"' in head
+            assert b"content-length" not in head
+        client.writer.transport.abort()
+        assert proxy.count("swallowed_total", where="web") == 0
+
+
+async def test_an_answer_that_is_none_of_these_is_as_it_came() -> None:
+    async with faulty(fine) as upstream, running(upstream.port) as proxy:
+        got = await asked(proxy, "GET", "/v1/models", b"authorization: Bearer own")
+        assert (got.body, got.header("content-length")) == (ANSWER, str(len(ANSWER)))
+    assert HEAD.startswith(b"HTTP/1.1 200")
