@@ -208,9 +208,9 @@ class State(Section):
     """`[state]`: the block that the model writes for itself."""
 
     ask: Literal["policy", "always", "when_needed", "never"] = "policy"
-    """When the model is asked for it; `policy`: as the policy says."""
+    """When the model is asked for it; `policy`: as the policy says. `always`: and every prompt shows the newest."""
     withhold: bool = True
-    """Whether it is taken out of what the client sees."""
+    """Whether it is taken out of what the client sees. Only what an answer that was asked for one ends with counts."""
     max_chars: Annotated[int, Field(ge=100)] = 4000
     """Longer ones are cut at a line."""
     guidelines: str = ""

@@ -9,12 +9,16 @@ from __future__ import annotations
 from proxy.chat.message import Request
 from proxy.context.plan import Insert
 from proxy.context.policy import Policy
-from proxy.context.session import Session, cuts
+from proxy.context.session import Session, losses
 from proxy.memory import state
+
+NOTE_ROOM = 400
+"""Tokens of an answer below which no note is asked for: it would be cut off, and the answer with it."""
 
 
 def system_inserts(request: Request, session: Session, policy: Policy, edits: int) -> tuple[list[Insert], bool]:
-    """(what goes behind the system prompt, whether the model is asked for its state). edits: how many are in force."""
+    """(what goes behind the system prompt, whether the model is asked for its state). edits: how many in force have
+    taken something out."""
     found: list[Insert] = []
     asked = may_ask(request) and wants(policy, session, edits)
     if asked or policy.ask == "always":
@@ -30,7 +34,7 @@ def system_texts(request: Request, session: Session, policy: Policy) -> list[str
     """The texts that will stand behind the system prompt of this request; none where there is no system prompt."""
     if policy.state_place != "system" or session.stopped is not None or not takes_texts(request):
         return []
-    return [insert.text for insert in system_inserts(request, session, policy, cuts(session.edits))[0]]
+    return [insert.text for insert in system_inserts(request, session, policy, losses(session.edits))[0]]
 
 
 def takes_texts(request: Request) -> bool:
@@ -40,13 +44,16 @@ def takes_texts(request: Request) -> bool:
 
 
 def may_ask(request: Request) -> bool:
-    """Whether a STATE block can be asked for: one free text is expected, and the turn is the model's."""
+    """Whether a STATE block can be asked for: one free text is expected, with room for a note behind it, and the turn
+    is the model's."""
     last = request.messages[-1]
+    if request.max_tokens is not None and request.max_tokens < NOTE_ROOM:
+        return False
     return request.plain and (last.role == "user" or last.is_result)
 
 
 def wants(policy: Policy, session: Session, edits: int) -> bool:
-    """`when_needed`: something has left the prompt since the model was last asked, once per batch of edits."""
+    """`when_needed`: something has left the prompt since an answer with text last came to a request that asked."""
     if policy.ask == "when_needed":
         return edits > session.asked_at
     return policy.ask == "always"

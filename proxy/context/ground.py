@@ -132,7 +132,7 @@ def _applied(ground: Ground, given: Mapping[bytes, Edit], known: Applied | None)
         tokens=tokens,
         marks=marks,
         sizes=sizes,
-        cuts=(known.cuts if known else 0) + sum(edit.action != "append" for edit in new.values()),
+        losses=(known.losses if known else 0) + sum(edit.loses for edit in new.values()),
         whole=(not known or known.whole) and not any(e.action in ("gone", "text_only") for e in new.values()),
         stages=stages.union(edit.stage for edit in new.values()) if new else stages,
         facts=dict(known.facts) if known and not new else {},

@@ -16,13 +16,16 @@ from proxy.memory import state
 
 
 def inserts(view: View, session: Session, policy: Policy, edits: int) -> tuple[list[Insert], bool]:
-    """(the inserts of this request, whether the model is asked for a STATE block). edits: how many are in force."""
+    """(the inserts of this request, whether the model is asked for a STATE block). edits: how many in force have taken
+    something out. What is written anew with every answer is not kept: the prompt would grow by a note each time."""
     if policy.state_place == "system":
         return front.system_inserts(view.request, session, policy, edits)
     found: list[Insert] = []
     asked = front.may_ask(view.request) and front.wants(policy, session, edits)
-    if (edits or session.is_told) and session.state and not _stands(view, session.state):
-        found.append(Insert("tail", "state", "\n\n" + state.recap(session.state), kept=True))
+    always = policy.ask == "always"
+    if (edits or session.is_told or always) and session.state and not _stands(view, session.state):
+        note = "\n\n" + state.recap(session.state)
+        found.append(Insert("tail", "state", note, kept=session.is_told or not always))
     if asked:
         found.append(Insert("tail", "ask", "\n\n" + state.ask()))
     return found, asked

@@ -17,7 +17,7 @@ from proxy.context.plan import Ask, Edit, Found, Insert, Note, Plan, Proposal, V
 from proxy.context.policy import Policy, for_model
 from proxy.context.prices import Model, without_cache
 from proxy.context.render import Rendering, joined
-from proxy.context.session import Session, cuts
+from proxy.context.session import Session, cuts, losses
 from proxy.context.stage import Stage
 from proxy.context.view import Beside
 from proxy.errors import RuleBroken
@@ -133,7 +133,7 @@ def _draft(seen: View, session: Session, policy: Policy, *, frozen: bool) -> _Dr
     wanted: list[Insert] = []
     asked = False
     if session.stopped is None:
-        count = seen.applied.cuts if edits is seen.edits else cuts(edits)
+        count = seen.applied.losses if edits is seen.edits else losses(edits)
         wanted, asked = inserts.inserts(seen, session, policy, count)
         if policy.voices:
             told = seen if edits is seen.edits else replace(seen, edits=edits, tokens=proposals.sizes_of(seen, edits))

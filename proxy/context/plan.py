@@ -31,6 +31,9 @@ Action = Literal["text", "gone", "text_only", "append"]
 STRENGTH: dict[Action, int] = {"append": 0, "text": 1, "text_only": 2, "gone": 3}
 """An edit is superseded only by a stronger one, or by a shorter text."""
 
+REFERRING = frozenset({"refer_repeats"})
+"""Stages whose edits say where in the prompt the same text stands."""
+
 
 @dataclass(frozen=True, slots=True)
 class Edit:
@@ -51,6 +54,11 @@ class Edit:
     def __hash__(self) -> int:
         """The key tells edits apart well enough, and its hash is remembered: edits name what is derived from them."""
         return hash(self.key)
+
+    @property
+    def loses(self) -> bool:
+        """Whether it takes out something that stands nowhere else in the prompt."""
+        return self.action != "append" and self.stage not in REFERRING
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +174,8 @@ class Ground:
 class Applied:
     """The first `count` messages with the edits that the thread has (`given`, of which there were `number`).
 
-    edits: those in force here. tokens: of each as it goes out. marks, sizes: of each that does go out. cuts: how many
-    edits take something out. whole: none takes away a message or its calls. stages: who has made them.
+    edits: those in force here. tokens: of each as it goes out. marks, sizes: of each that does go out. losses: how
+    many edits take something out. whole: none takes away a message or its calls. stages: who has made them.
     """
 
     count: int
@@ -177,7 +185,7 @@ class Applied:
     tokens: list[int]
     marks: list[bytes]
     sizes: list[int]
-    cuts: int
+    losses: int
     whole: bool
     stages: frozenset[str]
     facts: Facts

@@ -23,13 +23,20 @@ def cuts(edits: Mapping[bytes, Edit]) -> int:
     return sum(edit.action != "append" for edit in edits.values())
 
 
+def losses(edits: Mapping[bytes, Edit]) -> int:
+    """How many edits take something out of the prompt that stands nowhere else in it: what a note has to make up
+    for."""
+    return sum(edit.loses for edit in edits.values())
+
+
 @dataclass(frozen=True, slots=True)
 class Session:
     """What a rewrite may know beside the request itself.
 
     edits: in force, by chain key. states: the model's STATE blocks as (key of the answer, text), oldest first.
     sent, sizes: a 16-byte mark and the size in tokens of each message of the last prompt. sent_at: when, in seconds.
-    asked_at: how many edits there were when the model was last asked for its state. drift: exchanges in a row in
+    asked_at: how many edits had taken something out when an answer last settled that the model had been asked for its
+    state. drift: exchanges in a row in
     which the cache served less than predicted. stopped: why this thread is not rewritten any more. limit: a context
     window that the upstream named. answers: what a helper model has answered, by the id of the Ask. said: how often a
     kind of note had occurred when it was last given. pins: chain keys of messages that must stay. steering: what the
@@ -96,18 +103,24 @@ class Session:
             sent=plan.marks,
             sizes=plan.sizes,
             sent_at=now,
-            asked_at=cuts(plan.edits) if plan.asked else self.asked_at,
             said={**self.said, **dict(i.said for _, i in plan.placed if i.said)} if plan.placed else self.said,
         )
 
-    def after_answer(self, *, predicted: int, cached: int | None, state: tuple[bytes, str] | None) -> Session:
+    def after_answer(
+        self, *, predicted: int, cached: int | None, state: tuple[bytes, str] | None, settled: bool = False
+    ) -> Session:
         """The session once an answer has ended. `cached` is None where the upstream reported none: that says
-        nothing."""
+        nothing. settled: the model was asked for its state, and has answered with text; calls alone leave that open."""
         drift = self.drift
         if cached is not None and (predicted > 0 or cached > 0):
             drift = drift + 1 if cached < predicted // 2 else 0
-        served = self.served or bool(cached)
-        return replace(self, drift=drift, served=served, states=(*self.states, state) if state else self.states)
+        return replace(
+            self,
+            drift=drift,
+            served=self.served or bool(cached),
+            states=(*self.states, state) if state else self.states,
+            asked_at=losses(self.edits) if settled else self.asked_at,
+        )
 
     def forked(self, keys: Sequence[bytes]) -> Session:
         """The session of a thread that leaves this one: only what belongs to the messages that both share."""

@@ -230,7 +230,9 @@ async def _stream(
         _gone(parts, turn, relay.answer, relay.blocks)
         raise
     answer = relay.answer
-    blocks = relay.blocks or [b.body for b in grammar.find(answer.text)] if turn.plan.asked else []
+    blocks = relay.blocks
+    if turn.plan.asked and grammar.HEADING not in kept:  # shown to the client, then
+        blocks = [block.body for block in grammar.find(answer.text)]
     if broken is not None or answer.truncated:
         code = broken.code if broken is not None else "upstream_broken"
         finish.later(parts, turn, finish.learnt(parts, turn, answer, blocks, "partial", reply.status, note=code))

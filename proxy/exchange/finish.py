@@ -24,6 +24,7 @@ from proxy.memory import state as grammar
 from proxy.store.base import Outcome, OutcomeRow, Row, StateRow
 from proxy.stream.assemble import Answer
 from proxy.stream.chunk import Usage
+from proxy.stream.withhold import CUT
 
 log = logging.getLogger(__name__)
 
@@ -62,11 +63,15 @@ def learnt(
     state = None
     meter = _metered(parts, turn, usage)
     first = turn.spent[0] if turn.spent else usage  # what was predicted is the first round's prompt
-    if answer_key is not None and complete:
-        state = _state(parts, turn, answer_key, blocks, rows, now)
+    if answer is not None and answer_key is not None and complete:
+        state = _state(parts, turn, answer, answer_key, blocks, rows, now)
         cached = first.cached if first is not None else None
-        predicted = 0 if turn.observed else turn.plan.predicted
-        thread.state = thread.state.after_answer(predicted=predicted, cached=cached, state=state)
+        thread.state = thread.state.after_answer(
+            predicted=0 if turn.observed else turn.plan.predicted,
+            cached=cached,
+            state=state,
+            settled=state is not None or (_asked(turn, answer) and bool(answer.text.strip())),
+        )
     rows.append(
         OutcomeRow(
             tenant=turn.tenant,
@@ -146,10 +151,11 @@ def _answers(parts: Parts, turn: Turn, answer: Answer, rows: list[Row], now: flo
 
 
 def _state(
-    parts: Parts, turn: Turn, answer_key: bytes, blocks: Sequence[str], rows: list[Row], now: float
+    parts: Parts, turn: Turn, answer: Answer, answer_key: bytes, blocks: Sequence[str], rows: list[Row], now: float
 ) -> tuple[bytes, str] | None:
-    """The last block of an answer that was asked for one, cut to its limit."""
-    if not (blocks and turn.plan.asked) or not blocks[-1].strip():
+    """The last block of an answer that was asked for one, cut to its limit. None of an answer that was cut off: half a
+    note would take the place of a whole one."""
+    if not blocks or not _asked(turn, answer):
         return None
     text = grammar.shorten(blocks[-1], parts.settings.state.max_chars)
     thread = turn.place.thread
@@ -164,6 +170,11 @@ def _metered(parts: Parts, turn: Turn, usage: Usage | None) -> Meter | None:
         parts.metrics.swallowed_total.labels(where="counting").inc()
         log.exception("an exchange could not be metered")
         return None
+
+
+def _asked(turn: Turn, answer: Answer) -> bool:
+    """Whether it is the whole answer to a request that asked for the state: the client's own bytes asked for none."""
+    return turn.plan.asked and turn.fallback not in ("upstream_reject", "rounds") and answer.finish.get(0) not in CUT
 
 
 def _count(parts: Parts, turn: Turn, answer: Answer | None, meter: Meter | None) -> None:

@@ -15,7 +15,7 @@ import msgspec
 from proxy.chat.message import Message
 from proxy.chat.tokens import Weigh
 from proxy.context.plan import Edit, Found
-from proxy.context.session import Session, cuts
+from proxy.context.session import Session, losses
 from proxy.exchange.offer import Offer
 from proxy.exchange.steering.inforce import InForce
 from proxy.exchange.weave import Round
@@ -250,12 +250,12 @@ def from_record(memory: SessionMemory, record: ThreadRecord, offer: Offer | None
         kind=record.kind,
         system=record.system,
         memory=memory,
-        # The model has been asked for its state at the last batch of edits, or will be at the next.
+        # Where there is a note, it was written after the last batch of edits, or will be asked for after the next.
         state=Session(
             edits=edits,
             states=states,
             sent_at=record.last_at,
-            asked_at=cuts(edits if lasting is None else lasting),
+            asked_at=losses(edits if lasting is None else lasting) if states else 0,
             stopped=record.stopped or None,
             answers=record.answers,
             pins=pins,

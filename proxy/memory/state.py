@@ -1,21 +1,24 @@
 """The STATE block: what it looks like in an answer, how it is asked for, and how it is given back.
 
-The model ends an answer with a heading line `### STATE` and its note to itself. The grammar is strict, since
-whatever counts as a block is kept from the client: the heading stands alone on its line, at the line's start and
-outside a code fence, and the block ends before the next heading of level 1 to 3, or with the text. A line ends
-at a newline character; a carriage return counts as a space, so that answers with CRLF read alike.
+The model ends an answer with a heading line `### STATE` and its note to itself. Whatever counts as a note is kept from
+the client, so three things have to hold: the heading stands alone on its line, outside a code fence; the note is the
+last thing of the answer; and at least two of its four fields are there. Anything else is text that the client gets
+whole: a file that is quoted, a chapter on states. The heading is read in the forms that models write (`### State`,
+`## STATE:`, `**### STATE**`, up to three blanks in front), and fields may be headings of their own. A line ends at a
+newline character; a carriage return counts as a space, so that answers with CRLF read alike.
 
 `find` and `split` read a whole text. `proxy.stream.withhold` follows the same grammar while a text arrives, so
 every question about a line is answered here, once, and has a bounded answer: a heading has at most `HEADING_MAX`
 characters, and a code fence begins within the first `FENCE_WINDOW` characters of its line.
 
-Other blocks that a model is asked for (`reflection`) follow the same grammar under headings of their own, and are only
-looked for where they were asked for.
+Other blocks that a model is asked for (`reflection`) are only looked for where they were asked for. Their heading is
+read as it is written there, they end before the next heading of level 1 to 3, and text may follow them.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 HEADING = "### STATE"
@@ -27,12 +30,47 @@ FENCE_WINDOW = 43
 """The three characters that open a fence, or the first that closes one, stand within so many of the line's start."""
 GAP = 2
 """At most so many newline characters before a block belong to it."""
+BLOCK_MAX = 1 << 20
+"""A block of more characters is none: so much is held until it is known whether it is one, and 4,000 are stored."""
+LEAST_FIELDS = 2
+"""A note has at least so many of the four fields that it was asked for."""
 
 _SPACES = " \t\r"
 _ENDER = re.compile(r" {0,3}#{1,3}(?:[ \t\r]|$)")
 # A fence may stand behind list marks ("1. ```sh"): read otherwise, its closing line would seem to open one, and
 # all that follows would be taken for code.
 _OPENING = re.compile(r"[ \t]*(?:(?:[-*+]|[0-9]{1,9}[.)])[ \t]+)*(`{3,}|~{3,})")
+
+_STARTS = ("#", "*")
+_WORD = re.compile("state", re.IGNORECASE | re.ASCII)
+_HEADING = re.compile(
+    r" {0,3}(?:\*\*)?#{1,3}[ \t](?:\*\*)?STATE[ \t\r]*(?::|\*\*|:[ \t\r]*\*\*|\*\*[ \t\r]*:)?[ \t\r]*\Z",
+    re.IGNORECASE | re.ASCII,
+)
+_ENDINGS = tuple(sorted({form[at:] for form in ("**# **STATE**", "# STATE") for at in range(len(form) + 1)}, key=len))
+"""A line may still become the heading where one of these makes it one."""
+
+_NAME = r"(goals?|context|resolved|technical[ _-]?anchors?)"
+_NAMES = ("goal", "context", "resolved", "technical")
+_MARKS = r"(?:\*{1,2}|_{1,2})?"
+_FIELD_HEAD = re.compile(
+    rf" {{0,3}}#{{1,6}}[ \t]+{_MARKS}{_NAME}[ \t]{{0,3}}{_MARKS}[ \t\r]*(?:[:\uff1a].*)?\Z", re.IGNORECASE | re.ASCII
+)
+_FIELD = re.compile(
+    rf"[ \t]{{0,3}}(?:(?:[-*+\u2022]|[0-9]{{1,2}}[.)])[ \t]+)?"
+    rf"{_MARKS}{_NAME}[ \t]{{0,3}}{_MARKS}[ \t]{{0,3}}[:\uff1a](.*)\Z"
+    rf"|[ \t]{{0,3}}(?:\*\*|__){_NAME}[ \t]{{0,3}}(?:\*\*|__)[ \t\r]*\Z",
+    re.IGNORECASE | re.ASCII,
+)
+_FRONT = " \t#*_-+.)0123456789\u2022"
+"""What may stand in front of a field's name."""
+_PROSE = re.compile(
+    r"[^\W\d_](?:[^\s/\\:=`_.()]|[.](?!\w))*(?:[ \t]+\S+){2,}|[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff].{5}"
+)
+"""A line that begins with a word of a language, and more words behind it where those have blanks: no path, no list, no
+code."""
+_LABEL = re.compile(r"\S[^:\n]{0,40}[:\uff1a](?:\s|\Z)")
+_STOPS = (".", "!", "?", "\u2026", "\u3002", "\uff01", "\uff1f", ":", ")")
 
 _GUIDELINES = """## How to read this conversation
 1. Order: messages stand in the order in which they happened. Tool results may have been shortened, and early \
@@ -67,9 +105,15 @@ class Block:
 
 def heading_of(line: str, headings: tuple[str, ...] = HEADINGS) -> str | None:
     """Which of the headings a whole line (without its newline) is; None where it is none."""
-    if len(line) > HEADING_MAX or not line.startswith(headings):
+    if len(line) > HEADING_MAX or line.lstrip(" ")[:1] not in _STARTS:
         return None
-    return next((h for h in headings if line.startswith(h) and line[len(h) :].strip(_SPACES) in ("", ":")), None)
+    for heading in headings:
+        if heading == HEADING:
+            if _HEADING.match(line):
+                return heading
+        elif line.startswith(heading) and line[len(heading) :].strip(_SPACES) in ("", ":"):
+            return heading
+    return None
 
 
 def is_heading(line: str) -> bool:
@@ -79,81 +123,36 @@ def is_heading(line: str) -> bool:
 
 def may_be_heading(head: str, headings: tuple[str, ...] = HEADINGS) -> bool:
     """Whether a line that begins with `head` can still turn out to be such a heading."""
+    if len(head) > HEADING_MAX or head.lstrip(" ")[:1] not in ("", *_STARTS):
+        return False
+    if heading_of(head, headings) is not None:
+        return True
     for heading in headings:
-        if len(head) < len(heading):
-            if heading.startswith(head):
+        if heading == HEADING:
+            if any(_HEADING.match(head + ending) for ending in _ENDINGS):
                 return True
-        elif head.startswith(heading) and heading_of(head, headings) is not None:
+        elif heading.startswith(head):
             return True
     return False
 
 
 def ends_block(line: str) -> bool:
     """Whether a line is an ATX heading of level 1 to 3. What follows its first space makes no difference."""
-    return _ENDER.match(line) is not None
+    return "#" in line[:4] and _ENDER.match(line) is not None
 
 
-def may_end_block(head: str) -> bool:
-    """Whether only what follows `head` will tell if its line is such a heading."""
-    marks = head.lstrip(" ")
-    return len(head) - len(marks) <= 3 and len(marks) <= 3 and not marks.strip("#")
+def leaves(line: str, inside: str) -> bool:
+    """Whether a whole line outside a code fence, no heading of a block itself, ends the block that it stands in. The
+    fields of a STATE block may be headings."""
+    return ends_block(line) and not (inside == HEADING and _FIELD_HEAD.match(line))
 
 
-def fence_at(line: str) -> int | None:
-    """Where the fence characters of a line begin that may open a code fence; None where it does not."""
-    found = _OPENING.match(line[:FENCE_WINDOW])
-    return found.start(1) if found else None
+def must_leave(head: str, inside: str) -> bool:
+    """Whether a line that begins with `head` is known to do so, whatever follows."""
+    return ends_block(head) and not (inside == HEADING and _may_be_field(head))
 
 
-def find(text: str, headings: tuple[str, ...] = HEADINGS) -> list[Block]:
-    """All blocks of an answer, in their order. The last one of a heading counts (FEATURES.md A8)."""
-    if not any(heading in text for heading in headings):
-        return []
-    blocks: list[Block] = []
-    start, body, at, fence, which = -1, 0, 0, "", ""
-    for line in text.split("\n"):
-        if fence:
-            fence = "" if _closes(line, fence) else fence
-        else:
-            if start >= 0 and ends_block(line):
-                blocks.append(Block(start, at, text[body:at].strip(), which))
-                start = -1
-            if (heading := heading_of(line, headings)) is not None:
-                start, body, which = at, at + len(line) + 1, heading
-            else:
-                fence = _opens(line)
-        at += len(line) + 1
-    if start >= 0:
-        blocks.append(Block(start, len(text), text[body:].strip(), which))
-    return blocks
-
-
-def split(text: str, headings: tuple[str, ...] = HEADINGS) -> tuple[str, list[Block]]:
-    """(what the client sees, the blocks).
-
-    Each block is taken out with at most two newline characters before it. Where text follows it, they stay, since
-    the heading that follows would otherwise be glued to the line before.
-    """
-    blocks = find(text, headings)
-    if not blocks:
-        return text, blocks
-    pieces: list[str] = []
-    at, gap = 0, ""
-    for block in blocks:
-        piece = text[at : block.start]
-        if piece:
-            cut = len(piece)
-            while cut and len(piece) - cut < GAP and piece[cut - 1] == "\n":
-                cut -= 1
-            pieces += (gap, piece[:cut])
-            gap = piece[cut:]
-        at = block.end
-    if at < len(text):
-        pieces += (gap, text[at:])
-    return "".join(pieces), blocks
-
-
-def _opens(line: str) -> str:
+def opening(line: str) -> str:
     """The run of fence characters of a line that opens a code fence, or ""."""
     at = fence_at(line)
     if at is None:
@@ -165,12 +164,149 @@ def _opens(line: str) -> str:
     return rest[: len(rest) - len(info)]
 
 
-def _closes(line: str, fence: str) -> bool:
+def closes(line: str, mark: str, run: int) -> bool:
+    """Whether a line closes the code fence that a run of so many of this character has opened."""
     marks = line.lstrip(" \t")
     if len(line) - len(marks) >= FENCE_WINDOW:
         return False
-    rest = marks.lstrip(fence[0])
-    return len(marks) - len(rest) >= len(fence) and not rest.strip(_SPACES)
+    rest = marks.lstrip(mark)
+    return len(marks) - len(rest) >= run and not rest.strip(_SPACES)
+
+
+def fence_at(line: str) -> int | None:
+    """Where the fence characters of a line begin that may open a code fence; None where it does not."""
+    if "```" not in line and "~~~" not in line:
+        return None
+    found = _OPENING.match(line[:FENCE_WINDOW])
+    return found.start(1) if found else None
+
+
+def is_note(body: str, *, cut: bool = False) -> bool:
+    """Whether what stands under a heading is the note that was asked for, and nothing follows it. cut: the answer was
+    cut off in it, so that the beginning has to do."""
+    lines = body.split("\n")
+    if cut:
+        first = next((line for line in lines if line.strip()), "")
+        return _may_be_field(first)
+    named = [_field(line) for line in lines]
+    return len({name for name, _ in filter(None, named)}) >= LEAST_FIELDS and not _is_followed(lines, named)
+
+
+def _field(line: str) -> tuple[str, bool] | None:
+    """(the field that a line begins, whether it says something of it on the same line), None where it begins none."""
+    if not line:
+        return None
+    found = _FIELD.match(line)
+    if found:
+        return (found[1] or found[3])[:4].lower(), bool((found[2] or "").strip("*_ \t\r"))
+    head = _FIELD_HEAD.match(line)
+    return (head[1][:4].lower(), False) if head else None
+
+
+def _may_be_field(head: str) -> bool:
+    rest = head.lstrip(_FRONT).lower()
+    return any(name.startswith(rest) or rest.startswith(name) for name in _NAMES)
+
+
+def _is_followed(lines: Sequence[str], named: Sequence[tuple[str, bool] | None]) -> bool:
+    """Whether the last paragraph is no part of the note: sentences that stand apart behind a last field that was
+    written on one line."""
+    last = max(n for n, name in enumerate(named) if name)
+    if not named[last][1]:  # type: ignore[index]
+        return False
+    text = "\n".join(lines).rstrip()
+    whole = text.split("\n")
+    blank = next((n for n in range(len(whole) - 1, -1, -1) if not whole[n].strip()), -1)
+    if blank <= last:
+        return False
+    first = whole[blank + 1]
+    return bool(_PROSE.match(first)) and not _LABEL.match(first) and text.endswith(_STOPS)
+
+
+def find(text: str, headings: tuple[str, ...] = HEADINGS, *, last: bool = True, cut: bool = False) -> list[Block]:
+    """The blocks of an answer that count, in their order. last: the answer ends with the text. cut: it was cut off
+    there."""
+    if not any(_WORD.search(text) if heading == HEADING else heading in text for heading in headings):
+        return []
+    found = _blocks(text, headings)
+    newest = next((n for n in range(len(found) - 1, -1, -1) if found[n].heading == HEADING), -1)
+    counts = newest >= 0 and last and _ends_with_note(text, found[newest:], cut=cut)
+    return [
+        block
+        for n, block in enumerate(found)
+        if (n == newest and counts if block.heading == HEADING else block.end - block.start <= BLOCK_MAX)
+    ]
+
+
+def _ends_with_note(text: str, found: Sequence[Block], *, cut: bool) -> bool:
+    """Whether the first of these blocks is a note, and the others, up to the end of the text, all that follows it."""
+    if len(text) - found[0].start > BLOCK_MAX:
+        return False
+    ends = [*(other.start for other in found[1:]), len(text)]
+    together = all(block.end == end for block, end in zip(found, ends, strict=True))
+    return together and is_note(found[0].body, cut=cut and len(found) == 1)
+
+
+def _blocks(text: str, headings: tuple[str, ...]) -> list[Block]:
+    """Every heading with what stands under it."""
+    blocks: list[Block] = []
+    start, body, at, fence, which = -1, 0, 0, "", ""
+    for line in text.split("\n"):
+        if fence:
+            fence = "" if closes(line, fence[0], len(fence)) else fence
+        else:
+            heading = heading_of(line, headings)
+            if start >= 0 and (heading is not None or leaves(line, which)):
+                blocks.append(Block(start, at, text[body:at].strip(), which))
+                start = -1
+            if heading is not None:
+                start, body, which = at, at + len(line) + 1, heading
+            else:
+                fence = opening(line)
+        at += len(line) + 1
+    if start >= 0:
+        blocks.append(Block(start, len(text), text[body:].strip(), which))
+    return blocks
+
+
+def split(
+    text: str, headings: tuple[str, ...] = HEADINGS, *, last: bool = True, cut: bool = False
+) -> tuple[str, list[Block]]:
+    """(what the client sees, the blocks). last, cut: see `find`.
+
+    Each block is taken out with at most two newline characters before it. Where text follows it, they stay, since
+    the heading that follows would otherwise be glued to the line before.
+    """
+    blocks = find(text, headings, last=last, cut=cut)
+    return without(text, blocks)[0], blocks
+
+
+def without(text: str, blocks: Sequence[Block]) -> tuple[str, str]:
+    """(the text without these blocks, the newline characters that stood before the last of them where it ends the
+    text)."""
+    if not blocks:
+        return text, ""
+    pieces: list[str] = []
+    at, gap = 0, ""
+    for block in blocks:
+        piece = text[at : block.start]
+        if piece:
+            kept = stripped(piece)
+            pieces += (gap, kept)
+            gap = piece[len(kept) :]
+        at = block.end
+    if at < len(text):
+        pieces += (gap, text[at:])
+        gap = ""
+    return "".join(pieces), gap
+
+
+def stripped(text: str) -> str:
+    """The text without the newline characters at its end that belong to a block behind it."""
+    end = len(text)
+    while end and len(text) - end < GAP and text[end - 1] == "\n":
+        end -= 1
+    return text[:end]
 
 
 def shorten(body: str, limit: int = 4000) -> str:

@@ -240,8 +240,10 @@ class _Player:
         """Move the session on; tokens of the STATE block that the answer ended with."""
         self.asked.update(ask.id for ask in plan.asks)
         session = self.session.after_sending(plan, now)
+        said = self.table.messages[step.position]
         state = None
-        if self.match.play_state and plan.asked and not self.table.messages[step.position].calls:
+        if self.match.play_state and plan.asked and not said.calls:
             state = self.table.keys[step.position], STATE
-        self.session = session.after_answer(predicted=plan.predicted, cached=cached, state=state)
+        settled = plan.asked and bool(state or said.text.strip())
+        self.session = session.after_answer(predicted=plan.predicted, cached=cached, state=state, settled=settled)
         return self.table.ruler.text("### STATE\n" + STATE) if state else 0

@@ -18,7 +18,7 @@ from proxy.stream.assemble import CHOICES_MAX, Answer
 from proxy.stream.chunk import Choice, Chunk, Usage, count, read_chunk
 from proxy.stream.hidden import RUNS, CallFilter, Held, HiddenCall, Sorted, visible_reason
 from proxy.stream.sse import Event, with_data
-from proxy.stream.withhold import StateFilter
+from proxy.stream.withhold import CUT, StateFilter
 
 _CALLS = b"tool_calls"
 
@@ -96,7 +96,7 @@ class Edits:
         shown: dict[int, str] = {}
         if self._withhold:
             if last:
-                self.end_texts(out, {choice.index for choice in chunk.choices or ()})
+                self.end_texts(out, {choice.index for choice in chunk.choices or ()}, broken=True)
             shown = self._visible(event, chunk, out, last)
         if self.round is not None:
             return self._take_round(self.round, event, chunk, shown, out) or len(out) - before != 1
@@ -119,11 +119,13 @@ class Edits:
         out.append(with_data(event, data))
         return True
 
-    def end_texts(self, out: list[bytes], besides: set[int] | frozenset[int] = frozenset()) -> None:
-        """The texts are over: appends what was held back of them."""
+    def end_texts(
+        self, out: list[bytes], besides: set[int] | frozenset[int] = frozenset(), *, broken: bool = False
+    ) -> None:
+        """The texts are over: appends what was held back of them. broken: upstream has not said that they are."""
         for index, held in self.filters.items():
             if index not in besides:
-                self._send_text(index, held.end(), out)
+                self._send_text(index, held.end(cut=broken), out)
 
     def close(self, out: list[bytes], *, complete: bool) -> None:
         """The round is over: decides whether it goes on, and appends what was held of its end where it does not.
@@ -319,16 +321,17 @@ class Edits:
                 held = self.filters[index] = StateFilter(self._headings)
             content = delta.get("content")
             ends = last or bool(choice.finish_reason)  # some servers send "" with every chunk
+            cut = choice.finish_reason in CUT if choice.finish_reason else last
             calls = bool(delta.get("tool_calls") or delta.get("function_call"))
             if type(content) is str and (content or last):
                 visible = held.feed(content)
                 if ends or calls:
-                    visible += held.end() if ends else held.flush()
+                    visible += held.end(cut=cut) if ends else held.flush(calls=True)
                 if visible != content:
                     shown[position] = visible
                     self._late[index] = event
             elif ends or calls:
-                self._send_text(index, held.end() if ends else held.flush(), out)
+                self._send_text(index, held.end(cut=cut) if ends else held.flush(calls=True), out)
         return shown
 
     def _empty(self, chunk: Chunk, shown: dict[int, str]) -> bool:

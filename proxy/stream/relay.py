@@ -194,7 +194,7 @@ class Relay:
         if event is not None and event.data is not None and not _is_done(event):
             self._edits.take(event, out, last=True)  # it lacks its blank line: nothing may follow, held text joins it
         else:
-            self._edits.end_texts(out)
+            self._edits.end_texts(out, broken=event is None or not _is_done(event))
             if event is not None and event.data is not None:
                 self._close([event])
             elif event is not None:
@@ -210,7 +210,7 @@ class Relay:
         if event is not None and event.data is not None and not done:
             raw = b"data: " + event.data.replace(b"\n", b"\ndata: ") + b"\n\n"
             self._edits.take(Event(raw, event.data), out)
-        self._edits.end_texts(out)
+        self._edits.end_texts(out, broken=not done)
         self._edits.close(out, complete=done)
         if event is not None and done:
             self._close([event])

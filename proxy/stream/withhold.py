@@ -1,8 +1,9 @@
 """Keeping blocks that were asked for (STATE, REFLECTION) from the client, and nothing else, while the text arrives.
 
-`StateFilter` is the twin of `memory.state.split`: it gives the same text however the answer is cut, and holds back
-only what may still turn out to belong to a block: at most two newline characters and the beginning of one line.
-Its work is linear in the text, and what it keeps is bounded.
+`StateFilter` is the twin of `memory.state.split`: it gives the same text however the answer is cut. In front of a block
+it holds back at most two newline characters and the beginning of one line; from a heading on it holds everything until
+it is known whether that is a block. What is none goes to the client whole. Its work is linear in the text, and what it
+holds is bounded.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from proxy.memory import state
 from proxy.stream.chunk import read_json, whole, write_json
 from proxy.stream.splice import with_texts
 
-BODY_MAX = 1 << 20
-"""Of a block longer than this, the rest is withheld but not kept: 4,000 characters are stored in the end."""
+CUT = frozenset({"length", "max_tokens", "content_filter"})
+"""Finish reasons of an answer that did not come to its end."""
 
-# What is known of the line that is being read.
+# What is known of the line that is being read outside of blocks.
 _HEAD = 0  # too little: `_head` is all of it so far
 _MARKS = 1  # it may open or close a fence, and its fence characters are being counted
 _INFO = 2  # so still, behind those characters
@@ -33,19 +34,21 @@ class StateFilter:
     """
 
     __slots__ = (
-        "_body", "_fence", "_gap", "_head", "_headings", "_held", "_inside", "_kept", "_line", "_mark", "_room", "_run",
-        "_which", "blocks", "others",
+        "_before", "_body", "_fence", "_gap", "_head", "_headings", "_held", "_inside", "_judged", "_line", "_mark",
+        "_part", "_peek", "_run", "_size", "blocks", "others",
     )  # fmt: skip
 
     def __init__(self, headings: tuple[str, ...] = state.HEADINGS) -> None:
         self.blocks: list[str] = []
         self.others: list[str] = []
         self._headings = headings
-        self._which = self.blocks  # where the body of the block goes that is being read
-        self._inside = False  # in a block
-        self._kept = False  # its body is still to be given
-        self._body: list[str] = []
-        self._room = BODY_MAX
+        self._inside = ""  # the heading of the block that the text may be in
+        self._before: list[str] = []  # a STATE block that is over, and others behind it, until more is known
+        self._body: list[str] = []  # of the present block, the whole lines from its heading on
+        self._part: list[str] = []  # and the line behind them
+        self._peek = ""  # the beginning of that line
+        self._size = 0  # characters of the three
+        self._judged = 0  # how many there were when it was last looked whether they are a note
         self._fence: tuple[str, int] | None = None  # character and length of the fence that is open
         self._line = _HEAD
         self._head = ""
@@ -69,46 +72,53 @@ class StateFilter:
             self._read(text[start:] if start else text, out)
         return "".join(out)
 
-    def flush(self) -> str:
-        """What is held, where something else comes before the text goes on. A whole heading stays held."""
-        if self._inside or not self._held or state.heading_of(self._head, self._headings):
-            return ""
+    def flush(self, *, calls: bool = False) -> str:
+        """What is held, where something else comes before the text goes on. A whole heading stays held. calls: what
+        comes is a call, which only follows a text that has been said: then a STATE block that is none is let go."""
         out: list[str] = []
-        if self._head:
-            self._let_go(out)
-            self._line = _REST
-        else:
-            out.append("\n" * self._gap)
-            self._gap = 0
+        if self._inside:
+            if calls and self._inside == state.HEADING and self._size != self._judged:
+                self._judged = self._size
+                if not state.find("".join((*self._body, *self._part))):
+                    self._give_up(out)
+        elif self._held and not state.heading_of(self._head, self._headings):
+            if self._head:
+                self._let_go(out)
+                self._line = _REST
+            else:
+                out.append("\n" * self._gap)
+                self._gap = 0
         return "".join(out)
 
-    def end(self) -> str:
-        """What is held when the text has ended. The block that it ends in is complete then."""
+    def end(self, *, cut: bool = False) -> str:
+        """What is held when the text has ended, and with it a block that it ends in. cut: it was cut off there."""
         out: list[str] = []
-        if self._line == _HEAD and self._held:
+        if self._inside:
+            self._line_over("", out)
+        elif self._line == _HEAD and self._held:
             head = self._head
-            if self._inside and state.ends_block(head):
-                self._leave()
-            if self._inside:
-                self._keep(head)
-            elif heading := state.heading_of(head, self._headings):
-                self._enter(heading)
+            if heading := state.heading_of(head, self._headings):
+                self._enter(heading, head)
             else:
                 self._let_go(out)
-            self._line = _REST
         if self._inside:
+            self._before += self._body
+            self._settle(out, last=True, cut=cut)
+            self._inside = ""
+            self._body = []
             self._gap = 0
-            if self._kept:
-                self._kept = False
-                self._store()
+        self._line, self._held = _REST, False
         return "".join(out)
 
     def _read(self, piece: str, out: list[str]) -> None:
         """Part of a line."""
+        if self._inside:
+            self._hold(piece, out)
+            return
         if self._line == _HEAD:
             self._learn(piece, out)
             return
-        self._give(piece, out)
+        out.append(piece)
         if self._line == _MARKS:
             self._count(piece)
         elif self._line == _INFO:
@@ -116,26 +126,13 @@ class StateFilter:
 
     def _learn(self, piece: str, out: list[str]) -> None:
         """Finds out, as early as can be, what kind of line this is."""
-        head = self._head + piece
+        head = self._head = self._head + piece
         if self._held:
-            if self._inside:
-                if state.may_end_block(head):
-                    self._head = head
-                    return
-                if state.ends_block(head):
-                    self._leave()
-                else:
-                    self._keep(head)
-                    self._held = False
-            if not self._inside:
-                if state.may_be_heading(head, self._headings):
-                    self._head = head
-                    return
-                self._head = head
-                self._let_go(out)
+            if state.may_be_heading(head, self._headings):
+                return
+            self._let_go(out)
         else:
-            self._give(piece, out)
-        self._head = head
+            out.append(piece)
         self._seek_fence(head)
 
     def _seek_fence(self, head: str) -> None:
@@ -176,27 +173,23 @@ class StateFilter:
 
     def _break(self, out: list[str]) -> None:
         """The line ends."""
+        if self._inside:
+            self._line_over("\n", out)
+            return
         blank = False
         if self._line == _HEAD and self._held:
             head, blank = self._head, not self._head
-            if self._inside and state.ends_block(head):
-                self._leave()
-            if self._inside:
-                self._keep(head)
-            elif heading := state.heading_of(head, self._headings):
-                self._enter(heading)
-                self._next()
+            if heading := state.heading_of(head, self._headings):
+                self._enter(heading, head + "\n")
                 return
-            elif head:
+            if head:
                 self._let_go(out)
         elif self._line in (_MARKS, _INFO):
             if self._fence is None:
                 self._fence = (self._mark, self._run)
             elif self._run >= self._fence[1]:
                 self._fence = None
-        if self._inside:
-            self._keep("\n")
-        elif self._fence or (blank and self._gap == state.GAP):
+        if self._fence or (blank and self._gap == state.GAP):
             out.append("\n")
         else:
             self._gap = self._gap + 1 if blank else 1
@@ -210,31 +203,103 @@ class StateFilter:
         self._gap = 0
         self._held = False
 
-    def _give(self, piece: str, out: list[str]) -> None:
-        if self._inside:
-            self._keep(piece)
-        else:
-            out.append(piece)
+    # Inside of blocks.
 
-    def _keep(self, piece: str) -> None:
-        if self._room > 0 and self._kept:
-            self._body.append(piece[: self._room])
-            self._room -= len(piece)
+    def _enter(self, heading: str, line: str) -> None:
+        self._inside = heading
+        self._body = [line]
+        self._part, self._peek = [], ""
+        self._size = (self._size if self._before else 0) + len(line)
 
-    def _enter(self, heading: str) -> None:
-        self._which = self.blocks if heading == state.HEADING else self.others
-        self._inside = self._kept = True
-        self._room = BODY_MAX
+    def _hold(self, piece: str, out: list[str]) -> None:
+        """Part of a line in a block."""
+        self._part.append(piece)
+        self._size += len(piece)
+        if len(self._peek) <= state.HEADING_MAX:
+            self._peek += piece[: state.HEADING_MAX + 1 - len(self._peek)]
+            whole_line = len(self._peek) <= state.HEADING_MAX
+            open_ = whole_line and state.may_be_heading(self._peek, self._headings)
+            if self._fence is None and not open_ and state.must_leave(self._peek, self._inside):
+                self._leave(out)
+                return
+        self._bound(out)
 
-    def _leave(self) -> None:
-        """The block is over. The newlines before it stay held: they belong to what follows, if anything does."""
-        self._inside = False
-        if self._kept:
-            self._store()
+    def _line_over(self, end: str, out: list[str]) -> None:
+        """A line in a block is complete. end: the newline character behind it, if there is one."""
+        line = "".join(self._part)
+        if self._fence:
+            if state.closes(line, *self._fence):
+                self._fence = None
+        elif heading := state.heading_of(line, self._headings):
+            self._size -= len(line)
+            self._before += self._body
+            if heading == state.HEADING or not state.heading_of(self._before[0].rstrip("\n")):
+                self._settle(out)
+            self._enter(heading, line + end)
+            return
+        elif state.leaves(line, self._inside):
+            self._leave(out)
+            if end:
+                self._break(out)
+            return
+        elif run := state.opening(line):
+            self._fence = (run[0], len(run))
+        self._body.append(line + end)
+        self._part, self._peek = [], ""
+        self._size += len(end)
+        self._bound(out)
 
-    def _store(self) -> None:
-        self._which.append(whole("".join(self._body).strip()))
-        self._body = []
+    def _leave(self, out: list[str]) -> None:
+        """The line that has begun ends the block, and all that is held before it. The newlines in front of what was
+        taken out belong to what follows."""
+        line = "".join(self._part)
+        self._before += self._body
+        self._settle(out)
+        self._inside, self._body, self._part = "", [], []
+        self._line, self._head, self._held = _HEAD, "", True
+        self._learn(line, out)
+        if self._held:  # it is over, and might have become a heading had it gone on
+            self._let_go(out)
+            self._seek_fence(line)
+
+    def _settle(self, out: list[str], *, last: bool = False, cut: bool = False) -> None:
+        """What is known of the blocks that are over: those that count are kept, the others given out. last: the text
+        ends here; else another heading follows."""
+        text, self._before = "".join(self._before), []
+        found = state.find(text, self._headings, last=last, cut=cut)
+        visible, gap = state.without(text, found)
+        for block in found:
+            (self.blocks if block.heading == state.HEADING else self.others).append(whole(block.body))
+        if not visible:
+            return
+        if not last and not gap:
+            kept = state.stripped(visible)
+            visible, gap = kept, visible[len(kept) :]
+        out.append("\n" * self._gap + visible)
+        self._gap = len(gap)
+
+    def _bound(self, out: list[str]) -> None:
+        """Nothing that is too long for a block is held."""
+        if self._size <= state.BLOCK_MAX:
+            return
+        if self._before:
+            self._settle(out)
+            self._size = sum(map(len, self._body)) + sum(map(len, self._part))
+        if self._size > state.BLOCK_MAX:
+            self._give_up(out)
+
+    def _give_up(self, out: list[str]) -> None:
+        """The block that the text is in is none, wherever it ends."""
+        line, text = "".join(self._part), "".join(self._body)
+        self._inside, self._body, self._part = "", [], []
+        kept = text if self._fence or line else state.stripped(text)
+        out.append("\n" * self._gap + kept)
+        self._gap = len(text) - len(kept)
+        self._next()
+        if line:
+            self._head, self._held = line, False
+            out.append(line)
+            self._seek_fence(line)
 
 
 class _Message(msgspec.Struct, frozen=True):
@@ -244,6 +309,7 @@ class _Message(msgspec.Struct, frozen=True):
 class _Choice(msgspec.Struct, frozen=True):
     index: int = 0
     message: _Message | None = None
+    finish_reason: Any = None
 
 
 class _Body(msgspec.Struct, frozen=True):
@@ -264,7 +330,8 @@ def without_blocks(body: bytes, headings: tuple[str, ...] = state.HEADINGS) -> t
 
     Only the text of a message changes, every other byte stays. A body that cannot be read is given back as it is.
     """
-    if not any(heading.lstrip("# ").encode() in body for heading in headings):
+    lower = body.lower()
+    if not any(heading.lstrip("# ").lower().encode() in lower for heading in headings):
         return body, []
     try:
         choices = _BODY.decode(body).choices or []
@@ -274,7 +341,7 @@ def without_blocks(body: bytes, headings: tuple[str, ...] = state.HEADINGS) -> t
     blocks: list[state.Block] = []
     for position, choice in enumerate(choices):
         text = choice.message.content if choice.message else None
-        visible, found = state.split(text if isinstance(text, str) else "", headings)
+        visible, found = state.split(text if isinstance(text, str) else "", headings, cut=_is_cut(choice.finish_reason))
         if found:
             shown[position] = visible
             if choice.index == 0:
@@ -282,6 +349,10 @@ def without_blocks(body: bytes, headings: tuple[str, ...] = state.HEADINGS) -> t
     if not shown:
         return body, []
     return with_texts(body, "message", shown), blocks
+
+
+def _is_cut(reason: Any) -> bool:
+    return isinstance(reason, str) and reason in CUT
 
 
 def _rewritten(body: bytes, headings: tuple[str, ...]) -> tuple[bytes, list[state.Block]]:
@@ -295,7 +366,7 @@ def _rewritten(body: bytes, headings: tuple[str, ...]) -> tuple[bytes, list[stat
         content = message.get("content") if isinstance(message, dict) else None
         if not isinstance(message, dict) or not isinstance(content, str):
             continue
-        message["content"], found = state.split(content, headings)
+        message["content"], found = state.split(content, headings, cut=_is_cut(choice.get("finish_reason")))
         changed = changed or bool(found)
         if not choice.get("index"):
             blocks += [replace(block, body=whole(block.body)) for block in found]

@@ -91,7 +91,7 @@ def test_edits_that_are_in_force_are_applied_once() -> None:
     cut = Edit(known.keys[3], "gone", None, "s", "", 94, 0)
     given = {cut.key: cut}
     one = ground.applied(known, given)
-    assert (one.edits, one.cuts, one.whole, one.tokens[3], len(one.marks)) == (given, 1, False, 0, 3)
+    assert (one.edits, one.losses, one.whole, one.tokens[3], len(one.marks)) == (given, 1, False, 0, 3)
     assert ground.applied(known, given) is one
     longer = ground.applied(found(read(TALK, asked)), given)
     assert longer.edits is one.edits, "so that who has looked at them can tell that they are the same"

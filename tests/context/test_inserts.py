@@ -84,7 +84,8 @@ def test_a_note_that_was_added_to_a_shortened_text_stands_too() -> None:
 
 
 def test_always_and_never_are_settings() -> None:
-    assert wanted(TALK, replace(THRIFTY, ask="always")) == ([("tail", "ask")], True)
+    assert wanted(TALK, replace(THRIFTY, ask="always")) == ([("tail", "state"), ("tail", "ask")], True)
+    assert wanted(TALK, replace(THRIFTY, ask="always"), Session()) == ([("tail", "ask")], True)
     assert wanted(TALK, replace(THRIFTY, ask="never"), edits=9) == ([("tail", "state")], False)
     assert wanted(TALK, replace(ROLLING, ask="never")) == ([("system", "state")], False)
 
@@ -99,6 +100,11 @@ def test_always_and_never_are_settings() -> None:
         ({"n": 2}, TALK, False),
         ({"response_format": {"type": "json_object"}}, TALK, False),
         ({"tool_choice": "required"}, TALK, False),
+        ({"max_tokens": 399}, TALK, False),
+        ({"max_completion_tokens": 16, "max_tokens": 9000}, TALK, False),
+        ({"max_tokens": 400, "max_completion_tokens": None}, TALK, True),
+        ({"max_tokens": 0}, TALK, True),
+        ({"max_tokens": "few"}, TALK, True),
     ],
 )
 def test_a_state_can_be_asked_for_where_one_free_text_is_expected(more: Json, values: list[Json], may: bool) -> None:
@@ -160,8 +166,8 @@ def test_without_a_system_message_all_goes_to_the_tail() -> None:
 
 def test_after_a_result_texts_are_appended_or_a_message_of_ours_or_left_out() -> None:
     policy = replace(THRIFTY, ask="always")
-    assert plan(TALK, policy)[1][-1] == result("1", "x\n\n" + state.ask())
-    made, out = plan(TALK, policy, model=replace(PLAIN, after_tool="user"))
+    assert plan(TALK, policy, Session())[1][-1] == result("1", "x\n\n" + state.ask())
+    made, out = plan(TALK, policy, Session(), model=replace(PLAIN, after_tool="user"))
     assert out == [*TALK, user(state.ask())]
     assert [n for n, _ in made.placed] == [-1]
     made, out = plan(TALK, policy, model=replace(PLAIN, after_tool="none"))
@@ -190,7 +196,7 @@ def test_the_note_stays_where_it_was_put_and_the_asking_does_not() -> None:
     assert out[-1] == user("c" + note + "\n\n" + state.ask())
     assert [(e.action, e.text, e.stage) for e in made.new] == [("append", note, "state")]
     assert [i.source for _, i in made.placed] == ["ask"]
-    session = session.after_sending(made, 0.0)
+    session = session.after_sending(made, 0.0).after_answer(predicted=0, cached=None, state=None, settled=True)
     later, out = plan([*talk, assistant("d"), user("e")], THRIFTY, session)
     assert out[4:] == [assistant("b"), user("c" + note), assistant("d"), user("e")]
     assert (later.new, later.placed, later.asked) == ((), (), False)
@@ -203,9 +209,35 @@ def test_the_model_is_not_asked_again_because_its_own_note_was_put_back() -> Non
         asked.append(made.asked)
         session = session.after_sending(made, 0.0)
         note = (bytes([n]) * 16, f"{BODY} {n}") if made.asked else None
-        session = session.after_answer(predicted=0, cached=None, state=note)
+        session = session.after_answer(predicted=0, cached=None, state=note, settled=made.asked)
         talk = [*talk, assistant("d"), user("e")]
     assert asked == [True, False, False, False, False, False]
+
+
+def test_the_model_is_asked_until_an_answer_with_text_has_come() -> None:
+    talk, session, asked = [*TALK, assistant("b"), user("c")], replace(edited(Session()), asked_at=0), []
+    for n in range(6):
+        made, _ = plan(talk, THRIFTY, session)
+        asked.append(made.asked)
+        session = session.after_sending(made, 0.0)
+        session = session.after_answer(predicted=0, cached=None, state=None, settled=made.asked and n == 3)
+        talk = [*talk, assistant(None, f"c{n}"), result(f"c{n}", "x")]
+    assert asked == [True, True, True, True, False, False]
+
+
+def test_nothing_has_left_where_a_text_stands_elsewhere_in_the_prompt() -> None:
+    keys = look(TALK).keys
+    refers = Edit(keys[3], "text", "as above", "refer_repeats", "", 5, 3)
+    made, out = plan([*TALK, assistant("b"), user("c")], THRIFTY, replace(KNOWN, edits={refers.key: refers}))
+    assert (made.asked, out[-1]) == (False, user("c"))
+
+
+@pytest.mark.parametrize("policy", [replace(THRIFTY, ask="always"), replace(ROLLING, state_place="tail")])
+def test_what_is_written_anew_with_every_answer_is_shown_and_not_kept(policy: Policy) -> None:
+    made, out = plan([*TALK, assistant("b"), user("c")], policy)
+    assert out[-1] == user(f"c\n\n{state.recap(BODY)}\n\n{state.ask()}")
+    assert made.new == ()
+    assert [(n, i.source) for n, i in made.placed] == [(5, "state"), (5, "ask")]
 
 
 def test_the_note_that_goes_into_a_message_of_ours_is_made_anew_each_time() -> None:

@@ -3,11 +3,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from proxy.context.plan import Edit, Plan
-from proxy.context.session import DRIFT_LIMIT, Session, cuts
+from proxy.context.session import DRIFT_LIMIT, Session, cuts, losses
 
 ONE = Edit(b"1" * 16, "text", "short", "s", "r", 100, 9)
 TWO = Edit(b"2" * 16, "gone", None, "s", "r", 100, 0)
 NOTE = Edit(b"3" * 16, "append", "note", "state", "r", 10, 14)
+AGAIN = Edit(b"4" * 16, "text", "as above", "refer_repeats", "r", 100, 3)
 PLAN = Plan(
     messages=(b"{}",), new=(ONE,), edits={ONE.key: ONE, TWO.key: TWO}, placed=(), asks=(), notes=(), marks=(b"m",),
     sizes=(7,), keys=(b"k",), before=200, after=9, predicted=0, asked=False,
@@ -21,15 +22,18 @@ def test_planning_and_sending_leave_the_session_as_it_was() -> None:
     assert (later.edits, later.sent, later.sizes, later.sent_at) == (PLAN.edits, (b"m",), (7,), 5.0)
 
 
-def test_how_many_edits_there_were_is_remembered_only_where_the_model_was_asked() -> None:
-    assert Session(asked_at=1).after_sending(PLAN, 5.0).asked_at == 1
-    assert Session(asked_at=1).after_sending(replace(PLAN, asked=True), 5.0).asked_at == 2
+def test_how_much_was_lost_is_remembered_where_the_asking_was_settled() -> None:
+    sent = Session(asked_at=1).after_sending(replace(PLAN, asked=True), 5.0)
+    assert sent.asked_at == 1, "calls alone leave it open"
+    assert sent.after_answer(predicted=0, cached=None, state=None).asked_at == 1
+    assert sent.after_answer(predicted=0, cached=None, state=None, settled=True).asked_at == 2
 
 
-def test_a_note_of_the_models_that_was_put_back_is_no_edit_to_ask_about() -> None:
-    noted = replace(PLAN, asked=True, edits={**PLAN.edits, NOTE.key: NOTE})
-    assert cuts(noted.edits) == 2
-    assert Session().after_sending(noted, 5.0).asked_at == 2
+def test_what_loses_nothing_is_nothing_to_ask_about() -> None:
+    edits = {**PLAN.edits, NOTE.key: NOTE, AGAIN.key: AGAIN}
+    assert (cuts(edits), losses(edits)) == (3, 2)
+    sent = Session().after_sending(replace(PLAN, asked=True, edits=edits), 5.0)
+    assert sent.after_answer(predicted=0, cached=None, state=None, settled=True).asked_at == 2
 
 
 def test_the_newest_state_counts_and_older_ones_are_kept() -> None:

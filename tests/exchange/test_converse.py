@@ -353,8 +353,10 @@ async def test_state_may_be_shown_to_the_client() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_thrifty_asks_when_something_has_left_and_gives_the_note_back_at_the_tail(stream: bool) -> None:
-    result = "\n".join(f"line {n} of a long result" for n in range(200))
     model = Scripted()
+
+    def result() -> str:
+        return "\n".join(f"line {n} of result {len(model.received)}" for n in range(200))
 
     async def script(request: Request, there: Connection) -> None:
         done = ask() in json.loads(request.body)["messages"][-1]["content"]
@@ -367,7 +369,7 @@ async def test_thrifty_asks_when_something_has_left_and_gives_the_note_back_at_t
         await agent.say("Look at all of them")
         while "tool_calls" in agent.messages[-1]:
             assert len(agent.messages) < 300, "thrifty never asked"
-            agent.brings(result)
+            agent.brings(result())
             await agent.say()
         assert agent.messages[-1]["content"] == "Done."
         model.answers = ["Fine."]

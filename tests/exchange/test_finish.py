@@ -14,7 +14,7 @@ from tests.scripted import Scripted, calls, chunk, events
 
 SYSTEM = {"role": "system", "content": "Be."}
 HELLO: dict[str, Any] = {"model": "m", "messages": [SYSTEM, {"role": "user", "content": "Hello"}]}
-BLOCK = "### STATE\nGoal: go on"
+BLOCK = "### STATE\nContext: as before\nGoal: go on"
 
 
 def breaking(*deltas: dict[str, Any]) -> Any:
@@ -153,13 +153,14 @@ async def test_a_state_in_an_answer_that_broke_off_is_not_taken() -> None:
         assert await proxy.rows("SELECT text FROM states") == []
 
 
-async def test_of_several_blocks_the_last_is_kept_and_all_are_withheld() -> None:
-    text = f"Yes.\n\n{BLOCK}: first\n\n## More\nand\n\n{BLOCK}: last"
+async def test_of_several_blocks_the_one_at_the_end_is_kept_and_withheld() -> None:
+    said = f"Yes.\n\n{BLOCK}: quoted\n\n## More\nand"
+    text = f"{said}\n\n{BLOCK}: last"
     async with faulty(Scripted(text)) as upstream, running(upstream.port, policy="rolling") as proxy:
         for stream in (False, True):
             found = await Agent(proxy, stream=stream, messages=[SYSTEM]).say("Hello")
-            assert found.message["content"] == "Yes.\n\n## More\nand"
-        assert await proxy.rows("SELECT DISTINCT text FROM states") == [(b"Goal: go on: last",)]
+            assert found.message["content"] == said
+        assert await proxy.rows("SELECT DISTINCT text FROM states") == [(b"Context: as before\nGoal: go on: last",)]
 
 
 async def test_an_answer_that_is_cut_or_only_calls_leaves_the_old_state() -> None:
@@ -170,12 +171,12 @@ async def test_an_answer_that_is_cut_or_only_calls_leaves_the_old_state() -> Non
         await agent.say("Look")
         agent.brings("It is there.")
         await agent.say()
-        assert await proxy.rows("SELECT text FROM states") == [(b"Goal: go on",)]
+        assert await proxy.rows("SELECT text FROM states") == [(BLOCK.partition("\n")[2].encode(),)]
     assert "Goal: go on" in model.texts()[0]
 
 
 async def test_a_long_state_is_cut_at_a_line() -> None:
-    block = "### STATE\n" + "\n".join(f"line {n} of the state" for n in range(100))
+    block = BLOCK + "\n" + "\n".join(f"line {n} of the state" for n in range(100))
     model, short = Scripted("Yes.\n\n" + block), {"max_chars": 500}
     async with faulty(model) as upstream, running(upstream.port, policy="rolling", state=short) as proxy:
         await Agent(proxy, messages=[SYSTEM]).say("Hello")

@@ -17,7 +17,7 @@ from tests.running import Agent, running
 from tests.scripted import Scripted, calls
 
 SYSTEM = {"role": "system", "content": "Be."}
-LONG = "\n".join(f"line {n} of a long result" for n in range(200))
+LINES = 200
 
 
 @asynccontextmanager
@@ -113,23 +113,23 @@ class Worker(Scripted):
     async def __call__(self, request: Request, there: Connection) -> None:
         last = json.loads(request.body)["messages"][-1]["content"]
         step = calls((f"call_{len(self.received):08}", "look"))
-        self.answers = [f"{self.text}\n\n### STATE\nGoal: {self.text}" if ask() in last else step]
+        self.answers = [f"{self.text}\n\n### STATE\nContext: x\nGoal: {self.text}" if ask() in last else step]
         await super().__call__(request, there)
 
 
 async def until_done(agent: Agent, upto: int = 60) -> None:
     await agent.say("Look at all of it")
-    for _ in range(upto):
+    for number in range(upto):
         if "tool_calls" not in agent.messages[-1]:
             return
-        agent.brings(LONG)
+        agent.brings("\n".join(f"line {n} of result {number}" for n in range(LINES)))
         await agent.say()
     raise AssertionError("thrifty never asked")
 
 
 def shortened(body: dict[str, Any]) -> int:
     """How many results are not as the client sent them, an insert at the end aside."""
-    return sum(m["role"] == "tool" and not m["content"].startswith(LONG) for m in body["messages"])
+    return sum(m["role"] == "tool" and m["content"].count(" of result ") < LINES for m in body["messages"])
 
 
 def prefix(earlier: dict[str, Any], later: dict[str, Any]) -> bool:
@@ -194,7 +194,8 @@ async def mixed(dice: random.Random) -> None:
         own = {name for name in names if name in sent[-1]}
         foreign += sum(name in body for name in set(names) - own)
         mine = next(iter(sorted(own)), "nobody")
-        model.answers = [f"Yes. {dice.choice(['', mine])}\n\n### STATE\nGoal: {mine} is the goal of {sorted(own)}"]
+        note = f"### STATE\nGoal: {mine} is the goal of {sorted(own)}\nContext: as before"
+        model.answers = [f"Yes. {dice.choice(['', mine])}\n\n{note}"]
         await model(request, there)
 
     sent: list[str] = []
@@ -214,7 +215,7 @@ async def mixed(dice: random.Random) -> None:
 
 
 async def test_one_name_under_two_credentials_shares_nothing() -> None:
-    model = Scripted("One.\n\n### STATE\nGoal: mine")
+    model = Scripted("One.\n\n### STATE\nContext: x\nGoal: mine")
     async with faulty(model) as upstream, running(upstream.port, policy="rolling") as proxy:
         mine = Agent(proxy, (b"x-session-id: s",), key="sk-a", messages=[SYSTEM])
         theirs = Agent(proxy, (b"x-session-id: s",), key="sk-b", messages=[SYSTEM])

@@ -16,7 +16,7 @@ from tests.running import Agent, Running, running
 from tests.scripted import Scripted, calls, reply
 
 LONG = "\n".join(f"line {n} of a long result" for n in range(200))
-BLOCK = "### STATE\nGoal: go on"
+BLOCK = "### STATE\nGoal: go on\nContext: as before"
 
 
 async def assert_all_rebuilt(proxy: Running, came: list[bytes], sent: list[bytes]) -> None:

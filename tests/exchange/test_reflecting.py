@@ -158,7 +158,7 @@ async def test_c2_a_block_that_was_not_asked_for_is_the_clients(stream: bool) ->
 async def test_c2_state_and_reflection_are_asked_for_and_withheld_together(stream: bool, tmp_path: Path) -> None:
     text = (Path(__file__).parents[2] / "config/policies/reflective.toml").read_text()
     (tmp_path / "both.toml").write_text(text.replace('"never"', '"always"').replace('"reflective"', '"both"'))
-    answer = "Well.\n\n### STATE\nGoal: more topics" + said("insight")
+    answer = "Well.\n\n### STATE\nGoal: more topics\nContext: none" + said("insight")
     model = Scripted(searching(0), answer, "Done.")
     async with (
         faulty(model) as upstream,
@@ -168,7 +168,7 @@ async def test_c2_state_and_reflection_are_asked_for_and_withheld_together(strea
         await work(agent, 1)
         assert agent.messages[-1]["content"] == "Well."
         ((stored,),) = await proxy.rows("SELECT text FROM states")
-        assert stored == b"Goal: more topics"
+        assert stored == b"Goal: more topics\nContext: none"
         assert (await records(proxy))[0].tool_calls[0].insights == "insight"
 
 

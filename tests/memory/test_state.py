@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from proxy.memory import state
 
-BLOCK = "### STATE\nGoal: go on\nContext: as before\nResolved: one step\nTechnical Anchors: none"
+NOTE = "Goal: go on\nContext: as before\nResolved: one step\nTechnical Anchors: none"
+BLOCK = "### STATE\n" + NOTE
 
 
 def bodies(text: str) -> list[str]:
@@ -38,7 +39,20 @@ def test_no_more_than_two_newlines_go_with_a_block() -> None:
     "heading", ["### STATE", "### STATE:", "### STATE  ", "### STATE :", "### STATE: \t", "### STATE\r"]
 )
 def test_spaces_or_a_colon_may_follow_the_heading(heading: str) -> None:
-    assert bodies(f"Hi\n\n{heading}\nGoal: x") == ["Goal: x"]
+    assert bodies(f"Hi\n\n{heading}\n{NOTE}") == [NOTE]
+
+
+@pytest.mark.parametrize(
+    "heading",
+    [
+        "### State", "## STATE", "# state:", "**### STATE**", "  ### STATE", "   **## State:**", "### **STATE**",
+        "### **State**:", "###\tSTATE", "### STATE**", "### state :**\r",
+    ],
+)  # fmt: skip
+def test_the_forms_of_the_heading_that_models_write_are_read(heading: str) -> None:
+    assert state.split(f"Hi\n\n{heading}\n{NOTE}") == ("Hi", [state.Block(4, 5 + len(heading) + len(NOTE), NOTE)])
+    for end in range(len(heading) + 1):
+        assert state.may_be_heading(heading[:end]), heading[:end]
 
 
 @pytest.mark.parametrize(
@@ -46,22 +60,24 @@ def test_spaces_or_a_colon_may_follow_the_heading(heading: str) -> None:
     [
         "### STATEMENT",
         "#### STATE",
-        "## STATE",
         "text ### STATE",
-        " ### STATE",
-        "### state",
+        "    ### STATE",
         "###  STATE",
         "###STATE",
+        "STATE",
+        "**STATE**",
+        "\t### STATE",
+        "### \u017fTATE",
         "### STATE of things",
         "### STATE::",
         "> ### STATE",
-        "**### STATE**",
         "### STATE" + " " * 80,
     ],
 )
 def test_a_line_that_is_only_almost_the_heading_is_text(line: str) -> None:
-    text = f"Hi\n\n{line}\nGoal: x"
+    text = f"Hi\n\n{line}\n{NOTE}"
     assert state.split(text) == (text, [])
+    assert not state.may_be_heading(line)
 
 
 @pytest.mark.parametrize(
@@ -94,34 +110,95 @@ def test_a_fence_that_is_never_closed_hides_what_follows() -> None:
     assert state.split(text) == (text, [])
 
 
-@pytest.mark.parametrize("heading", ["# More", "## More", "### More", "##", "  ## More", "#\tMore"])
-def test_a_block_ends_before_the_next_heading_of_level_1_to_3(heading: str) -> None:
-    visible, blocks = state.split(f"Hi\n\n### STATE\nGoal: x\n\n{heading}\ntext")
-    assert visible == f"Hi\n\n{heading}\ntext"
-    assert [b.body for b in blocks] == ["Goal: x"]
+@pytest.mark.parametrize(
+    "heading", ["# More", "## More", "### More", "##", "  ## More", "#\tMore", "### Goals of it", "## Contexts"]
+)
+def test_a_block_that_a_heading_of_level_1_to_3_follows_is_text(heading: str) -> None:
+    text = f"Hi\n\n{BLOCK}\n\n{heading}\ntext"
+    assert state.split(text) == (text, [])
 
 
 @pytest.mark.parametrize("line", ["#### deep", "#hash", "    # code", "text # no", "```\n# comment\n```", "1. # x"])
 def test_a_block_does_not_end_before_any_other_line(line: str) -> None:
-    assert bodies(f"Hi\n\n### STATE\nGoal: x\n{line}\nend") == [f"Goal: x\n{line}\nend"]
+    assert bodies(f"Hi\n\n{BLOCK}\n{line}\nend") == [f"{NOTE}\n{line}\nend"]
 
 
-def test_several_blocks_are_found_each_with_its_place() -> None:
-    text = "a\n\n### STATE\nfirst\n\n### STATE\nsecond\n\n## On\nb\n\n### STATE:\nthird\n"
-    blocks = state.find(text)
-    assert [b.body for b in blocks] == ["first", "second", "third"]
-    assert [text[b.start : b.start + 9] for b in blocks] == ["### STATE"] * 3
-    assert blocks[0].end == blocks[1].start
-    assert blocks[2].end == len(text)
-    assert state.split(text)[0] == "a\n\n## On\nb"
+@pytest.mark.parametrize(
+    "note",
+    [
+        "Goal: x\nContext: y",
+        "**Goal:** x\n**Technical Anchors:** y",
+        "**Goal**: x\n\n**Resolved**: y\n\nall of it",
+        "- Goal: x\n- Context: y",
+        "* **Goal:** x\n1. resolved: y",
+        "### Goal\nto be done\n\n### Context\n\nIt is so.\n\nAnd so it stays.\n\n### Technical Anchors\na.py",
+        "#### Goal:\nx\n#### Resolved:\ny",
+        "## **Goal**\nx\n## Technical anchors: y",
+        "**Goal**\nx\n\n**Context**\ny\n\nThat is how it is now.",
+        "Goal: x\n\nIt is a long one, in sentences.\n\nTechnical Anchors: a.py\n\nsrc/b.py:12 fails with KeyError.",
+        "Goal: x\nTechnical Anchors:\n\nThe parser is in a.py.",
+        "Goal: x\nContext: y\n\nNext: run the tests.",
+        "Goal\uff1a\u4fee\u590d\nContext\uff1a\u5982\u524d",
+    ],
+)
+def test_a_note_is_read_in_the_forms_that_models_write(note: str) -> None:
+    text = f"Done.\n\n### STATE\n\n{note}\n"
+    visible, blocks = state.split(text)
+    assert visible == "Done."
+    assert [block.body for block in blocks] == [note]
 
 
-def test_a_heading_with_nothing_under_it_is_a_block_without_a_body() -> None:
-    assert state.split("Hi\n\n### STATE") == ("Hi", [state.Block(4, 13, "")])
+@pytest.mark.parametrize(
+    "body",
+    [
+        "",
+        "idle\nrunning",
+        "Goal: x",
+        "Goal: x\nGoal: y",
+        "The goal: x, in this context: y",
+        "Goal: x\n\n## Other\nContext: y",
+        "Goal: x\nContext: y\n\nThat is all that stands in it.",
+        "- Goal: x\n- Context: y\n\nShall I go on\nwith the next one?",
+        "Goal: x\nContext: y\n\n\u8fd9\u5c31\u662f\u5168\u90e8\u5185\u5bb9\u3002",
+        "\u76ee\u6807: x\n\u72b6\u6001: y",
+    ],
+)
+def test_what_is_no_note_or_not_the_last_thing_goes_to_the_client_whole(body: str) -> None:
+    text = f"It reads:\n\n### STATE\n{body}"
+    assert state.split(text) == (text, [])
+    assert state.split(text + "\n\n\n") == (text + "\n\n\n", [])
+
+
+def test_of_several_blocks_the_one_at_the_end_counts() -> None:
+    text = f"a\n\n### STATE\nfirst\n\n{BLOCK}\n\n## On\nb\n\n{BLOCK}x\n"
+    assert state.split(text) == (
+        text[: -len(BLOCK) - 4],
+        [state.Block(len(text) - len(BLOCK) - 2, len(text), NOTE + "x")],
+    )
+
+
+@pytest.mark.parametrize("part", ["", "Go", "Goal: to mend", "- **Goal:** x", "### Goal\nx", NOTE])
+def test_of_an_answer_that_was_cut_off_the_beginning_of_a_note_does(part: str) -> None:
+    assert state.split("Hi\n\n### STATE\n" + part, cut=True)[0] == "Hi"
+    assert state.split(f"Hi\n\n### STATE\n{part}\n\n## On\n", cut=True)[1] == []
+
+
+def test_of_an_answer_that_was_cut_off_other_text_stays() -> None:
+    text = "Hi\n\n### STATE\nidle, run"
+    assert state.split(text, cut=True) == (text, [])
+
+
+def test_what_is_too_long_is_no_block() -> None:
+    text = f"Hi\n\n{BLOCK}" + "x" * state.BLOCK_MAX
+    assert state.split(text) == (text, [])
+    assert state.split(f"{text}\n\n{BLOCK}")[0] == text
 
 
 PIECES = [
     "### STATE",
+    "## State",
+    "\nContext: y",
+    "\n### Goal",
     "\n",
     "\n\n",
     "```",
@@ -155,14 +232,12 @@ def test_what_is_seen_and_the_blocks_are_all_there_is(text: str) -> None:
 @given(TEXTS)
 def test_appending_a_block_to_an_answer_with_balanced_fences_leaves_the_answer(text: str) -> None:
     text = text.replace("```", "").replace("~~~", "")
-    whole = f"{text}\n\n{BLOCK}"
-    if not state.find(text):
-        assert state.split(whole)[0] == text
+    assert state.split(f"{text}\n\n{BLOCK}")[0] == text
 
 
 @pytest.mark.parametrize("piece", ["#", "\n", "`", "~", " ", "### STATE\n", "```\n", "- ", "\r", "### STATE ", "1. "])
 def test_reading_is_linear(piece: str) -> None:
-    text = piece * (1_000_000 // len(piece)) + "\n### STATE"
+    text = piece * (1_000_000 // len(piece)) + "\n### STATE\nGoal" + piece * (1_000_000 // len(piece))
     start = time.perf_counter()
     state.split(text)
     assert time.perf_counter() - start < 5
@@ -182,7 +257,8 @@ def test_a_first_line_over_the_limit_is_cut_in_the_middle() -> None:
 
 
 def test_the_words_that_ask_hold_the_heading_and_the_four_fields() -> None:
-    block = state.find(state.ask())[0].body
+    assert state.find(state.ask()) == [], "quoted, with what follows, it is no note"
+    block = state.find(state.ask().rpartition("\n\n")[0])[0].body
     for field in ("Goal:", "Context:", "Resolved:", "Technical Anchors:"):
         assert field in block
 
@@ -196,7 +272,7 @@ def test_the_guidelines_have_three_rules_and_ask_for_nothing() -> None:
 def test_the_anchor_stands_under_its_own_heading() -> None:
     text = state.anchor("Goal: x")
     assert text.startswith("## Global Anchor\n")
-    assert bodies(text) == ["Goal: x"]
+    assert text.endswith("### STATE\nGoal: x")
 
 
 def test_a_recap_never_holds_the_heading() -> None:

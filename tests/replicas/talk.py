@@ -22,7 +22,7 @@ TOOLS: list[Json] = [
     for name in ("read_file", "run_tests")
 ]
 ASKED = "End your answer with"
-BLOCK = "### STATE\nGoal: all of it\nDone: {n} answers\nNext: the rest\nOpen: nothing"
+BLOCK = "### STATE\nGoal: all of it\nResolved: {n} answers\nContext: the rest\nTechnical Anchors: none"
 
 
 class Model:

@@ -78,13 +78,13 @@ def test_the_client_gets_its_own_calls_and_nothing_else(mix: str, form: str) -> 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"], ids=["LF", "CRLF", "CR"])
 def test_how_the_bytes_are_cut_changes_nothing(mix: str, form: str, end: bytes) -> None:
-    first = Script(("Hé.\n\n### STATE\nG\n\n## On", *made(mix)), form=form)
+    first = Script(("Hé.\n\n## On\n\n### State\nGoal: x\nContext: y", *made(mix)), form=form)
     stream = b"".join(events(first)).replace(b"\n", end)
     last = b"".join(events(LAST)).replace(b"\n", end)
     whole, relays = run([[stream], [last]], withhold=True, drop=form == "openai")
     single, _ = run([pieces(stream, 1), pieces(last, 1)], withhold=True, drop=form == "openai")
     assert single == whole
-    assert relays[0].blocks == ["G"]
+    assert relays[0].blocks == ["Goal: x\nContext: y"]
     step = 1 if (mix, form) in (("oto", "pieces"), ("ot", "openai"), ("to", "one chunk")) else 97
     for at in range(1, len(stream), step):
         out, others = run([[stream[:at], stream[at:]], [last]], withhold=True, drop=form == "openai")
@@ -217,13 +217,15 @@ def test_a_call_of_ours_without_arguments_holds_back_nothing_that_follows() -> N
 
 @pytest.mark.parametrize("size", [1, 3, 100])
 def test_blocks_are_withheld_in_every_round_and_upstream_gets_back_what_was_shown(size: int) -> None:
-    rounds = [Script((f"See {n}\n\n### STATE\nGoal {n}", *made("oo")), size=size, id=f"c{n}") for n in range(3)]
-    last = Script(("Done.\n\n", ("reasoning_content", "x"), "### STATE\nGoal 3"), "stop", size=size)
+    rounds = [
+        Script((f"See {n}\n\n### STATE\nGoal: x\nContext: {n}", *made("oo")), size=size, id=f"c{n}") for n in range(3)
+    ]
+    last = Script(("Done.\n\n", ("reasoning_content", "x"), "### STATE\nGoal: x\nContext: 3"), "stop", size=size)
     out, relays = run([events(one) for one in [*rounds, last]], withhold=True, drop=True)
     assert seen(read(out))["text"] == relays[-1].answer.text == "See 0See 1See 2Done."
     assert [json.loads(one.message() or b"")["content"] for one in relays] == ["See 0", "See 1", "See 2", "Done."]
-    assert relays[-1].blocks == [f"Goal {n}" for n in range(4)]
-    assert relays[0].blocks == ["Goal 0"]
+    assert relays[-1].blocks == [f"Goal: x\nContext: {n}" for n in range(4)]
+    assert relays[0].blocks == ["Goal: x\nContext: 0"]
     late = Script(("So:\n\n", *made("o")), size=size)
     _, relays = run([events(late), events(last)], withhold=True)
     assert json.loads(relays[0].message() or b"")["content"] == "So:\n\n"

@@ -14,6 +14,7 @@ from proxy.memory import state
 from proxy.stream.relay import Relay
 from proxy.stream.sse import Parser
 
+G = "Goal: x\nContext: y"
 BLOCK = "### STATE\nGoal: go on\nContext: as before\nResolved: one more step\nTechnical Anchors: none"
 HEAD = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
 DONE = b"data: [DONE]\n\n"
@@ -96,7 +97,7 @@ def test_an_agent_sees_the_answer_without_its_state(text: str, size: int) -> Non
     assert relayed(b"".join(parts))[0] == out
 
 
-SAMPLE = answer_stream("Hé\n\n### STATE\nG\n\n## On\nmore\n\n### STATE\nH", 5, calls=2)
+SAMPLE = answer_stream("Hé\n\n### STATE\nGoal: a\n\n## On\nmore\n\n### State\nGoal: b\nContext: c", 5, calls=2)
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"], ids=["LF", "CRLF", "CR"])
@@ -104,8 +105,8 @@ SAMPLE = answer_stream("Hé\n\n### STATE\nG\n\n## On\nmore\n\n### STATE\nH", 5, 
 def test_withholding_does_not_depend_on_how_the_bytes_are_cut(end: bytes, drop: bool) -> None:
     stream = b"".join(SAMPLE).replace(b"\n", end)
     expected, relay = relayed(stream, drop=drop)
-    assert text_of(expected) == "Hé\n\n## On\nmore"
-    assert relay.blocks == ["G", "H"]
+    assert text_of(expected) == "Hé\n\n### STATE\nGoal: a\n\n## On\nmore"
+    assert relay.blocks == ["Goal: b\nContext: c"]
     for cut in range(len(stream) + 1):
         out, other = relayed([stream[:cut], stream[cut:]], drop=drop)
         assert out == expected, cut
@@ -141,15 +142,15 @@ def test_a_chunk_with_text_and_calls_keeps_its_calls() -> None:
     both = {"content": "a\n", **call(0, "{}", "f")}
     out, _ = relayed([chunk(both), chunk({}, 0, "tool_calls"), DONE])
     assert out == chunk(both) + chunk({}, 0, "tool_calls") + DONE
-    state_and_call = {"content": "\n### STATE\nG", **call(0, "{}", "f")}
+    state_and_call = {"content": f"\n### STATE\n{G}", **call(0, "{}", "f")}
     out, relay = relayed([chunk({"content": "a"}), chunk(state_and_call), chunk({}, 0, "tool_calls"), DONE])
     assert choices(out)[1]["delta"] == {"content": "", **call(0, "{}", "f")}
-    assert relay.blocks == ["G"]
+    assert relay.blocks == [G]
 
 
 def test_text_in_the_finishing_chunk_is_changed_there() -> None:
-    out, relay = relayed([chunk({"content": "a\n"}), chunk({"content": "\n### STATE\nG"}, 0, "stop"), DONE])
-    assert (text_of(out), finishes(out), relay.blocks) == ("a", ["stop"], ["G"])
+    out, relay = relayed([chunk({"content": "a\n"}), chunk({"content": f"\n### STATE\n{G}"}, 0, "stop"), DONE])
+    assert (text_of(out), finishes(out), relay.blocks) == ("a", ["stop"], [G])
     out, _ = relayed([chunk({"content": "a\n"}), chunk({"content": "\n"}, 0, "stop"), DONE])
     assert (text_of(out), finishes(out), len(choices(out))) == ("a\n\n", ["stop"], 2)
 
@@ -163,12 +164,12 @@ def test_a_chunk_that_is_left_without_text_goes_only_if_it_carries_anything_else
         ({"reasoning_content": "hm"}, True),
         ({"x": 1}, True),
     ):
-        out, _ = relayed([*start, chunk({"content": "G", **more}), chunk({}, 0, "stop"), DONE])
+        out, _ = relayed([*start, chunk({"content": G, **more}), chunk({}, 0, "stop"), DONE])
         assert [c["delta"] for c in choices(out)][1:-1] == ([{"content": "", **more}] if goes else [])
     out, _ = relayed(
         [
             chunk({"role": "assistant", "content": "### STATE"}),
-            chunk({"content": "\nG"}, usage=USAGE),
+            chunk({"content": "\n" + G}, usage=USAGE),
             chunk({}, 0, "stop"),
             DONE,
         ]
@@ -192,14 +193,14 @@ def test_held_text_comes_in_a_chunk_like_the_one_it_came_in() -> None:
 
 
 def test_choices_are_withheld_each_on_its_own() -> None:
-    texts = {0: "zero\n\n### STATE\nG0", 1: "one\n### STATE\nG1\n# On", 2: "two\n"}
-    parts = [chunk({"content": piece[n]}, index) for n in range(30) for index, piece in texts.items() if n < len(piece)]
+    texts = {0: f"zero\n\n### STATE\n{G}0", 1: f"one\n### STATE\n{G}1\n# On", 2: "two\n"}
+    parts = [chunk({"content": piece[n]}, index) for n in range(60) for index, piece in texts.items() if n < len(piece)]
     parts += [chunk({}, index, "stop") for index in (2, 0, 1)]
     out, relay = relayed([*parts, DONE])
     for index, text in texts.items():
         assert text_of(out, index) == state.split(text)[0]
         assert finishes(out, index) == ["stop"]
-    assert relay.blocks == ["G0"]
+    assert relay.blocks == [G + "0"]
 
 
 def test_choices_in_one_chunk_are_changed_each_in_its_place() -> None:
@@ -207,13 +208,13 @@ def test_choices_in_one_chunk_are_changed_each_in_its_place() -> None:
         deltas = [{"index": n, "delta": {"content": text}} for n, text in enumerate((first, second))]
         return b"data: " + json.dumps({**HEAD, "choices": deltas}).encode() + b"\n\n"
 
-    out, _ = relayed([both("a", "b\n"), both("### no", "### STATE\nG"), both("x", "y"), DONE])
+    out, _ = relayed([both("a", "b\n"), both("### no", f"### STATE\n{G}"), both("x", "y"), DONE])
     assert out.startswith(both("a", "b") + both("### no", "") + both("x", ""))
 
 
 def test_a_last_event_without_its_blank_line_is_read_and_cleared_too() -> None:
-    out, relay = relayed([chunk({"content": "a\n"}), chunk({"content": "\n### STATE\nG"})[:-1]])
-    assert relay.blocks == ["G"]
+    out, relay = relayed([chunk({"content": "a\n"}), chunk({"content": f"\n### STATE\n{G}"})[:-1]])
+    assert relay.blocks == [G]
     assert b"STATE" not in out
     assert relay.unfinished
     assert text_of(out + b"\n") == "a"
@@ -222,26 +223,27 @@ def test_a_last_event_without_its_blank_line_is_read_and_cleared_too() -> None:
 
 
 def test_a_chunk_with_odd_bytes_is_changed_all_the_same() -> None:
+    block = b"a\\n\\n### STATE\\nGoal: x\\nContext: y"
     for odd in (
-        b'{"choices":[{"delta":{"content":"a\\n\\n### STATE\\nG","x":"\\ud83d"}}]}',
-        b'{"choices":[{"delta":{"content":"a\\n\\n### STATE\\nG","content":"a\\n\\n### STATE\\nG"}}]}',
-        b'{"choices":[{"delta":{"x":{"content":"no"},"content":"a\\n\\n### STATE\\nG"}}]}',
-        b'{"choices":[{"delta":{"content" : "a\\\\\\"\\n\\n### STATE\\nG"}}]}',
+        b'{"choices":[{"delta":{"content":"%b","x":"\\ud83d"}}]}' % block,
+        b'{"choices":[{"delta":{"content":"%b","content":"%b"}}]}' % (block, block),
+        b'{"choices":[{"delta":{"x":{"content":"no"},"content":"%b"}}]}' % block,
+        b'{"choices":[{"delta":{"content" : "%b"}}]}' % block.replace(b"a", b'a\\\\\\"', 1),
     ):
         out, relay = relayed([b"data: " + odd + b"\n\n", DONE])
         assert text_of(out) in ("a", 'a\\"')
-        assert relay.blocks == ["G"]
+        assert relay.blocks == [G]
 
 
 def test_half_characters_go_on_as_they_came() -> None:
     parts = [
         b'data: {"choices":[{"index":0,"delta":{"content":"%s"}}]}\n\n' % half
-        for half in (b"\\ud83d", b"\\ude00\\n", b"### STATE\\n\\ud83d")
+        for half in (b"\\ud83d", b"\\ude00\\n", b"### STATE\\nGoal: x\\nContext: \\ud83d")
     ]
     out, relay = relayed([*parts, DONE])
     assert out.startswith(parts[0])
     assert text_of(out).encode("utf-16", "surrogatepass").decode("utf-16") == "😀"
-    assert relay.blocks == ["\ufffd"]
+    assert relay.blocks == ["Goal: x\nContext: \ufffd"]
     assert relay.answer.text == "😀"
 
 
@@ -264,12 +266,14 @@ PIECES = [
     "a",
     ":",
     "\r",
-    "Goal: x",
+    "\nGoal: x",
+    "\nContext: y",
     '"',
     "\\",
     "ü😀",
     "\n### STATE\n",
     "\n# T\n",
+    "\n## State:\n### Goal\n### Context",
 ]
 
 
@@ -296,9 +300,9 @@ def test_the_client_sees_exactly_what_split_leaves(text: str, size: int, step: i
 
 
 def test_a_finish_reason_without_letters_is_none() -> None:
-    parts = [chunk({"content": piece}, 0, "") for piece in pieces("a\n\n### STATE\nG", 2)]
+    parts = [chunk({"content": piece}, 0, "") for piece in pieces(f"a\n\n### STATE\n{G}", 2)]
     out, relay = relayed([*parts, chunk({}, 0, "stop"), DONE])
-    assert (text_of(out), relay.blocks, finishes(out)) == ("a", ["G"], ["stop"])
+    assert (text_of(out), relay.blocks, finishes(out)) == ("a", [G], ["stop"])
 
 
 def test_of_endless_choices_no_more_than_can_be_asked_for_are_remembered() -> None:

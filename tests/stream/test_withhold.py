@@ -10,41 +10,46 @@ from hypothesis import strategies as st
 
 from proxy.memory import state
 from proxy.stream.splice import with_texts
-from proxy.stream.withhold import BODY_MAX, StateFilter, without_state
+from proxy.stream.withhold import StateFilter, without_state
 
 PIECES = [
     "### STATE", "\n", "\n\n", "```", "~~~", "````", "#", "##", "## x", "- ", "1. ", " ", "  ", "a", ":", "\r", "\t",
     "Goal: x", "    ", "#### STATE", "### STATEMENT", "\n### STATE\n", "\n```\n", "\n## Next\n", " " * 43, "`" * 43,
-    "STATE", "ü😀",
+    "STATE", "ü😀", "\n## State:\nGoal: x\nContext: y", "\n### Goal\n", "\nContext: x", "\n\nThis is it.",
 ]  # fmt: skip
 TEXTS = st.lists(st.sampled_from(PIECES), max_size=40).map("".join)
 
+N = "Goal: x\nContext: y"
 SAMPLES = [
-    "Done.\n\n### STATE\nGoal: x\nContext: y\n",
-    "a\n\n\n\n### STATE:\nG\n\n## More\n\ntext\n",
-    "```py\n### STATE\n# no\n```\n\n### STATE \r\nG\n```\n# in it\n```\n#### deep\n\n### STATE\nsecond\n# T\nb",
+    f"Done.\n\n### STATE\n{N}\n",
+    f"Done.\n\n\n\n  **## State:**\n{N}\n\n",
+    f"a\n\n\n\n### STATE:\n{N}\n\n## More\n\ntext\n",
+    f"a\n\n### STATE\n{N}\n### Goal\nx\n# Goals of it",
+    "a\n\n### STATE\n### Goal\nx\n\n### Context:\ny\n\n",
+    f"```py\n### STATE\n# no\n```\n\n### STATE \r\n{N}\n```\n# in it\n```\n#### deep\n\n### State\n{N}\n",
     "1. ```sh\n   ls\n   ```\n\n### STATE\nG\n  ##\n x",
     "### STATEMENT\n#### STATE\ntext ### STATE\n ### STATE\n### STAT",
     "### STATE",
     "a\n\n### STATE\n#",
     "a\n\n###",
     "\n\n\n",
-    "a ``` b\n~~~ x ~~~\n~~~\n\n### STATE\nG",
-    "a\n\n### STATE\nx\n\n### STATE",
-    "ü😀\n\n### STATE\nü😀\n",
-    "```\n" + " " * 43 + "```\n### STATE\nG",
-    "```\n" + " " * 42 + "```\n### STATE\nG",
+    f"a ``` b\n~~~ x ~~~\n~~~\n\n### STATE\n{N}",
+    f"a\n\n### STATE\n{N}\n\n### STATE",
+    f"a\n\n### STATE\n{N}\n\nThat is all of it.",
+    f"ü😀\n\n### STATE\n{N}ü😀\n",
+    f"```\n{' ' * 43}```\n### STATE\n{N}",
+    f"```\n{' ' * 42}```\n### STATE\n{N}",
 ]
 
 
-def filtered(pieces: list[str]) -> tuple[str, list[str]]:
+def filtered(pieces: list[str], *, cut: bool = False) -> tuple[str, list[str]]:
     held = StateFilter()
     out = "".join([held.feed(piece) for piece in pieces])
-    return out + held.end(), held.blocks
+    return out + held.end(cut=cut), held.blocks
 
 
-def expected(text: str) -> tuple[str, list[str]]:
-    visible, blocks = state.split(text)
+def expected(text: str, *, cut: bool = False) -> tuple[str, list[str]]:
+    visible, blocks = state.split(text, cut=cut)
     return visible, [block.body for block in blocks]
 
 
@@ -52,8 +57,11 @@ def expected(text: str) -> tuple[str, list[str]]:
 def test_the_filter_gives_what_split_gives_whole_by_character_and_cut_anywhere(text: str) -> None:
     assert filtered([text]) == expected(text)
     assert filtered(list(text)) == expected(text)
+    assert filtered(list(text), cut=True) == expected(text, cut=True)
     for cut in range(len(text) + 1):
         assert filtered([text[:cut], text[cut:]]) == expected(text), cut
+        assert filtered([text[:cut]]) == expected(text[:cut])
+        assert filtered([text[:cut]], cut=True) == expected(text[:cut], cut=True)
         for other in range(cut, len(text) + 1):
             assert filtered([text[:cut], text[cut:other], text[other:]]) == expected(text), (cut, other)
 
@@ -76,7 +84,8 @@ def test_nothing_is_held_that_could_not_belong_to_a_block(text: str) -> None:
     for position, character in enumerate(text):
         seen += held.feed(character)
         withheld, blocks = state.split(text[: position + 1])
-        if not blocks:
+        heading = any(state.heading_of(line) for line in text[: position + 1].split("\n"))
+        if not blocks and not heading:
             rest = withheld[len(seen) :]
             gap = rest[: len(rest) - len(rest.lstrip("\n"))]
             assert seen + rest == withheld
@@ -110,20 +119,33 @@ def test_a_flush_lets_go_what_is_held_but_never_a_whole_heading() -> None:
     assert held.feed("a\n") == "a"
     assert held.flush() == "\n"
     assert held.flush() == ""
-    assert held.feed("### STATE\nG") == ""
+    assert held.feed(f"### STATE\n{N}") == ""
     assert held.flush() == ""
     assert held.end() == ""
-    assert held.blocks == ["G"]
+    assert held.blocks == [N]
 
 
-def test_the_end_may_be_told_twice_and_a_block_stays_a_block() -> None:
+def test_what_is_no_block_comes_before_a_call_and_a_block_never() -> None:
     held = StateFilter()
-    assert held.feed("a\n\n### STATE\nG") == "a"
-    assert held.end() == held.end() == ""
-    assert held.feed("more of it\n") == ""
-    assert held.feed("## On") == "## On"
+    assert held.feed("a\n\n### STATE\nidle\n") == "a"
+    assert held.flush(calls=True) == "\n\n### STATE\nidle"
+    assert held.feed("more") == "\nmore"
     assert held.end() == ""
-    assert held.blocks == ["G"]
+    held = StateFilter()
+    assert held.feed(f"a\n\n### STATE\n{N}") == "a"
+    assert held.flush(calls=True) == ""
+    assert held.end() == ""
+    assert held.blocks == [N]
+
+
+def test_the_end_may_be_told_twice_and_what_follows_it_is_text() -> None:
+    held = StateFilter()
+    assert held.feed(f"a\n\n### STATE\n{N}") == "a"
+    assert held.end() == held.end() == ""
+    assert held.feed("more of it\n") == "more of it"
+    assert held.feed("## On") == "\n## On"
+    assert held.end() == ""
+    assert held.blocks == [N]
 
 
 @pytest.mark.parametrize(
@@ -137,17 +159,21 @@ def test_the_work_is_linear(piece: str, step: int) -> None:
     for at in range(0, len(text), step):
         held.feed(text[at : at + step])
         assert len(held._head) <= state.HEADING_MAX + step
+        assert held._size <= state.BLOCK_MAX + step
     held.end()
     assert time.perf_counter() - start < 5
 
 
-def test_of_an_endless_block_no_more_is_kept_than_is_bounded() -> None:
+@pytest.mark.parametrize("start", ["### STATE\nGoal: x\nContext: y\n", "### STATE\nGoal: x\nContext: "])
+@pytest.mark.parametrize("piece", ["x" * 100_000, "line\n" * 20_000, "x" * 300_000 + "\n\n\n"])
+def test_of_an_endless_block_no_more_is_held_than_is_bounded(start: str, piece: str) -> None:
     held = StateFilter()
-    held.feed("### STATE\n")
-    for _ in range(40):
-        assert held.feed("x" * 100_000) == ""
-    assert held.end() == ""
-    assert len(held.blocks[0]) == BODY_MAX
+    seen = held.feed(start)
+    for _ in range(20):
+        seen += held.feed(piece)
+        assert held._size <= state.BLOCK_MAX + len(piece)
+    assert seen + held.end() == start + piece * 20
+    assert held.blocks == []
 
 
 def body(*texts: str | None) -> bytes:
@@ -159,16 +185,16 @@ def body(*texts: str | None) -> bytes:
 
 
 def test_a_body_changes_in_its_text_only() -> None:
-    raw = body("Dün.\n\n### STATE\nGoal: ü")
+    raw = body("Dün.\n\n### STATE\nGoal: ü\nContext: y")
     visible, blocks = without_state(raw)
-    assert blocks == ["Goal: ü"]
-    assert visible == raw.replace(b'"D\\u00fcn.\\n\\n### STATE\\nGoal: \\u00fc"', '"Dün."'.encode())
+    assert blocks == ["Goal: ü\nContext: y"]
+    assert visible == raw.replace(b'"D\\u00fcn.\\n\\n### STATE\\nGoal: \\u00fc\\nContext: y"', '"Dün."'.encode())
 
 
 def test_all_choices_are_cleared_and_the_first_ones_blocks_given() -> None:
-    visible, blocks = without_state(body("a\n\n### STATE\n1", "b", "c\n\n### STATE\n3"))
+    visible, blocks = without_state(body(f"a\n\n### STATE\n{N}1", "b", f"c\n\n### STATE\n{N}3"))
     assert [choice["message"]["content"] for choice in json.loads(visible)["choices"]] == ["a", "b", "c"]
-    assert blocks == ["1"]
+    assert blocks == [N + "1"]
 
 
 @pytest.mark.parametrize(
@@ -191,15 +217,24 @@ def test_a_body_without_blocks_is_the_same_body(raw: bytes) -> None:
 @pytest.mark.parametrize(
     "raw",
     [
-        b'{"choices":[{"message":{"content":"x","content":"a\\n\\n### STATE\\nG"}}]}',
-        b'{"choices":[{"index":null,"message":{"content":"a\\n\\n### STATE\\nG"}}],"x":NaN}',
-        b'{"choices":[{"index":0,"message":{"content":"a\\n\\n### STATE\\nG","y":"\\ud83d"}}]}',
+        b'{"choices":[{"message":{"content":"x","content":"a\\n\\n### State\\nGoal: x\\nContext: y"}}]}',
+        b'{"choices":[{"index":null,"message":{"content":"a\\n\\n### State\\nGoal: x\\nContext: y"}}],"x":NaN}',
+        b'{"choices":[{"index":0,"message":{"content":"a\\n\\n### State\\nGoal: x\\nContext: y","y":"\\ud83d"}}]}',
     ],
 )
 def test_a_body_that_cannot_be_cut_is_written_anew(raw: bytes) -> None:
     visible, blocks = without_state(raw)
     assert json.loads(visible)["choices"][0]["message"]["content"] == "a"
-    assert blocks == ["G"]
+    assert blocks == [N]
+
+
+@pytest.mark.parametrize("odd", ["1", "NaN"])
+def test_of_a_body_that_was_cut_off_the_beginning_of_a_note_is_taken_out(odd: str) -> None:
+    raw = body("a\n\n### STATE\nGoal: to").replace(b"1.5", odd.encode())
+    assert without_state(raw) == (raw, [])
+    visible, blocks = without_state(raw.replace(b'"stop"', b'"length"'))
+    assert json.loads(visible)["choices"][0]["message"]["content"] == "a"
+    assert blocks == ["Goal: to"]
 
 
 @given(TEXTS)

@@ -20,6 +20,7 @@ BLOCK = '### REFLECTION\n{"synthesis": "x"}'
 PIECES = [
     "### STATE", "### REFLECTION", "### RE", "FLECTION", "\n", "\n\n", "```", "#", "## x", " ", "a", ":", "\r",
     "### REFLECTIONS", "\n### REFLECTION\n", "\n### STATE\n", "\n```json\n", '{"a": 1}', "### S",
+    "\nGoal: x\nContext: y", "\n## Goal\n## Context\n",
 ]  # fmt: skip
 TEXTS = st.lists(st.sampled_from(PIECES), max_size=30).map("".join)
 
@@ -47,10 +48,14 @@ def test_c2_the_filter_is_split_at_any_cut_for_every_set_of_headings(
 
 
 def test_c2_two_blocks_follow_each_other_and_are_told_apart() -> None:
-    text = "Done.\n\n### STATE\nGoal: x\n\n" + BLOCK + "\n\n## Next\nmore"
-    assert expected(text, BOTH) == ("Done.\n\n## Next\nmore", ["Goal: x"], ['{"synthesis": "x"}'])
-    visible, blocks, others = expected(text, ALONE)
-    assert visible == "Done.\n\n### STATE\nGoal: x\n\n## Next\nmore"
+    note = "Goal: x\nContext: y"
+    text = f"Done.\n\n### STATE\n{note}\n\n{BLOCK}"
+    assert expected(text, BOTH) == ("Done.", [note], ['{"synthesis": "x"}'])
+    assert expected(f"Done.\n\n{BLOCK}\n\n### State\n{note}", BOTH) == ("Done.", [note], ['{"synthesis": "x"}'])
+    shown = f"Done.\n\n### STATE\n{note}\n\n## Next\nmore"
+    assert expected(text + "\n\n## Next\nmore", BOTH) == (shown, [], ['{"synthesis": "x"}'])
+    visible, blocks, others = expected(text + "\n\n## Next\nmore", ALONE)
+    assert visible == shown
     assert (blocks, others) == ([], ['{"synthesis": "x"}'])
 
 

@@ -10,7 +10,8 @@ from tests.exchange.steering.agent import talking, with_helper
 from tests.faulty import faulty
 from tests.scripted import Scripted
 
-STATE = "### STATE\nGoal: rebuilt"
+NOTE = "Goal: rebuilt\nContext: as left"
+STATE = "### STATE\n" + NOTE
 
 
 async def test_the_helper_is_asked_over_what_is_left() -> None:
@@ -18,7 +19,7 @@ async def test_the_helper_is_asked_over_what_is_left() -> None:
     async with faulty(helper) as there, talking("thrifty", **with_helper(there.port)) as talk:
         await deciding.drop(talk.parts, talk.tenant, "s", [(await talk.groups())[0]])
         found = await rebuilding.rebuild(talk.parts, talk.tenant, "s")
-        assert (found.how, found.text, found.outcome) == ("helper", "Goal: rebuilt", "written")
+        assert (found.how, found.text, found.outcome) == ("helper", NOTE, "written")
         asked = helper.texts()[0]
         assert "Answer number 1." in asked
         assert "number 0" not in asked
@@ -32,7 +33,7 @@ async def test_else_the_upstream_with_a_key_of_its_own(monkeypatch: pytest.Monke
     async with talking("thrifty", own_key="TEST_OWN_KEY") as talk:
         talk.upstream.answers = [STATE, "Well."]
         found = await rebuilding.rebuild(talk.parts, talk.tenant, "s")
-        assert (found.how, found.text) == ("upstream", "Goal: rebuilt")
+        assert (found.how, found.text) == ("upstream", NOTE)
         assert "Answer number 2." in talk.upstream.texts()[0]
         assert any("Goal: rebuilt" in text for text in await talk.ask())
 
@@ -45,12 +46,12 @@ async def test_else_the_next_request_asks(policy: str) -> None:
         talk.upstream.answers = ["Fine.\n\n" + STATE, "Well."]
         assert any("### STATE" in text for text in await talk.ask())
         assert talk.agent.messages[-1]["content"] == "Fine."
-        assert (await telling.state(talk.parts, talk.tenant, "s")).text == "Goal: rebuilt"
+        assert (await telling.state(talk.parts, talk.tenant, "s")).text == NOTE
         if policy == "progressive":
             assert not any("End your answer" in text for text in await talk.ask())
 
 
-@pytest.mark.parametrize("answer", ["I cannot.", "### STATE\n"])
+@pytest.mark.parametrize("answer", ["I cannot.", "### STATE\n", "### STATE\nGoal: rebuilt"])
 async def test_an_answer_without_a_state_is_none(answer: str) -> None:
     helper = Scripted(answer)
     async with faulty(helper) as there, talking("thrifty", **with_helper(there.port)) as talk:
@@ -75,7 +76,7 @@ async def test_undo_rebuilds_where_there_was_a_state() -> None:
         await telling.set_state(talk.parts, talk.tenant, "s", "Goal: old")
         changed = await deciding.undo(talk.parts, talk.tenant, "s")
         assert changed.note == "state: helper, written"
-        assert (await telling.state(talk.parts, talk.tenant, "s")).text == "Goal: rebuilt"
+        assert (await telling.state(talk.parts, talk.tenant, "s")).text == NOTE
 
 
 def test_long_conversations_are_asked_about_from_the_end() -> None:

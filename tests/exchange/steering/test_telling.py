@@ -25,9 +25,9 @@ async def test_a_state_that_was_set_is_told(policy: str) -> None:
 async def test_a_state_of_an_undone_group_is_none_of_the_conversation() -> None:
     async with talking("rolling") as talk:
         await telling.set_state(talk.parts, talk.tenant, "s", "Goal: before")
-        talk.upstream.answers = ["Fine.\n\n### STATE\nGoal: after", "Well."]
+        talk.upstream.answers = ["Fine.\n\n### STATE\nGoal: after\nContext: it", "Well."]
         await talk.ask("Another?")
-        assert (await telling.state(talk.parts, talk.tenant, "s")).text == "Goal: after"
+        assert (await telling.state(talk.parts, talk.tenant, "s")).text == "Goal: after\nContext: it"
         await deciding.undo(talk.parts, talk.tenant, "s")
         assert (await telling.state(talk.parts, talk.tenant, "s")).text == "Goal: before"
         said = await talk.ask()

@@ -1,0 +1,229 @@
+"""The STATE block through the running proxy: when it is asked for, what counts as one, and who sees it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from proxy.memory.state import ask, recap
+from tests.faulty import STREAM, Connection, Request, faulty
+from tests.running import Agent, Running, running
+from tests.scripted import Answer, Scripted, calls, chunk, completion, reply
+
+NOTE = "Goal: go on\nContext: as before\nResolved: none\nTechnical Anchors: a.txt"
+BLOCK = "### STATE\n" + NOTE
+NAMED = b"x-context-session: a"
+SYSTEM = {"role": "system", "content": "Be."}
+STREAMING = pytest.mark.parametrize("stream", [False, True])
+
+
+async def states(proxy: Running) -> list[str]:
+    return [text.decode() for (text,) in await proxy.rows("SELECT text FROM states ORDER BY created_at")]
+
+
+def ends(text: str, reason: str, size: int = 1) -> Answer:
+    """An answer that ends for this reason; a stream in pieces of so many characters."""
+
+    async def script(request: Request, there: Connection) -> None:
+        message = {"role": "assistant", "content": text}
+        if not json.loads(request.body).get("stream"):
+            body = completion(message).replace(b'"finish_reason": "stop"', b'"finish_reason": "%b"' % reason.encode())
+            await reply(there, b"200 OK", body, b"content-type: application/json")
+            return
+        await there.send(STREAM)
+        for at in range(0, len(text), size):
+            await there.chunk(chunk({"content": text[at : at + size]}))
+        await there.chunk(chunk({}, reason) + b"data: [DONE]\n\n")
+        await there.chunk(b"")
+
+    return script
+
+
+# What counts as a block.
+
+
+@STREAMING
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"The file reads:\n\n{BLOCK}\n\nThat is all that stands in it. Shall I change it?",
+        f"The file reads:\n\n{BLOCK}\n\n## Next steps\n\n1. Mend it.",
+        "The machine has these:\n\n### STATE\nidle\nrunning\n\n### EVENT\nstart, stop",
+        "The chapter begins so:\n\n### STATE\n\nEvery component has one.",
+        "One field is no note:\n\n### STATE\nGoal: x",
+    ],
+)
+async def test_a_quotation_reaches_the_client_whole_and_is_not_stored(text: str, stream: bool) -> None:
+    model = Scripted("Well.\n\n" + BLOCK, ends(text, "stop"), "Fine.")
+    async with faulty(model) as upstream, running(upstream.port, policy="rolling") as proxy:
+        agent = Agent(proxy, stream=stream, messages=[SYSTEM])
+        await agent.say("Hello")
+        found = await agent.say("Show me the file")
+        assert found.message["content"] == text
+        await agent.say("Thanks")
+        assert await states(proxy) == [NOTE]
+    assert BLOCK in model.texts()[0]
+    assert model.texts()[-2] == text
+
+
+@pytest.mark.parametrize("first", [f"See:\n\n{BLOCK}\n\n# More\n", "Hé 😀"])
+async def test_a_block_is_the_same_block_wherever_the_stream_is_cut(first: str) -> None:
+    text = f"{first}\n\n## State:\n{NOTE}\n"
+    frames = b"".join((chunk({"content": text}), chunk({}, "stop"), b"data: [DONE]\n\n"))
+    cut = 0
+
+    async def script(_: Request, there: Connection) -> None:
+        await there.send(STREAM)
+        for part in (frames[:cut], frames[cut:]):
+            if part:
+                await there.chunk(part)
+        await there.chunk(b"")
+
+    async def by_character(_: Request, there: Connection) -> None:
+        await there.send(STREAM)
+        for n in range(len(text) - cut % 3):
+            await there.chunk(chunk({"content": text[n]}))
+        await there.chunk(chunk({}, "stop") + b"data: [DONE]\n\n")
+        await there.chunk(b"")
+
+    async with faulty(script) as upstream, running(upstream.port, policy="rolling") as proxy:
+        for cut in range(len(frames)):
+            found = await Agent(proxy, stream=True).say("Hello")
+            assert found.message["content"] == first, cut
+        upstream.script = by_character
+        for cut in range(2):  # noqa: B007
+            found = await Agent(proxy, stream=True).say("Hello")
+            assert found.message["content"] == first
+        found_states = await states(proxy)
+        assert set(found_states) == {NOTE}
+        assert len(found_states) == len(frames) + 2
+
+
+@STREAMING
+@pytest.mark.parametrize("heading", ["### State", "## STATE", "**### STATE**", "  ### STATE", "### **STATE**:"])
+@pytest.mark.parametrize("note", [NOTE, "### Goal\nGo on.\n\n### Context\n\nAs before.\n\nAnd so on."])
+async def test_the_forms_that_models_write_are_withheld_and_stored(heading: str, note: str, stream: bool) -> None:
+    model = Scripted(ends(f"Yes.\n\n{heading}\n\n{note}\n", "stop", 3), "Fine.")
+    async with faulty(model) as upstream, running(upstream.port, policy="rolling") as proxy:
+        agent = Agent(proxy, stream=stream, messages=[SYSTEM])
+        found = await agent.say("Hello")
+        assert found.message["content"] == "Yes."
+        await agent.say("Go on")
+        assert await states(proxy) == [note]
+    assert "### STATE\n" + note in model.texts()[0]
+
+
+# Answers that do not come to their end.
+
+
+@STREAMING
+@pytest.mark.parametrize("reason", ["length", "content_filter"])
+async def test_a_block_that_is_cut_leaves_the_old_one_and_stays_hidden(reason: str, stream: bool) -> None:
+    half = "Go on\n\n### STATE\nGoal: half of a senten"
+    model = Scripted("Yes.\n\n" + BLOCK, ends(half, reason), ends(half + "ce\nContext: ha", reason), "Fine.")
+    async with faulty(model) as upstream, running(upstream.port, policy="rolling") as proxy:
+        agent = Agent(proxy, stream=stream, messages=[SYSTEM])
+        await agent.say("Hello")
+        for _ in range(2):
+            assert (await agent.say("More")).message["content"] == "Go on"
+        await agent.say("And?")
+        assert await states(proxy) == [NOTE]
+    assert BLOCK in model.texts()[0]
+
+
+@pytest.mark.parametrize(
+    ("more", "asked"),
+    [({"max_tokens": 16}, False), ({"max_completion_tokens": 399}, False), ({"max_tokens": 400}, True), ({}, True)],
+)
+async def test_no_note_is_asked_for_where_there_is_no_room(more: dict[str, Any], asked: bool) -> None:
+    text = "Yes.\n\n" + BLOCK
+    model = Scripted(text)
+    async with faulty(model) as upstream, running(upstream.port, policy="rolling") as proxy:
+        found = await Agent(proxy, messages=[SYSTEM]).say("Hello", **more)
+        assert found.message["content"] == ("Yes." if asked else text)
+    assert (ask() in model.texts()[0]) is asked
+
+
+# When it is asked for.
+
+
+def result(number: int) -> str:
+    return "\n".join(f"line {n} of result {number}, which is a long one" for n in range(150))
+
+
+async def until_asked(agent: Agent, model: Scripted, most: int = 60) -> None:
+    """Let the agent work until a note is asked for."""
+    for number in range(most):
+        agent.brings(result(number))
+        await agent.say()
+        if ask() in model.texts()[-1]:
+            return
+    raise AssertionError("never asked")
+
+
+@STREAMING
+async def test_thrifty_goes_on_asking_until_an_answer_with_text_has_come(stream: bool) -> None:
+    model = Scripted(calls(("call_abcdefgh1", "look")))
+    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+        agent = Agent(proxy, (NAMED,), stream=stream, messages=[SYSTEM])
+        await agent.say("Look at all of them")
+        await until_asked(agent, model)
+        for number in range(3):
+            agent.brings(f"short result {number}")
+            await agent.say()
+            assert ask() in model.texts()[-1], "an answer that only calls leaves it open"
+        assert sum(ask() in (text or "") for text in model.texts()) == 1, "it is never left standing"
+        model.answers = ["Done.\n\n" + BLOCK]
+        agent.brings("the last")
+        assert (await agent.say()).message["content"] == "Done."
+        model.answers = ["Fine."]
+        await agent.say("Thanks")
+        await agent.say("And now?")
+        assert await states(proxy) == [NOTE]
+    assert not any(ask() in (text or "") for text in (*model.texts(-2), *model.texts(-1)))
+    assert sum(recap(NOTE) in (text or "") for text in model.texts()) == 1
+
+
+async def test_an_answer_with_text_and_no_note_is_an_answer_too() -> None:
+    model = Scripted(calls(("call_abcdefgh1", "look")))
+    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+        agent = Agent(proxy, (NAMED,), messages=[SYSTEM])
+        await agent.say("Look at all of them")
+        await until_asked(agent, model)
+        model.answers = ["I write no notes."]
+        agent.brings("short")
+        await agent.say()
+        assert ask() in model.texts()[-1]
+        await agent.say("Well, go on")
+        assert ask() not in model.texts()[-1]
+
+
+async def test_thrifty_does_not_ask_where_a_text_only_stands_elsewhere() -> None:
+    model = Scripted(calls(("call_abcdefgh1", "look")))
+    same = "\n".join(f"def name_{n}(value):  # line {n}" for n in range(60))
+    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+        agent = Agent(proxy, (NAMED,), messages=[SYSTEM])
+        await agent.say("Look at it again and again")
+        for _ in range(4):
+            agent.brings(same)
+            await agent.say()
+        stages = {stage for (stage,) in await proxy.rows("SELECT DISTINCT stage FROM edits")}
+        assert stages == {"refer_repeats"}
+    assert not any(ask() in (text or "") for n in range(len(model.chats)) for text in model.texts(n))
+
+
+@STREAMING
+@pytest.mark.parametrize("policy", ["thrifty", "importance", "progressive", "summarize", "hierarchical", "reflective"])
+async def test_a_state_that_is_always_asked_for_is_shown_too(policy: str, stream: bool) -> None:
+    model = Scripted(*(f"Answer {n}.\n\n{BLOCK} {n}" for n in range(3)), "Fine.")
+    async with faulty(model) as upstream, running(upstream.port, policy=policy, state={"ask": "always"}) as proxy:
+        agent = Agent(proxy, stream=stream, messages=[SYSTEM])
+        for _ in range(4):
+            found = await agent.say("Go on")
+            assert b"STATE" not in found.body
+    for n in range(1, 4):
+        assert model.texts(n)[-1].startswith(f"Go on\n\n{recap(f'{NOTE} {n - 1}')}\n\n{ask()}")
+        before = [text for m in range(n) for text in ("Go on", f"Answer {m}.")]
+        assert model.texts(n)[1:-1] == before, "none is left behind"
