@@ -137,6 +137,9 @@ class Settings(Section):
     """Processes. SQLite has one writer, so it is one; start replicas on PostgreSQL for more."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """What is logged: never a message's content, never a credential."""
+    access_log: Literal["auto", "json", "text", "off"] = "auto"
+    """One line for each request, at level info. `json` and `text` hold for all of the log; `auto`: text on a terminal,
+    else JSON."""
     policies_dir: str = ""
     """A folder of policies of your own."""
     models_file: str = ""

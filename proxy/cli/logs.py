@@ -1,4 +1,4 @@
-"""Log lines as JSON on stderr, one object a line: never a message's content, never a credential.
+"""Log lines on stderr, as JSON or for a terminal as text: never a message's content, never a credential.
 
 An exception is told by its type and by where it happened. Its text is left out, since the text of a library's
 error often quotes what it choked on, and that is a client's message. What other libraries log of requests and SQL
@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 import traceback
 from datetime import UTC, datetime
 
 TALKATIVE = ("aiosqlite", "asyncio", "uvicorn", "uvicorn.error", "uvicorn.access")
 """Loggers that say URLs, SQL values or bytes; only their warnings are let through."""
+
+REQUESTS = "proxy.requests"
+"""The logger that has a line for each request."""
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 
@@ -37,10 +41,31 @@ class Line(logging.Formatter):
         return json.dumps(told, ensure_ascii=False, default=repr)
 
 
-def set_up(level: str) -> None:
-    """Send what is logged from now on to stderr. level: debug, info, warning or error."""
+class Text(logging.Formatter):
+    """A record as one line for people: time, level, message, and what was given as `extra`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line without its end."""
+        told = {key: value for key, value in vars(record).items() if key not in _STANDARD}
+        said = record.getMessage()
+        if record.name == REQUESTS:
+            said = " ".join(str(told.pop(key)) for key in ("method", "path", "status") if key in told)
+        if record.exc_info and record.exc_info[0]:
+            frame = (traceback.extract_tb(record.exc_info[2]) or [None])[-1]
+            told["error"] = record.exc_info[0].__name__
+            told["at"] = f"{frame.filename}:{frame.lineno}" if frame is not None else "?"
+        at = datetime.fromtimestamp(record.created).astimezone().strftime("%H:%M:%S")
+        line = " ".join([at, record.levelname.lower(), said, *(f"{key}={value}" for key, value in told.items())])
+        return "".join(one if one.isprintable() else "?" for one in line)  # a name must not move a terminal's cursor
+
+
+def set_up(level: str, access: str = "auto") -> None:
+    """Send what is logged from now on to stderr. level: debug, info, warning or error. access: json, text, auto, or off
+    for no line a request."""
     handler = logging.StreamHandler()
-    handler.setFormatter(Line())
+    text = access == "text" or (access != "json" and sys.stderr.isatty())
+    handler.setFormatter(Text() if text else Line())
+    logging.getLogger(REQUESTS).setLevel(logging.CRITICAL if access == "off" else logging.NOTSET)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for name in TALKATIVE:
         logger = logging.getLogger(name)

@@ -53,7 +53,7 @@ def serve(
     """Start the proxy. Each option is also an environment variable: CONTEXT_PROXY_PORT and so on."""
     settings = read(config, host=host, port=port, upstream=upstream, db=db, policy=policy)
     listener = listen(settings.host, settings.port, keyed=bool(settings.keys))
-    set_up(settings.log_level)
+    set_up(settings.log_level, settings.access_log)
     allow_files(2 * settings.limits.connections + SPARE_FILES)
     with listener:
         server = Announced(settings, listener)

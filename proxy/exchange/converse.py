@@ -105,6 +105,7 @@ def _is_off(incoming: Incoming) -> bool:
 async def forward(parts: Parts, incoming: Incoming, out: Outgoing, reason: str) -> None:
     """The client's bytes to upstream, and upstream's bytes back, with the reason said."""
     parts.metrics.bypasses_total.labels(reason=reason).inc()
+    incoming.facts["fallback"] = reason
     announcing.passed(parts, incoming, reason)
     target = parts.client.route(await _model(parts, incoming.body) or None)
     reply = await parts.client.send(
@@ -115,11 +116,17 @@ async def forward(parts: Parts, incoming: Incoming, out: Outgoing, reason: str) 
         async for data in reply.chunks():
             await out.write(data)
         await out.end()
-    except (UpstreamBroken, UpstreamTimeout):
-        parts.metrics.upstream_truncated_total.inc()
+    except (UpstreamBroken, UpstreamTimeout) as problem:
+        _truncated(parts, target.name, problem.code)
         await out.abort()
     finally:
         await reply.close()
+
+
+def _truncated(parts: Parts, upstream: str, code: str) -> None:
+    """An upstream's answer ended before it was complete."""
+    parts.metrics.upstream_truncated_total.inc()
+    log.warning("upstream %s broke off its answer: %s", upstream, code)
 
 
 async def _model(parts: Parts, body: bytes) -> str:
@@ -236,7 +243,7 @@ async def _stream(
     if broken is not None or answer.truncated:
         code = broken.code if broken is not None else "upstream_broken"
         finish.later(parts, turn, finish.learnt(parts, turn, answer, blocks, "partial", reply.status, note=code))
-        parts.metrics.upstream_truncated_total.inc()
+        _truncated(parts, turn.upstream, code)
         message = broken.message if broken is not None else "the upstream ended its answer before it was complete"
         await out.write((b"\n\n" if relay.unfinished else b"") + finish.error_event(message, code))
         await out.abort()
@@ -352,8 +359,8 @@ async def _too_long(parts: Parts, turn: Turn, reply: Reply, out: Outgoing) -> No
         async for data in reply.chunks():
             await out.write(data)
         await out.end()
-    except (UpstreamBroken, UpstreamTimeout):
-        parts.metrics.upstream_truncated_total.inc()
+    except (UpstreamBroken, UpstreamTimeout) as problem:
+        _truncated(parts, turn.upstream, problem.code)
         await out.abort()
 
 

@@ -61,7 +61,7 @@ def learnt(
         rows += record.hidden(turn, answer_key, now)
     thread.failed = answer_key is None or not complete
     state = None
-    meter = _metered(parts, turn, usage)
+    meter = _metered(parts, turn, usage, status)
     first = turn.spent[0] if turn.spent else usage  # what was predicted is the first round's prompt
     if answer is not None and answer_key is not None and complete:
         state = _state(parts, turn, answer, answer_key, blocks, rows, now)
@@ -163,18 +163,39 @@ def _state(
     return answer_key, text
 
 
-def _metered(parts: Parts, turn: Turn, usage: Usage | None) -> Meter | None:
-    try:
-        return money.read(turn, usage)
-    except Exception:  # as below: nobody may be kept from an answer by what is counted
-        parts.metrics.swallowed_total.labels(where="counting").inc()
-        log.exception("an exchange could not be metered")
-        return None
+def _tell_log(turn: Turn, meter: Meter | None, status: Outcome) -> None:
+    """What the request log says of an exchange."""
+    original = turn.observed or turn.plan.messages is None
+    told: dict[str, object] = {
+        "session": turn.place.thread.session,
+        "policy": turn.policy.name,
+        "tokens_before": turn.plan.before,
+        "tokens_after": turn.plan.before if original or turn.fallback == "upstream_reject" else turn.plan.after,
+    }
+    if meter is not None and any(cached >= 0 for _, cached in meter.rounds):
+        told["cached"] = sum(max(cached, 0) for _, cached in meter.rounds)
+    if turn.fallback is not None:
+        told["fallback"] = turn.fallback
+    if status != "complete":
+        told["outcome"] = status
+    turn.facts.update(told)
 
 
 def _asked(turn: Turn, answer: Answer) -> bool:
     """Whether it is the whole answer to a request that asked for the state: the client's own bytes asked for none."""
     return turn.plan.asked and turn.fallback not in ("upstream_reject", "rounds") and answer.finish.get(0) not in CUT
+
+
+def _metered(parts: Parts, turn: Turn, usage: Usage | None, status: Outcome) -> Meter | None:
+    """What the exchange is billed by; the request log is told."""
+    meter = None
+    try:
+        meter = money.read(turn, usage)
+    except Exception:  # as below: nobody may be kept from an answer by what is counted
+        parts.metrics.swallowed_total.labels(where="counting").inc()
+        log.exception("an exchange could not be metered")
+    _tell_log(turn, meter, status)
+    return meter
 
 
 def _count(parts: Parts, turn: Turn, answer: Answer | None, meter: Meter | None) -> None:

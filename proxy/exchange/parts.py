@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from proxy.chat.tokens import Weigh
 from proxy.context.policy import Policy
@@ -43,6 +43,8 @@ class Incoming:
     body: bytes
     session: str | None
     tenant: str | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What the request log says of it, filled in while it is answered."""
 
 
 class Outgoing(Protocol):

@@ -77,6 +77,7 @@ async def prepare(parts: Parts, incoming: Incoming) -> tuple[Turn, Target]:
         weigh=weigh,
         began=parts.now(),
         front=front,
+        facts=incoming.facts,
         options=options(headers),
     )
     try:

@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
+from typing import Any
 
 from proxy.chat import group
 from proxy.chat.group import Group
@@ -57,6 +58,8 @@ class Turn:
     rows: list[Row] = field(default_factory=list)
     relevance: Mapping[bytes, float] = field(default_factory=dict)
     """How near messages are to the task, by form, as `View.relevance`."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """As `Incoming.facts`."""
     options: Mapping[str, str] = field(default_factory=dict)
     """The request's x-context-* headers, as `View.options`."""
     resent: int = 0

@@ -128,10 +128,14 @@ class Client:
             if isinstance(error, UpstreamError):
                 kind = error.code.removeprefix("upstream_")
                 self._metrics.upstream_errors_total.labels(target.name, kind).inc()
+                # The code alone: an error's text may quote what the upstream said.
+                log.warning("upstream %s failed: %s", target.name, error.code)
             raise
         if reply.status >= FAILING or reply.status == TOO_MANY:
             status = self._metrics.label("upstream_status", reply.status)
             self._metrics.upstream_errors_total.labels(target.name, status).inc()
+            if reply.status >= FAILING:
+                log.warning("upstream %s answered %d", target.name, reply.status)
         return reply
 
     async def close(self) -> None:

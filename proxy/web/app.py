@@ -47,6 +47,7 @@ from proxy.web.listen import App, Message, Receive, Scope, Send
 from proxy.web.passthrough import passthrough
 from proxy.web.path_rules import PathRules
 from proxy.web.probes import probes
+from proxy.web.request_log import logged
 from proxy.web.room import Room
 
 log = logging.getLogger(__name__)
@@ -157,7 +158,7 @@ class ContextProxy:
         self._pages = dashboard(settings)
         self._api = bounded(self.api, settings.limits.body_mb << 20)
         gate = gated(self._route, settings, Doors(self.api.routes))
-        self._app = answering(guarded(gate, settings), self.parts.metrics)
+        self._app = logged(answering(guarded(gate, settings), self.parts.metrics))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":

@@ -9,6 +9,7 @@ from proxy.exchange.parts import Headers, Incoming, Parts
 from proxy.web.gate import CALLER
 from proxy.web.keys import Caller
 from proxy.web.listen import Receive, Scope, Send, declared_length, patient, read_body, while_connected
+from proxy.web.request_log import FACTS
 
 
 class Answer:
@@ -57,6 +58,7 @@ async def chat(
         body=body,
         session=session,
         tenant=caller.one_tenant,
+        facts=scope.setdefault(FACTS, {}),
     )
     answer = Answer(patient(send, parts.settings.timeouts.idle_s))
     await while_connected(scope, receive, converse(parts, incoming, answer))

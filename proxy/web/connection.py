@@ -162,7 +162,19 @@ class Connection(HttpToolsProtocol):
         if len(self.connections) > self.most:
             self.metrics.refused_connections_total.labels(why="crowded").inc()
             app = crowded
-        super()._start_asgi_task(cycle, app)
+        super()._start_asgi_task(cycle, self._closing_after(cycle, app))
+
+    def _closing_after(self, cycle: RequestResponseCycle, app: ASGI3Application) -> ASGI3Application:
+        """The application, and the connection's end behind an answer that it leaves unfinished: so it breaks one off on
+        purpose, and uvicorn would take that for a mistake and log an error."""
+
+        async def closing(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+            await app(scope, receive, send)
+            if cycle.response_started and not cycle.response_complete and not cycle.disconnected:
+                cycle.disconnected = True
+                self.transport.close()
+
+        return closing
 
     def send_400_response(self, msg: str) -> None:
         running = self._running

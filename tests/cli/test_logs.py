@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from proxy.cli.logs import TALKATIVE, Line, set_up
+from proxy.cli.logs import REQUESTS, TALKATIVE, Line, Text, set_up
 
 
 @pytest.fixture(autouse=True)
@@ -62,3 +62,36 @@ def test_levels_hold(capsys: pytest.CaptureFixture[str]) -> None:
     logging.getLogger("proxy.x").warning("no")
     logging.getLogger("uvicorn.error").error("yes")
     assert [json.loads(text)["message"] for text in capsys.readouterr().err.splitlines()] == ["yes"]
+
+
+def test_a_terminal_gets_text_and_a_pipe_json_unless_one_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = {"method": "POST", "path": "/v1/x", "status": 200, "session": "s\x1b[31m", "ms": 1.5}
+    for access, terminal, text in (
+        ("auto", True, True), ("auto", False, False), ("json", True, False), ("text", False, True),
+        ("off", False, None),
+    ):  # fmt: skip
+        monkeypatch.setattr("sys.stderr.isatty", lambda terminal=terminal: terminal, raising=False)
+        set_up("info", access)
+        logging.getLogger(REQUESTS).info("request", extra=told)
+        written = capsys.readouterr().err
+        if text is None:
+            assert written == ""
+        elif text:
+            assert written[9:] == "info POST /v1/x 200 session=s?[31m ms=1.5\n"
+        else:
+            assert json.loads(written)["path"] == "/v1/x"
+    logging.getLogger(REQUESTS).setLevel(logging.NOTSET)
+
+
+def test_an_exception_in_text_is_its_type_and_place() -> None:
+    try:
+        raise ValueError("canary: what a client wrote")
+    except ValueError as error:
+        record = logging.LogRecord(
+            "x", logging.ERROR, "x.py", 1, "failed", (), (ValueError, error, error.__traceback__)
+        )
+    said = Text().format(record)
+    assert "error failed error=ValueError at=" in said
+    assert "canary" not in said

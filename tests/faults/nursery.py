@@ -55,7 +55,7 @@ class Ready(Announced):
 def serve(tree: dict[str, Any]) -> None:
     """What the command does, but for what it prints."""
     settings = Settings.model_validate(tree)
-    set_up(settings.log_level)
+    set_up(settings.log_level, settings.access_log)
     with socket.create_server(("127.0.0.1", 0), backlog=2048) as listener:
         signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(0))
         Ready(settings, listener).run(sockets=[listener])

@@ -1,0 +1,68 @@
+"""Request log: one line for each request, when its answer has ended.
+
+The line holds the method, the path without its query, the status and the milliseconds; for a managed request also the
+session, the policy, the prompt's tokens before and after, and the cached tokens. It never holds a header, a body, a
+query or an error's text: credentials and messages stand there.
+
+The exchange writes what it knows into the scope's facts; this layer adds what the connection knows. Probes are logged
+at debug, since they come every few seconds.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable
+from typing import Any, Final
+
+from proxy.web.listen import App, Message, Receive, Scope, Send
+
+log = logging.getLogger("proxy.requests")
+
+FACTS: Final = "context.facts"
+"""Where a request's scope has the dictionary that the exchange fills."""
+PATH: Final = 200
+"""Characters of a path that are logged."""
+QUIET: Final = frozenset({"/healthz", "/readyz", "/metrics"})
+GONE: Final = 499
+"""The status of a request whose client left before the answer began."""
+
+
+def logged(app: App) -> App:
+    """The outermost layer: a line for each request that `app` has answered."""
+
+    async def logging_app(scope: Scope, receive: Receive, send: Send) -> None:
+        level = logging.DEBUG if scope.get("path") in QUIET else logging.INFO
+        if scope["type"] != "http" or not log.isEnabledFor(level):
+            await app(scope, receive, send)
+            return
+        began = time.perf_counter()
+        facts: dict[str, Any] = {}
+        scope[FACTS] = facts
+        status, whole = GONE, False
+
+        def noting(message: Message) -> Awaitable[None]:
+            nonlocal status, whole
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            else:
+                whole = not message.get("more_body", False)
+            return send(message)
+
+        try:
+            await app(scope, receive, noting)
+        finally:
+            line = {"method": scope["method"], "path": shown_path(scope), "status": status, **facts}
+            if not whole:
+                line["broken_off"] = True
+            line["ms"] = round((time.perf_counter() - began) * 1000, 1)
+            log.log(level, "request", extra=line)
+
+    return logging_app
+
+
+def shown_path(scope: Scope) -> str:
+    """The path as it came, without its query; cut, and without what a terminal would obey."""
+    raw: bytes = scope.get("raw_path") or str(scope["path"]).encode("utf-8", "surrogateescape")
+    text = raw.partition(b"?")[0].decode("ascii", "replace")
+    return "".join(one if one.isprintable() else "?" for one in text[:PATH])
