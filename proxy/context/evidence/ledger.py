@@ -1,12 +1,12 @@
-"""What the agent has touched, read off its own calls: files, commands and how they ended, last errors, open items.
+"""The agent's activity record, read off its own calls: files, commands and how they ended, last errors, open items.
 
 No model is asked for it. It is what an agent needs first when the results themselves have left the prompt: which
-files it has read and changed, which commands have failed, what is still on its list (FEATURES.md G8).
+files it has read and changed, which commands have failed, what is still on its list (FEATURES.md G8). How a call ended
+is asked of `outcome`: what is unknown is said as nothing, and an edit that failed is no edit.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -14,27 +14,40 @@ from typing import Any, NamedTuple
 import msgspec
 
 from proxy.chat.message import Call, Message
-from proxy.context.evidence import facts
+from proxy.context.evidence import commands, facts, outcome
+from proxy.context.evidence.commands import Command
+from proxy.context.evidence.outcome import Outcome
 
 _PATHS = ("file_path", "path", "filename", "file", "notebook_path", "target_file")
-_COMMANDS = ("command", "cmd", "script")
 _READS = frozenset({"read", "view", "open", "cat"})
 _CREATES = frozenset({"write", "create"})
 _EDITS = frozenset({"edit", "replace", "insert", "patch", "str", "update", "apply"})
-_SHELL = frozenset({"bash", "sh", "shell", "terminal", "command", "exec", "run"})
-_EXIT = re.compile(r"(?:exit code|returncode>?|exit status)[:=\s]*(\d+)", re.IGNORECASE)
-_ERROR = re.compile(r"\b[A-Za-z]*(?:Error|Exception)\b|\bFAILED\b|\bfatal\b|\bpanic\b")
-_WORDS = ("rror", "xception", "FAIL", "fatal", "panic")
-"""Of `facts.TROUBLES`, those that stand in these error lines."""
 _SHORT = 80
 """Characters of a command or an error line that are told."""
+_RUNS = 6
+"""Commands that are told."""
+_ERRORS = 2
+"""Error lines of one result that are remembered."""
 
 
-class End(NamedTuple):
-    """How a call ended. outcome: ok, or how it failed. errors: the last error lines of its result."""
+class Ran(NamedTuple):
+    """A command that was run. told: how it ended, empty where nobody can tell. open: it failed, and was not seen to
+    succeed since. looks: it only showed something. core: see `Command`."""
 
-    outcome: str
-    errors: tuple[str, ...] = ()
+    told: str
+    open: bool
+    looks: bool
+    core: str
+
+
+class Entries(NamedTuple):
+    """What there is to tell of one kind, the most important first."""
+
+    name: str
+    entries: list[str]
+
+    def __str__(self) -> str:
+        return f"{self.name}: " + "; ".join(self.entries)
 
 
 @dataclass(slots=True)
@@ -44,50 +57,79 @@ class Ledger:
     read: dict[str, None] = field(default_factory=dict)
     edited: dict[str, None] = field(default_factory=dict)
     created: dict[str, None] = field(default_factory=dict)
-    commands: dict[str, str] = field(default_factory=dict)
-    errors: dict[str, None] = field(default_factory=dict)
+    commands: dict[str, Ran] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+    """Error lines, each with the core of the command that wrote it."""
     items: tuple[str, ...] = ()
 
     def note(self, call: Call, result: str | None) -> None:
         """One call and what came back, None where nothing has."""
-        self.add(call, End("no answer") if result is None else _end(result))
+        if result is None:
+            self.add(call, outcome.NOTHING, ())
+        else:
+            self.add(call, outcome.read(result, commands.of(call)), outcome.lines_of(result))
 
-    def add(self, call: Call, end: End) -> None:
-        """One call and how it ended."""
+    def add(self, call: Call, end: Outcome, lines: Sequence[str]) -> None:
+        """One call, how it ended, and the lines of its result."""
+        command = commands.of(call)
         arguments = _object(call.arguments)
         words = facts.words_of(call.name)
-        path = _first(arguments, _PATHS)
-        command = _first(arguments, _COMMANDS) if words & _SHELL or not path else None
+        path = _first(arguments, _PATHS) if command.kind == "call" else None
+        failed = end.verdict == "failed"
         if "todo" in words or "plan" in words:
             self.items = _open_items(arguments) or self.items
         elif path:
-            self._file(words, path)
-        elif command:
-            said = _shown(command)
-            self.commands.pop(said, None)
-            self.commands[said] = end.outcome
-        for line in end.errors:
-            self.errors.pop(line, None)
-            self.errors[line] = None
+            self._file(words, path, failed=failed)
+        elif command.text:
+            self._ran(command, end)
+        if failed:
+            for line in _telling(end, lines):
+                self.errors.pop(line, None)
+                self.errors[line] = command.core
 
-    def _file(self, words: set[str], path: str) -> None:
+    def _file(self, words: set[str], path: str, *, failed: bool) -> None:
         for kinds, files in ((_CREATES, self.created), (_EDITS, self.edited), (_READS, self.read)):
             if words & kinds:
-                files.pop(path, None)
-                files[path] = None
+                if not failed:
+                    files.pop(path, None)
+                    files[path] = None
                 return
 
-    def lines(self) -> list[str]:
-        """What there is to tell, the newest of each kind first, one line a kind."""
-        kinds = (
-            ("Edited", list(self.edited)[-12:]),
-            ("Created", list(self.created)[-8:]),
-            ("Read", [path for path in self.read if path not in self.edited][-12:]),
-            ("Commands", [f"`{said}` {outcome}" for said, outcome in list(self.commands.items())[-6:]]),
-            ("Last errors", list(self.errors)[-3:]),
-            ("Open", list(self.items)[:8]),
+    def _ran(self, command: Command, end: Outcome) -> None:
+        said = _shown(command.text)
+        before = self.commands.pop(said, None)
+        failed = end.verdict == "failed"
+        told = "ok" if end.verdict == "succeeded" else ""
+        if failed:
+            told = f"failed ({end.code})" if end.code else "failed"
+        elif not told and before is not None and before.open:
+            told, failed = before.told, True  # it was run again, and nobody can tell how that ended
+        self.commands[said] = Ran(told, failed, command.kind == "look", command.core)
+        if end.verdict == "succeeded" and command.core:
+            # The same thing, shown in another way: it has passed since.
+            stale = [name for name, ran in self.commands.items() if ran.open and ran.core == command.core]
+            for name in stale:
+                del self.commands[name]
+            self.errors = {line: core for line, core in self.errors.items() if core != command.core}
+
+    def kinds(self) -> list[Entries]:
+        """What there is to tell: of each kind the newest first, of commands those that failed before all others, and
+        those that only show something last."""
+        ran = list(self.commands.items())[::-1]
+        ran.sort(key=lambda item: (not item[1].open, item[1].looks))
+        found = (
+            Entries("Edited", _newest(self.edited, 12)),
+            Entries("Created", _newest(self.created, 8)),
+            Entries("Read", _newest([path for path in self.read if path not in self.edited], 12)),
+            Entries("Commands", [f"`{said}` {one.told}".rstrip() for said, one in ran[:_RUNS]]),
+            Entries("Last errors", _newest(self.errors, 3)),
+            Entries("Open", _newest(self.items, 8)),
         )
-        return [f"{name}: " + "; ".join(reversed(entries)) for name, entries in kinds if entries]
+        return [one for one in found if one.entries]
+
+    def lines(self) -> list[str]:
+        """The same, one line a kind."""
+        return [str(one) for one in self.kinds()]
 
 
 def record(messages: Sequence[Message], left: Sequence[bool]) -> Ledger:
@@ -98,8 +140,20 @@ def record(messages: Sequence[Message], left: Sequence[bool]) -> Ledger:
         if message.calls:
             calls = {call.id: call for call in message.calls}
         elif gone and message.call_id in calls:
-            found.add(calls[message.call_id], message.derive(_ended))
+            call = calls[message.call_id]
+            end = outcome.of(message, commands.of(call))
+            found.add(call, end, outcome.lines(message).lines if end.verdict == "failed" else ())
     return found
+
+
+def _newest(names: Sequence[str] | Mapping[str, object], most: int) -> list[str]:
+    return list(names)[-most:][::-1]
+
+
+def _telling(end: Outcome, lines: Sequence[str]) -> list[str]:
+    """The lines that say what went wrong."""
+    found = [outcome.bare(lines[n]) for n in end.failures or end.summary]
+    return facts.unique(_shown(line) for line in found if outcome.says(line))[-_ERRORS:]
 
 
 def _object(arguments: str) -> Mapping[str, Any]:
@@ -117,35 +171,6 @@ def _first(arguments: Mapping[str, Any], names: Sequence[str]) -> str | None:
 def _shown(text: str) -> str:
     text = " ".join(text.split())
     return text if len(text) <= _SHORT else text[: _SHORT - 3] + "..."
-
-
-def _ended(message: Message) -> End:
-    return _end(message.text, facts.troubles(message))
-
-
-def _end(result: str, troubles: Sequence[str] = _WORDS) -> End:
-    """ok, or how it failed: by the exit code where one is told, else by an error line. troubles: see `facts`."""
-    errors: list[str] = []
-    words = [word for word in troubles if word in _WORDS and word in result]
-    if words:
-        for line in reversed(result.split("\n")):
-            if any(word in line for word in words) and _ERROR.search(line):
-                errors.insert(0, _shown(line))
-                if len(errors) == 2:
-                    break
-    code = _exit_code(result)
-    if code is not None:
-        return End("ok" if code == "0" else f"failed ({code})", tuple(errors))
-    return End("failed" if errors else "ok", tuple(errors))
-
-
-def _exit_code(result: str) -> str | None:
-    small = result.lower()
-    # Looked for first, since the search costs fifty times as much; the long s is one to it.
-    if "t code" in small or "returncode" in small or "t status" in small or "\u017f" in small:
-        found = _EXIT.search(result)
-        return found[1] if found is not None else None
-    return None
 
 
 def _open_items(arguments: Mapping[str, Any]) -> tuple[str, ...]:

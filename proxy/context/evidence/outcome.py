@@ -127,6 +127,11 @@ def read(text: str, command: Command = CALL) -> Outcome:
     return _read(_unwrapped(text), command)
 
 
+def lines_of(text: str) -> Sequence[str]:
+    """The lines of a result's text."""
+    return _unwrapped(text).lines
+
+
 def _lines(message: Message) -> Lines:
     return _unwrapped(message.text)
 

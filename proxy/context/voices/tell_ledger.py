@@ -16,31 +16,33 @@ _TOLD = re.compile(re.escape(HEADING).replace(r"\{count\}", r"(\d+)"))
 
 @dataclass(frozen=True, slots=True)
 class TellLedger:
-    """Files read, edited and created, commands and how they ended, last errors, open items: once per batch of edits.
+    """Files read, edited and created, commands and how they ended, last errors, open items: with the first batch of
+    edits, and again when as many more results have left as `every` says.
 
-    It stays where it was written, so that it costs its tokens once and is read from the cache afterwards.
+    It stays where it was written, so that it costs its tokens once and is read from the cache afterwards. How a command
+    ended is said where its result proves it.
     """
 
     tokens: int = 300
     """At most so many; what was touched longest ago leaves first."""
     every: int = 24
-    """Results that have to have left since it was told last."""
+    """Results that have to have left since it was told last; the first time one is enough."""
 
     def __call__(self, view: View) -> Iterable[Insert]:
         """At the tail, kept, when enough has left since the last time."""
-        if len(view.edits) < self.every:
+        if not view.edits:
             return
         count, told = view.settled("tell_ledger", partial(_counted, view))
-        if count < told + self.every:
+        if count < (told + self.every if told else 1):
             return
-        lines = record(view.messages, _left(view)).lines()
+        kinds = record(view.messages, _left(view)).kinds()
         heading = "\n\n" + HEADING.format(count=count)
-        while lines and view.weigh.count("\n".join([heading, *lines])) > self.tokens:
-            longest = max(range(len(lines)), key=lambda n: len(lines[n]))
-            shorter = lines[longest].rpartition("; ")[0]
-            lines[longest : longest + 1] = [shorter] if shorter else []
-        if lines:
-            yield Insert("tail", "ledger", "\n".join([heading, *lines]), kept=True)
+        while kinds and view.weigh.count("\n".join([heading, *map(str, kinds)])) > self.tokens:
+            longest = max(kinds, key=lambda kind: len(str(kind)))
+            longest.entries.pop()
+            kinds = [kind for kind in kinds if kind.entries]
+        if kinds:
+            yield Insert("tail", "ledger", "\n".join([heading, *map(str, kinds)]), kept=True)
 
 
 def _counted(view: View, _: int, known: tuple[int, int] | None) -> tuple[int, int]:

@@ -33,8 +33,10 @@ def said(view: View, **settings: int) -> list[Insert]:
     return list(TellLedger(**settings)(view))
 
 
-def test_g8_it_is_told_when_enough_has_left_and_stays_where_it_was_put() -> None:
-    assert said(left(30, 23)) == []
+def test_g8_it_is_told_with_the_first_batch_and_stays_where_it_was_put() -> None:
+    assert said(left(30, 0)) == []
+    (first,) = said(left(30, 1))
+    assert "src/0.py" in first.text
     (insert,) = said(left(30, 24))
     assert (insert.place, insert.kept) == ("tail", True)
     assert "24 results" in insert.text
