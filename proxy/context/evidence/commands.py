@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from hashlib import blake2b
 from typing import Any, Literal
 
 import msgspec
 
-from proxy.chat.message import Call
+from proxy.chat.message import Call, Message
 from proxy.context.evidence import facts
 
 Kind = Literal["run", "look", "call"]
@@ -75,6 +75,8 @@ _STRICT = re.compile(r"\bset\s+(?:-\w+\s+)*-\w*e|\bset\s+-o\s+errexit|\b(?:ba|z|
 _PIPEFAIL = re.compile(r"\bpipefail\b")
 _BRANCHES = re.compile(r"(?:^|[;\n&|])\s*(?:for|while|until|if|case)\s|&\s*\Z(?<!&&)|\$\(|`")
 """Loops, branches, background jobs and substitutions: the exit code is not, or not only, that of each command in it."""
+SHOWN = 200
+"""Characters of a command that are kept."""
 LOOK = 20_000
 """Characters of a command that are read. Of a longer one the code proves nothing."""
 
@@ -83,7 +85,8 @@ LOOK = 20_000
 class Command:
     """A call as its result is read.
 
-    text: the command, empty where the tool's name alone says that it runs something. kind: see `Kind`.
+    text: the beginning of the command on one line, empty where the tool's name alone says that it runs something.
+    kind: see `Kind`.
     """
 
     text: str
@@ -107,14 +110,19 @@ EDIT = Command("", "call", edits=True)
 TOOL = Command("", "run")
 
 
+def by_call(message: Message) -> Mapping[str, Command]:
+    """The commands of a message's calls, by the ids of the calls."""
+    return message.derive(_by_call, "commands")
+
+
+def _by_call(message: Message) -> Mapping[str, Command]:
+    return {call.id: of(call) for call in message.calls}
+
+
 def of(call: Call) -> Command:
     """The command of a call."""
-    return _of(call.name, call.arguments)
-
-
-@lru_cache(maxsize=4096)
-def _of(name: str, arguments: str) -> Command:
-    words = facts.words_of(name)
+    words = facts.words_of(call.name)
+    arguments = call.arguments
     given = _object(arguments)
     runs = bool(words & _RUNNING)
     text = _command(given)
@@ -146,11 +154,11 @@ def _command(given: Mapping[str, Any]) -> str | None:
     return None
 
 
-@lru_cache(maxsize=4096)
 def read(text: str) -> Command:
     """The reading of a shell command."""
+    shown = _brief(" ".join(text[: 4 * SHOWN].split()))
     if len(text) > LOOK:
-        return Command(text, "run", proves=False, cut=True, single=False)
+        return Command(shown, "run", proves=False, cut=True, single=False)
     bare = _HEREDOC.sub(r" \3\n", text).replace("\\\n", " ")
     bare = _COMMENT.sub("", _REDIRECT.sub(" ", _QUOTED.sub(_quoted, bare)))
     strict, pipefail = _STRICT.search(bare) is not None, _PIPEFAIL.search(bare) is not None
@@ -159,7 +167,7 @@ def read(text: str) -> Command:
     parts = list(_parts(bare))
     runs = [part for part in parts if not part[3]]
     if not runs:
-        return Command(text, "look", proves=bool(parts), search=bool(parts) and parts[-1][1] in _SEARCHES)
+        return Command(shown, "look", proves=bool(parts), search=bool(parts) and parts[-1][1] in _SEARCHES)
     proves, cut = strict or simple, False
     for n, (_, _, _, shows) in enumerate(parts):
         if shows:
@@ -173,9 +181,16 @@ def read(text: str) -> Command:
         if after < len(parts):
             joined = parts[after][0]
             proves = proves and (joined == "&&" or (strict and joined in (";", "\n")))
-    core = " && ".join(part[2] for part in runs)
+    core = _brief(" && ".join(part[2] for part in runs))
     search = parts[-1][1] in _SEARCHES
-    return Command(text, "run", proves=proves, cut=cut, search=search, single=len(runs) == 1, core=core)
+    return Command(shown, "run", proves=proves, cut=cut, search=search, single=len(runs) == 1, core=core)
+
+
+def _brief(text: str) -> str:
+    """The text, where it is long its beginning and a hash: kept with every message of a history."""
+    if len(text) <= SHOWN:
+        return text
+    return f"{text[: SHOWN - 8]}{blake2b(text.encode('utf-8', 'replace'), digest_size=4).hexdigest()}"
 
 
 def _quoted(found: re.Match[str]) -> str:

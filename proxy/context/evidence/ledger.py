@@ -64,14 +64,14 @@ class Ledger:
 
     def note(self, call: Call, result: str | None) -> None:
         """One call and what came back, None where nothing has."""
-        if result is None:
-            self.add(call, outcome.NOTHING, ())
-        else:
-            self.add(call, outcome.read(result, commands.of(call)), outcome.lines_of(result))
-
-    def add(self, call: Call, end: Outcome, lines: Sequence[str]) -> None:
-        """One call, how it ended, and the lines of its result."""
         command = commands.of(call)
+        if result is None:
+            self.add(call, command, outcome.NOTHING, ())
+        else:
+            self.add(call, command, outcome.read(result, command), outcome.lines_of(result))
+
+    def add(self, call: Call, command: Command, end: Outcome, lines: Sequence[str]) -> None:
+        """One call, its command, how it ended, and the lines of its result."""
         arguments = _object(call.arguments)
         words = facts.words_of(call.name)
         path = _first(arguments, _PATHS) if command.kind == "call" else None
@@ -136,13 +136,14 @@ def record(messages: Sequence[Message], left: Sequence[bool]) -> Ledger:
     """The ledger of those calls whose result has left the prompt, as `left` says of each message."""
     found = Ledger()
     calls: dict[str, Call] = {}
+    ran: Mapping[str, Command] = {}
     for message, gone in zip(messages, left, strict=True):
         if message.calls:
-            calls = {call.id: call for call in message.calls}
+            calls, ran = {call.id: call for call in message.calls}, commands.by_call(message)
         elif gone and message.call_id in calls:
-            call = calls[message.call_id]
-            end = outcome.of(message, commands.of(call))
-            found.add(call, end, outcome.lines(message).lines if end.verdict == "failed" else ())
+            command = ran[message.call_id]
+            end = outcome.of(message, command)
+            found.add(calls[message.call_id], command, end, outcome.lines(message) if end.verdict == "failed" else ())
     return found
 
 

@@ -26,6 +26,8 @@ LAST = 3
 """Lines at the end that say something and stay."""
 FAILURES = 8
 """Failures of which the first lines stay: half from the front, half from the end."""
+ROOM = 1600
+"""Characters at most for these lines."""
 SUMMARIES = 3
 """Summary lines that stay: the last ones."""
 SHORT = 400
@@ -114,12 +116,13 @@ NOTHING = Outcome()
 
 def of(message: Message, command: Command = CALL) -> Outcome:
     """The outcome of the call that this message is the result of. command: see `commands.of`."""
-    return message.derive(lambda m: _read(lines(m), command), ("outcome", command))
+    return message.derive(lambda m: _read(_unwrapped(m.text), command), ("outcome", command))
 
 
-def lines(message: Message) -> Lines:
-    """The lines of a result, taken out of the JSON object that some tools wrap an output in."""
-    return message.derive(_lines, "outcome lines")
+def lines(message: Message) -> Sequence[str]:
+    """The lines of a result that an outcome's indices are of: of the outputs in it, where it is a JSON object that
+    some tools wrap outputs in. They are not kept with the message, which would double its size."""
+    return lines_of(message.text) if message.text[:200].lstrip()[:1] == "{" else message.text.splitlines()
 
 
 def read(text: str, command: Command = CALL) -> Outcome:
@@ -130,10 +133,6 @@ def read(text: str, command: Command = CALL) -> Outcome:
 def lines_of(text: str) -> Sequence[str]:
     """The lines of a result's text."""
     return _unwrapped(text).lines
-
-
-def _lines(message: Message) -> Lines:
-    return _unwrapped(message.text)
 
 
 def _unwrapped(text: str) -> Lines:
@@ -375,7 +374,14 @@ def _failures(rows: Sequence[str], patterns: runners.Patterns) -> tuple[int, ...
         groups.append(group)
     if len(groups) > FAILURES:
         groups = groups[: FAILURES // 2] + groups[-(FAILURES // 2) :]
-    return tuple(n for group in groups for n in group)
+    found: list[int] = []
+    room = ROOM
+    for group in (*(g[:1] for g in groups), *(g[1:] for g in groups)):  # what follows the first lines comes after them
+        for n in group:
+            room -= min(len(rows[n]), SHORT)
+            if room >= 0:
+                found.append(n)
+    return tuple(sorted(found))
 
 
 def _following(rows: Sequence[str], n: int, count: int) -> Iterator[int]:

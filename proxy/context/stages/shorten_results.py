@@ -11,7 +11,8 @@ from typing import ClassVar, Literal
 
 from proxy.chat.key import public_id
 from proxy.chat.message import Message
-from proxy.context.evidence import facts
+from proxy.context.evidence import commands, facts
+from proxy.context.evidence.commands import CALL, Command
 from proxy.context.plan import Proposal, View
 from proxy.context.stage import When
 from proxy.context.stages.refer_repeats import referred
@@ -20,8 +21,8 @@ from proxy.context.wording.stub import Keep, Writer, rough
 Rules = tuple[tuple[int, int], ...]
 """(user turns since, steps since) that make a result stale; one that holds is enough."""
 
-Open = tuple[int, "Kind", int]
-"""(index, kind, tokens that its stub will have)"""
+Open = tuple[int, "Kind", int, Command]
+"""(index, kind, tokens that its stub will have, what it is the result of)"""
 
 Kind = Literal["view", "other", "unknown"]
 """view: the text of a file, an edit's echo, which an agent quotes when it edits, long after. other: searches, listings,
@@ -82,7 +83,7 @@ class ShortenResults:
         batch = _Batch(view, Keep(self.errors, self.chars, share))
         now = view.requests[-1]
         turns = _Turns(view)
-        for n, kind, after in view.settled("shorten_results", partial(self._open, view), self):
+        for n, kind, after, command in view.settled("shorten_results", partial(self._open, view), self):
             since = turns.stale_since(n, self._rules(kind, view.whole[n]))
             age = now - view.requests[n]
             if since is None and age < (self.along_other if kind == "other" else self.along_view):
@@ -95,7 +96,7 @@ class ShortenResults:
                 reason,
                 after,
                 since=turns.index_of(since - 1) if since is not None else n,
-                write=batch.writer(n, is_view=kind != "other"),
+                write=batch.writer(n, command, is_view=kind != "other"),
                 rider=since is None,
             )
 
@@ -103,17 +104,17 @@ class ShortenResults:
         """The results that can be shortened and are worth it."""
         found = list(known or ())
         kept = referred(view)
-        for n, kind in results(view, frozenset(self.files), begin):
+        for n, kind, command in results(view, frozenset(self.files), begin):
             message, whole = view.messages[n], view.whole[n]
             if whole < self.least or message.shape not in ("string", "parts") or message.media:
                 continue
             edit = view.edit(n)
             if edit is not None and edit.action != "append" and edit.stage != "refer_repeats":
                 continue
-            left = message.derive(rough) + _referred_chars(view, n, kept)
+            left = rough(message, command, is_view=kind != "other") + _referred_chars(view, n, kept)
             after = left * whole // max(1, len(message.text)) + 12
             if after <= view.tokens[n] - whole * self.save:
-                found.append((n, kind, after))
+                found.append((n, kind, after, command))
         return found
 
     def _rules(self, kind: Kind, tokens: int) -> Rules:
@@ -163,11 +164,11 @@ class _Batch:
         self._made: Writer | None = None
         self._referred: dict[bytes, list[tuple[int, int]]] = {}
 
-    def writer(self, n: int, *, is_view: bool) -> _Write:
+    def writer(self, n: int, command: Command, *, is_view: bool) -> _Write:
         """What writes the stub of messages[n]."""
-        return _Write(self, n, is_view)
+        return _Write(self, n, command, is_view)
 
-    def write(self, n: int, *, is_view: bool) -> str:
+    def write(self, n: int, command: Command, *, is_view: bool) -> str:
         """The stub of messages[n]."""
         if self._made is None:
             self._made = Writer(facts.Standing(self._view), self._keep)
@@ -177,7 +178,8 @@ class _Batch:
         name = public_id(view.keys[n])
         wanted = self._referred.get(name.encode(), ())
         held = facts.of(message, view.edit(n))
-        return self._made.write(message, held, wanted, is_view=is_view, name=name if "recall" in view.offered else "")
+        shown = name if "recall" in view.offered else ""
+        return self._made.write(message, held, wanted, command, is_view=is_view, name=shown)
 
 
 def _referred_chars(view: View, n: int, found: Mapping[bytes, Sequence[tuple[int, int]]]) -> int:
@@ -194,15 +196,18 @@ def _referred_chars(view: View, n: int, found: Mapping[bytes, Sequence[tuple[int
 class _Write:
     batch: _Batch
     n: int
+    command: Command
     is_view: bool
 
     def __call__(self, _: frozenset[int]) -> str:
-        return self.batch.write(self.n, is_view=self.is_view)
+        return self.batch.write(self.n, self.command, is_view=self.is_view)
 
 
-def results(view: View, files: frozenset[str] = frozenset(), begin: int = 0) -> Iterator[tuple[int, Kind]]:
-    """(index, kind) of each result from `begin` on, and of user messages that are really tool output."""
+def results(view: View, files: frozenset[str] = frozenset(), begin: int = 0) -> Iterator[tuple[int, Kind, Command]]:
+    """(index, kind, what it is the result of) of each result from `begin` on; user messages that are really tool output
+    are among them."""
     kinds: dict[str, Kind] = {}
+    ran: Mapping[str, Command] = {}
     calling = begin - 1
     while calling > 0 and not view.messages[calling].calls:
         calling -= 1
@@ -212,9 +217,11 @@ def results(view: View, files: frozenset[str] = frozenset(), begin: int = 0) -> 
             kinds = message.derive(
                 lambda m: {c.id: kind_of(c.name, c.arguments, files) for c in m.calls}, ("kinds", files)
             )
+            ran = commands.by_call(message)
         elif view.is_result[n] and n >= begin:
             kind: Kind = kinds.get(message.call_id or "", "unknown")
-            yield n, "view" if kind == "unknown" and message.derive(is_listing) else kind
+            command = ran.get(message.call_id or "", CALL)
+            yield n, "view" if kind == "unknown" and message.derive(is_listing) else kind, command
 
 
 def kind_of(name: str, arguments: str, files: frozenset[str] = frozenset()) -> Kind:

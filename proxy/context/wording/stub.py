@@ -1,7 +1,7 @@
-"""What stays of a tool result: what it was, what went wrong in it, and what stands nowhere else in the prompt.
+"""What stays of a tool result: what it was, how it ended, and what stands nowhere else in the prompt.
 
-A shortened result has to say what it was of, and must not take with it the only place where a path, an id or a
-line stands. Everything else can be had again, from the store or by calling the tool anew. What is listed was in
+A shortened result has to say what it was of and how it ended, and must not take with it the only place where a path, an
+id or a line stands. Everything else can be had again, from the store or by calling the tool anew. What is listed was in
 the result, in its order; how much is missing is said.
 """
 
@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from proxy.chat.message import Message
-from proxy.context.evidence import facts
+from proxy.context.evidence import facts, outcome
+from proxy.context.evidence.commands import CALL, Command
 from proxy.context.evidence.facts import Held, Standing
+from proxy.context.evidence.outcome import Outcome
 
 _ERROR = re.compile(
     r"\b(?:[A-Za-z]*(?:Error|Exception)|Traceback|FAIL(?:ED|URE|URES)?|panic|fatal|error|denied|not found|No such)\b"
@@ -27,6 +29,10 @@ _HEAD = 60
 """Lines at the front of a file among which import lines stand."""
 _LONG = 400
 """Characters above which a line is cut in its middle, or is no error line."""
+_SHOWN = 300
+"""Characters of a line that are shown."""
+_ERRORS = 8
+"""Error lines that stay, where nothing else is set."""
 _NAME = 120
 """Characters above which a name is a blob."""
 
@@ -36,30 +42,49 @@ class Keep:
     """How much stays. errors: lines that tell of an error. chars, share: room for names that stand nowhere else, in
     characters and as a share of the result."""
 
-    errors: int = 8
+    errors: int = _ERRORS
     chars: int = 4000
     share: float = 0.25
 
 
-def rough(message: Message) -> int:
+def rough(message: Message, command: Command = CALL, *, is_view: bool = False) -> int:
     """Characters that a stub of this result will have, about: decided on often, so without looking at the prompt.
 
     Names that stand elsewhere are not known here: nearly all are taken to stand nowhere else, the careful side.
     """
-    text = message.text
-    lines = text.splitlines()
-    fixed = sum(len(lines[n]) for n in message.derive(errors))
-    if len(text) > _LONG:
+    return message.derive(lambda m: _rough(m, command, is_view=is_view), ("rough", command, is_view))
+
+
+def _rough(message: Message, command: Command, *, is_view: bool) -> int:
+    lines = outcome.lines(message)
+    ended = outcome.of(message, command)
+    stays = _of_outcome(ended, command, is_view=is_view)
+    telling = [n for n in message.derive(errors) if n not in stays]
+    fixed = sum(len(lines[n]) for n in _both_ends(telling, _ERRORS - len(ended.failures)))
+    if len(message.text) > _LONG:
         fixed += _LONG * len(_telling(message, [line[:_LONG] for line in lines if len(line) > _LONG]))
-    first = next((len(line) for line in lines if line.strip()), 0)
-    loose = sum(len(name) + 1 for name in facts.listed(message) if len(name) <= _NAME)
-    return int(min(first, 300) + min(fixed, 1200) + min(0.9 * loose, 4000, 0.25 * len(text))) + 60
+    if ended.first is not None:
+        stays.add(ended.first)
+    shown = [lines[n][:_SHOWN] for n in stays]
+    have = set(facts.names("\n".join(shown)))
+    loose = sum(len(name) + 1 for name in facts.listed(message) if len(name) <= _NAME and name not in have)
+    kept = sum(map(len, shown)) + len(shown)
+    new = 0.5 if command.kind == "run" else 0.9  # a run names what the agent has just written or run before
+    return int(kept + min(fixed, 1200) + min(new * loose, 4000, 0.25 * len(message.text))) + 60
 
 
 def errors(message: Message) -> tuple[int, ...]:
     """Which lines tell of an error; long ones do not."""
-    lines = message.text.splitlines()
+    lines = outcome.lines(message)
     return tuple(n for n in _telling(message, lines) if len(lines[n]) <= _LONG)
+
+
+def _of_outcome(ended: Outcome, command: Command, *, is_view: bool) -> set[int]:
+    """The lines that say how a call ended: all of a run's; of a view of a file, whose own text says nothing of it, only
+    what a failure says."""
+    if is_view and command.kind != "run":
+        return {*ended.shown, *ended.failures} if ended.verdict == "failed" else set()
+    return set(ended.keep)
 
 
 def imports(message: Message) -> tuple[int, ...]:
@@ -75,6 +100,12 @@ def _telling(message: Message, lines: Sequence[str]) -> list[int]:
     return [n for n, line in enumerate(lines) if any(word in line for word in words) and _ERROR.search(line)]
 
 
+def _both_ends(found: list[int], most: int) -> list[int]:
+    """The first and the last of these, at most so many."""
+    half = max(0, most) // 2
+    return found if len(found) <= most else found[:half] + found[len(found) - half :]
+
+
 class Writer:
     """Writes the stubs of one batch, newest first: of two copies of a thing the older one goes."""
 
@@ -83,54 +114,101 @@ class Writer:
         self._keep = keep
 
     def write(
-        self, message: Message, held: Held, referred: Sequence[tuple[int, int]] = (), *, is_view: bool, name: str = ""
+        self,
+        message: Message,
+        held: Held,
+        referred: Sequence[tuple[int, int]] = (),
+        command: Command = CALL,
+        *,
+        is_view: bool,
+        name: str = "",
     ) -> str:
         """The stub of one result. held: what it holds now. referred: (start, end) of lines that a later result
-        refers to and that stay. is_view: it shows a file or page that may be edited later. name: see `render`."""
-        lines = message.text.splitlines()
-        kept = self._fixed(message, lines, held, is_view=is_view)
+        refers to and that stay. command: what it is the result of. is_view: it shows a file or page that may be
+        edited later. name: see `render`."""
+        lines = outcome.lines(message)
+        kept = self._fixed(message, lines, held, command, is_view=is_view)
         for start, end in referred:
             kept.update(range(start, min(end, len(lines))))
         bridge(lines, kept)
-        names = self._loose(message, lines, held, kept)
-        text = render(message.text, lines, kept, names, name)
+        names, more = self._loose(message, lines, held, kept)
+        text = render(message.text, lines, kept, names, name, more)
         self._standing.remove(held)
         self._standing.add(facts.replaced(message, text))
         return text
 
-    def _fixed(self, message: Message, lines: Sequence[str], held: Held, *, is_view: bool) -> set[int]:
-        """The first line, error lines that stand nowhere else, the imports of a file."""
-        first = next((n for n, line in enumerate(lines) if facts.bare(line)), None)
-        kept = set() if first is None else {first}
+    def _fixed(
+        self, message: Message, lines: Sequence[str], held: Held, command: Command, *, is_view: bool
+    ) -> set[int]:
+        """The first line that says something, how the call ended, error lines that stand nowhere else, the imports of
+        a file."""
+        ended = outcome.of(message, command)
+        kept = _of_outcome(ended, command, is_view=is_view)
+        first = (
+            ended.first if ended.first is not None else next((n for n, line in enumerate(lines) if line.strip()), None)
+        )
+        if first is not None:
+            kept.add(first)
         has, most = self._standing.has_line, self._keep.errors
-        telling = [n for n in message.derive(errors) if n != first and not has(facts.bare(lines[n]), held.lines)]
-        kept.update(telling if len(telling) <= most else telling[: most // 2] + telling[most // 2 - most :])
+        telling = [n for n in message.derive(errors) if n not in kept and not has(facts.bare(lines[n]), held.lines)]
+        kept.update(_both_ends(telling, most - len(ended.failures)))
         if is_view:
             kept.update(message.derive(imports))
         return kept
 
-    def _loose(self, message: Message, lines: Sequence[str], held: Held, kept: set[int]) -> list[str]:
-        """Names of the lines that leave, where they stand nowhere else."""
+    def _loose(self, message: Message, lines: Sequence[str], held: Held, kept: set[int]) -> tuple[list[str], int]:
+        """Names of the lines that leave, where they stand nowhere else, by their worth; and how many more there are."""
         room = min(self._keep.chars, int(self._keep.share * len(message.text)))
         shown = [lines[n] for n in kept]
-        have = set(facts.names("\n".join([line[:300] for line in shown])))
-        if all(len(line) <= 300 for line in shown):
+        have = set(facts.names("\n".join([line[:_SHOWN] for line in shown])))
+        if all(len(line) <= _SHOWN for line in shown):
             names = facts.listed(message)
         else:  # what stands behind the end of a kept line is there in another line, or not at all
             names = facts.different("\n".join([line for n, line in enumerate(lines) if n not in kept]))
-        loose: list[str] = []
         counted, own = self._standing.names.get, held.names
-        for name in names:
-            if name in have:
-                continue
-            h = hash(name)
-            if counted(h, 0) > (h in own) or len(name) > _NAME:
-                continue  # it stands in another message, as `Standing.has_name` says, or is a blob
+        # Names that stand in another message, as `Standing.has_name` says, and blobs stay out.
+        lost = [
+            name
+            for name in names
+            if name not in have and counted(h := hash(name), 0) <= (h in own) and len(name) <= _NAME
+        ]
+        sizes = listing_numbers(lines) if any(map(_NUMBER.fullmatch, lost)) else frozenset()
+        ranks = {name: worth(name, sizes) for name in lost}
+        loose: list[str] = []
+        # The first ones of a result say most; dates and sizes have what room they leave.
+        for name in sorted(lost, key=lambda name: ranks[name] == _LEAST):
             if len(name) > room:
-                return loose
+                break
             loose.append(name)
             room -= len(name) + 1
-        return loose
+        loose.sort(key=ranks.__getitem__)
+        return loose, len(lost) - len(loose)
+
+
+_DATE = re.compile(
+    r"(?:\d{4}-\d\d-\d\d|\d{1,2}[/.]\d{1,2}[/.]\d{2,4})(?:T.*)?|T?\d{1,2}:\d\d(?::\d\d)?(?:[.,]\d+)?Z?|[+-]\d{4}"
+)
+_NUMBER = re.compile(r"[\d.,:%]+(?:[a-zA-Z%]{1,3})?")
+_FILE = re.compile(r"[\w.~-]*[a-zA-Z][\w-]*\.[a-zA-Z]\w{0,5}(?::\d+)*")
+_LISTED = re.compile(r"[-dlbcps][-rwxsStT]{9}[.+@]?\s+\d+\s+\S+\s+\S+\s+(?:\d+,\s*)?([\d.,]+[KMGTP]?)\s")
+
+
+_LEAST = 3
+
+
+def worth(name: str, sizes: frozenset[str] = frozenset()) -> int:
+    """How much a name is worth to an agent, 0 the most: paths, then identifiers, numbers, and at last dates and the
+    sizes in a listing."""
+    if name in sizes or _DATE.fullmatch(name):
+        return _LEAST
+    if _NUMBER.fullmatch(name):
+        return 2
+    return 0 if "/" in name or _FILE.fullmatch(name) else 1
+
+
+def listing_numbers(lines: Sequence[str]) -> frozenset[str]:
+    """The sizes in lines like those of `ls -l`."""
+    return frozenset(found[1] for line in lines if (found := _LISTED.match(line)) is not None)
 
 
 def bridge(lines: Sequence[str], kept: set[int]) -> None:
@@ -149,21 +227,22 @@ def missing(count: int) -> str:
     return f"[... {count} lines]"
 
 
-def render(text: str, lines: Sequence[str], kept: set[int], names: Sequence[str], name: str = "") -> str:
+def render(text: str, lines: Sequence[str], kept: set[int], names: Sequence[str], name: str = "", more: int = 0) -> str:
     """The kept lines in their order, a mark where lines are missing, the names, and in front how much there was. name:
-    the id by which the model can have all of it again; empty where it cannot."""
+    the id by which the model can have all of it again; empty where it cannot. more: names for which there is no
+    room."""
     out: list[str] = []
     start = 0
     for n in sorted(kept):
         if n > start:
             out.append(missing(n - start))
         line = lines[n]
-        out.append(line if len(line) <= 300 else f"{line[:200]}[... {len(line) - 300} characters]{line[-100:]}")
+        out.append(line if len(line) <= _SHOWN else f"{line[:200]}[... {len(line) - _SHOWN} characters]{line[-100:]}")
         start = n + 1
     if len(lines) > start:
         out.append(missing(len(lines) - start))
     if names:
-        out.append("[also there: " + " ".join(names) + "]")
+        out.append("[also there: " + " ".join(names) + (f"; {more} more]" if more else "]"))
     body = "\n".join(out)
     whole = f"; {recalling(name)}" if name else ""  # as short as it can be: it stands in every stub
     return f"[shortened: {len(body)} of {len(text)} characters{whole}]\n{body}"

@@ -22,7 +22,7 @@ def how(run: Run) -> Command:
 
 def kept(run: Run) -> str:
     message = read_message(json.dumps({"role": "tool", "tool_call_id": "1", "content": run.output}).encode())
-    rows = outcome.lines(message).lines
+    rows = outcome.lines(message)
     return "\n".join(rows[n] for n in outcome.of(message, how(run)).keep)
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.context.evidence import facts
+from proxy.context.evidence import commands, facts, outcome
 from proxy.context.evidence.facts import Standing
 from proxy.context.wording.stub import Keep, Writer, bridge, rough
+from tests.context.evidence.runs import RUNS, Run
 from tests.conversations import assistant, look, result, user
 
 FILLER = [f"nothing of note in this line, number {'x' * (n % 7)}" for n in range(60)]
@@ -87,7 +90,7 @@ def test_every_kept_line_and_name_was_in_the_result(lines: list[str], is_view: b
     there = set(text.splitlines())
     for line in stub(text or "x", is_view=is_view).splitlines()[1:]:
         if line.startswith("[also there: ") and line not in there:
-            assert all(name in text for name in line[13:-1].split(" "))
+            assert all(name in text for name in line[13:-1].partition("; ")[0].split(" "))
         elif line not in there and text:
             assert re.fullmatch(r"\[\.\.\. \d+ lines\]", line), line
 
@@ -130,3 +133,67 @@ def test_a_stub_is_the_same_whether_or_not_its_result_was_looked_at_before(
         ]
         assert stubs[0] == stubs[1]
         assert rough(known) == rough(fresh.messages[2])
+
+
+def run(text: str, command: str = "make test", before: str = "a prompt") -> str:
+    view = look([user(before), assistant(None, "1"), result("1", text), assistant("I see."), user("Go on")])
+    message = view.messages[2]
+    return Writer(Standing(view), Keep()).write(
+        message, facts.of(message, None), command=commands.read(command), is_view=False
+    )
+
+
+@pytest.mark.parametrize(
+    "one", [one for one in RUNS if one.must and len(one.output) > 300], ids=lambda one: f"{one.runner}: {one.command}"
+)
+def test_t4_how_a_run_ended_and_why_stays(one: Run) -> None:
+    text = run(one.output, one.command or "make test")
+    plain = re.sub(r"\x1b\[\d*m", "", text)
+    assert [part for part in one.must if part not in plain] == []
+
+
+def test_t4_a_failed_run_never_reads_as_a_success() -> None:
+    for one in RUNS:
+        if one.verdict == "failed":
+            text = run(one.output, one.command or "make test", before=one.output)
+            again = outcome.read(text.partition("\n")[2], commands.read(one.command or "make test"))
+            assert again.verdict != "succeeded", one
+
+
+def test_t4_the_last_lines_that_say_something_stay() -> None:
+    kept = run("\n".join(["<returncode>0</returncode>", "<output>", "start", *FILLER, "one", "two", "three", "", "]"]))
+    assert kept.splitlines()[1:-2] == [
+        "<returncode>0</returncode>", "<output>", "start", "[... 60 lines]", "one", "two", "three",
+    ]  # fmt: skip
+
+
+def test_t4_an_output_in_a_json_object_is_shortened_by_its_own_lines() -> None:
+    output = "\n".join(["collected 60 items", *FILLER, "E       assert 1 == 2", *FILLER, "=== 1 failed in 0.1s ==="])
+    kept = run(json.dumps({"exit_code": 1, "output": output})).splitlines()[1:]
+    assert kept[0] == '{"exit_code":1}'
+    assert "E       assert 1 == 2" in kept
+    assert kept[-1] == "=== 1 failed in 0.1s ==="
+
+
+@pytest.mark.parametrize(
+    ("front", "first"),
+    [
+        ("<returncode>0</returncode>\n<output>\nLinking the engine", "Linking the engine"),
+        ('{\n  "name": "engine",', '  "name": "engine",'),
+        ('[\n  {\n    "id": 4711,', '    "id": 4711,'),
+        ("\n-----\nOutput:\nLinking the engine", "Linking the engine"),
+    ],
+)
+def test_t5_the_first_line_is_one_that_says_something(front: str, first: str) -> None:
+    assert first in stub("\n".join([front, *FILLER, *FILLER])).splitlines()[1:5]
+
+
+def test_t6_names_are_told_by_their_worth_and_how_many_more_there_are() -> None:
+    rows = [f"-rw-r--r-- 1 me staff {40000 + n} Mar 12 09:{n:02} src/part_{n:02}.py" for n in range(50)]
+    listed = stub("\n".join(["total 8", *rows]), keep=Keep(share=0.12)).splitlines()[-1]
+    found = re.fullmatch(r"\[also there: (.*); (\d+) more\]", listed)
+    assert found is not None
+    assert all(re.fullmatch(r"src/part_\d\d\.py", name) for name in found[1].split())
+    assert len(found[1].split()) + int(found[2]) == 150
+    text = "\n".join(["head", *FILLER, "on 2024-03-12 the order_4711 of 98765 was in src/a.py", *FILLER])
+    assert stub(text).splitlines()[-1] == "[also there: src/a.py order_4711 98765 2024-03-12]"
