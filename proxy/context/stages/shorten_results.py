@@ -40,7 +40,7 @@ _SHOWS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ShortenResults:
-    """Replace stale results by their first line, error lines, and the names and lines that stand nowhere else.
+    """Replace stale results by their first line, how a run ended, error lines, and the names that stand nowhere else.
 
     Views (the text of a file or page, which an agent quotes when it edits) go stale late, searches, listings and
     command output early, and large ones of these as soon as the agent has answered to them.
