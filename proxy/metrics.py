@@ -84,6 +84,11 @@ class Metrics:
             ("upstream", "kind"),
             "Upstream failures: unreachable, timeout, broken, or the status (429, 5xx).",
         )
+        self.over_budget_total = self._counter(
+            "over_budget_total",
+            ("kind",),
+            "Prompts over their budget with everything out that may go: the whole `prompt`, or a `level` of it.",
+        )
         self.unmanaged_total = self._counter("unmanaged_total", ("path",), "Requests that pass without being managed.")
         self.persist_deferred_total = self._counter(
             "persist_deferred_total", (), "Answers that ended before they were on disk, and said so."

@@ -46,7 +46,9 @@ def _session(found: Any) -> None:
     )
     if found["levels"]:
         console().print()
-        pairs("level breakdown", {name: f"{number(tokens)} tokens" for name, tokens in found["levels"].items()})
+        budgets = found["level_budgets"]
+        most = {name: f" / {number(budgets[name])}" if name in budgets else "" for name in found["levels"]}
+        pairs("level breakdown", {n: f"{number(tokens)}{most[n]} tokens" for n, tokens in found["levels"].items()})
     console().print()
     pairs(
         "requests and money",
@@ -58,6 +60,8 @@ def _session(found: Any) -> None:
             "cost": _cost(found),
         },
     )
+    if found["over_budget"]:
+        console().print(f"\n[red]{number(found['over_budget'])} tokens over the budget, with all out that may go[/red]")
     if found["needs_pruning"]:
         console().print("\n[yellow]over 80 % of the window: `context-proxy context prune` makes room[/yellow]")
 

@@ -56,12 +56,18 @@ def fit(seen: View, policy: Policy, edits: Mapping[bytes, Edit], low: int) -> Ma
     return edits
 
 
-def over_budget(seen: View, tokens: int) -> list[Note]:
+def promised(seen: View, policy: Policy) -> int | None:
+    """Tokens above which the prompt is over its budget: the room in the window, or what the policy has of its own."""
+    found = [tokens for tokens in (seen.budget, seen.limit, policy.own_budget) if tokens is not None]
+    return min(found, default=None)
+
+
+def over_budget(limit: int | None, tokens: int) -> list[Note]:
     """The note that a prompt of so many tokens is over its budget, if it is."""
-    over = tokens - seen.promised if seen.promised is not None else 0
+    over = tokens - limit if limit is not None else 0
     if over <= 0:
         return []
-    text = f"{over} tokens over the budget of {seen.promised} with everything out that may go"
+    text = f"{over} tokens over the budget of {limit} with everything out that may go"
     return [Note("over_budget", text, {"tokens": float(over)})]
 
 

@@ -121,9 +121,9 @@ def _rewritten(seen: View, session: Session, policy: Policy, model: Model, now: 
     try:
         made = outgoing.rendered(seen, drawn.edits, drawn.by_index, drawn.after, model)
     except RuleBroken as broken:
-        return _refused(seen, session, broken.rule, broken.message)
+        return _refused(seen, session, policy, broken.rule, broken.message)
     except ValueError as problem:
-        return _refused(seen, session, "render", str(problem))
+        return _refused(seen, session, policy, "render", str(problem))
     return _plan(seen, session, policy, drawn, notes, made, now)
 
 
@@ -285,7 +285,8 @@ def _plan(
     new = () if same else tuple(e for k, e in edits.items() if (o := old.get(k)) is not e and o != e)
     notes += noting.of_quotes(drawn.wanted, placed, edits)
     notes += noting.of_stages(policy.stages, seen, edits, new)
-    notes += fit.over_budget(seen, drawn.tokens)
+    limit = fit.promised(seen, policy)
+    notes += fit.over_budget(limit, drawn.tokens)
     return Plan(
         messages=tuple(made.raws) if edits or placed else None,
         new=new,
@@ -301,7 +302,7 @@ def _plan(
         predicted=outgoing.predicted(seen, session, made, now, moved=bool(seen.toll and cuts(edits))),
         asked=drawn.asked and any(i.source == "ask" for _, i in placed),
         literal=policy.literal,
-        limit=seen.promised,
+        limit=limit,
     )
 
 
@@ -311,7 +312,7 @@ def _asks(stage: object, seen: View) -> Iterable[Ask]:
     return asks(seen) if asks is not None else ()
 
 
-def _refused(seen: View, session: Session, rule: str, why: str) -> Plan:
+def _refused(seen: View, session: Session, policy: Policy, rule: str, why: str) -> Plan:
     """The original goes out; old edits stay remembered."""
     return Plan(
         messages=None,
@@ -329,5 +330,5 @@ def _refused(seen: View, session: Session, rule: str, why: str) -> Plan:
         asked=False,
         refused=rule,
         literal=seen.literal,
-        limit=seen.promised,
+        limit=fit.promised(seen, policy),
     )

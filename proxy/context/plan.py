@@ -278,11 +278,6 @@ class View:
         """Tokens of the whole prompt as it would go out."""
         return self.head + self.extra + sum(self.tokens)
 
-    @property
-    def promised(self) -> int | None:
-        """Tokens above which the prompt is over its budget; None where there is no budget."""
-        return None if self.budget is None else min(self.budget, self.budget if self.limit is None else self.limit)
-
     def served(self) -> list[int]:
         """For each message: the cached tokens that are still served when it is edited.
 

@@ -71,6 +71,18 @@ class Policy:
         return named or model.window or self.window or None
 
     @property
+    def own_budget(self) -> int | None:
+        """Tokens that a stage of the policy has for the whole prompt (`total`), whatever the model's window."""
+        return min(
+            (total for stage in self.stages if isinstance(total := getattr(stage, "total", None), int)), default=None
+        )
+
+    def limit_of(self, model: Model, named: int | None = None) -> int | None:
+        """Tokens by which a prompt of this policy is called full: its own budget, or the window where that is less."""
+        found = [tokens for tokens in (self.own_budget, self.window_of(model, named)) if tokens]
+        return min(found, default=None)
+
+    @property
     def literal(self) -> bool:
         """Whether edits are made anew with every request, and withdrawn, as the source designs do."""
         return self.schedule == "always"

@@ -155,6 +155,8 @@ def measure(metrics: Metrics, plan: Plan) -> None:
             metrics.compressed_tokens_total.labels(kind="before").inc(note.figures["before"])
             metrics.compressed_tokens_total.labels(kind="after").inc(note.figures["after"])
             metrics.compression_ratio.observe(note.figures["ratio"])
+        elif note.kind == "over_level":
+            metrics.over_budget_total.labels(kind="level").inc()
         elif note.kind == "low_ratio":
             metrics.low_ratio_total.inc()
         elif note.kind == "retrieve":

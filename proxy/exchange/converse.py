@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import Sequence
 
 import msgspec
@@ -24,9 +23,9 @@ from proxy.errors import (
     UpstreamError,
     UpstreamTimeout,
 )
-from proxy.exchange import ahead, announcing, finish, identify, reflecting, weaving
+from proxy.exchange import ahead, announcing, finish, identify, reflecting, weaving, windows
 from proxy.exchange.parts import Headers, Incoming, Outgoing, Parts
-from proxy.exchange.planning import LARGE, prepare, rehearsal
+from proxy.exchange.planning import LARGE, prepare, rehearsal, replan
 from proxy.exchange.rounds import Rounds, beating, pump
 from proxy.exchange.steering import inband
 from proxy.exchange.turn import Turn
@@ -42,7 +41,8 @@ log = logging.getLogger(__name__)
 
 ERROR_BODY = 1 << 20
 """Bytes of an upstream's error that are read to be passed on after a second try."""
-_WINDOW = re.compile(rb"maximum context length is (\d{3,9})|context (?:size|window|length)[^0-9]{1,40}(\d{3,9})")
+TOO_LONG = (400, 413, 422)
+"""Statuses with which upstreams refuse a prompt that does not fit."""
 
 
 class _Model(msgspec.Struct):
@@ -175,15 +175,13 @@ async def _send(parts: Parts, turn: Turn, target: Target, incoming: Incoming) ->
     async def ask(body: bytes) -> Reply:
         return await parts.client.send(target, incoming.method, incoming.path, incoming.query, incoming.headers, body)
 
-    thread = turn.place.thread
     reply = await ask(turn.body)
-    thread.sizes = len(incoming.body), len(turn.body)
-    if turn.policy.mode == "rewrite":
-        thread.state = thread.state.after_sending(turn.plan, parts.now())
-    if turn.rehearsed:
-        thread.rehearsal = rehearsal(thread).after_sending(turn.plan, parts.now())
+    _sent(parts, turn, incoming)
+    if reply.status in TOO_LONG and await _is_too_long(parts, turn, incoming, reply) and await _replanned(parts, turn):
+        await reply.close()
+        reply = await ask(turn.body)
+        _sent(parts, turn, incoming)
     if reply.status == 400 and turn.body != incoming.body:
-        await _learn_window(parts, turn, reply)
         await reply.close()
         turn.usage_added = False
         weaving.bare(turn)
@@ -191,17 +189,48 @@ async def _send(parts: Parts, turn: Turn, target: Target, incoming: Incoming) ->
         turn.fallback = "upstream_reject"
         parts.metrics.bypasses_total.labels(reason="upstream_reject").inc()
         if reply.status < 400:
-            finish.stop_rewriting(turn, "upstream_reject")
+            finish.stop_rewriting(parts, turn, "upstream_reject")
     return reply
 
 
-async def _learn_window(parts: Parts, turn: Turn, reply: Reply) -> None:
-    """Read an error's body for what it says about the model's window."""
+def _sent(parts: Parts, turn: Turn, incoming: Incoming) -> None:
+    """The thread is moved on once the plan's bytes have gone out."""
+    thread = turn.place.thread
+    thread.sizes = len(incoming.body), len(turn.body)
+    if turn.policy.mode == "rewrite":
+        thread.state = thread.state.after_sending(turn.plan, parts.now())
+    if turn.rehearsed:
+        thread.rehearsal = rehearsal(thread).after_sending(turn.plan, parts.now())
+
+
+async def _is_too_long(parts: Parts, turn: Turn, incoming: Incoming, reply: Reply) -> bool:
+    """Whether an error says that the prompt does not fit its window, which is remembered. The error can still be passed
+    on."""
+    if reply.encoding:
+        return False
     try:
-        body = await reply.read(ERROR_BODY)
+        body = await reply.peek(ERROR_BODY)
+    except AnswerTooLong:
+        return False
     except UpstreamError:
-        return  # the status alone decides what is done next
-    _note_window(parts, turn, body)
+        if turn.body == incoming.body:
+            raise
+        return False  # the status alone decides what is done next
+    return windows.learn(parts, turn, body)
+
+
+async def _replanned(parts: Parts, turn: Turn) -> bool:
+    """Whether there is a shorter prompt to ask with, now that the window is known."""
+    if turn.policy.mode != "rewrite":
+        return False
+    try:
+        return await replan(parts, turn)
+    except StoreUnavailable:
+        return False  # storing is required and does not succeed: the client gets the error that there is
+    except Exception:  # P4: as for any other plan
+        parts.metrics.swallowed_total.labels(where="replan").inc()
+        log.exception("planning once more failed; the client gets the upstream's error")
+        return False
 
 
 def _headers(turn: Turn, reply: Reply, *, changed: bool) -> Headers:
@@ -273,8 +302,6 @@ async def _whole(
     except (asyncio.CancelledError, ClientGone):
         _gone(parts, turn, None, ())
         raise
-    if reply.status == 400:
-        _note_window(parts, turn, body)
     readable = reply.status == 200 and not reply.encoding
     kept = reflecting.headings(parts, turn) if readable else ()
     visible, found = without_blocks(body, kept)
@@ -338,15 +365,6 @@ async def _instead(parts: Parts, turn: Turn, rounds: Rounds, out: Outgoing, firs
         await _whole(parts, turn, reply, out, first_byte_ms)
     finally:
         await reply.close()
-
-
-def _note_window(parts: Parts, turn: Turn, body: bytes) -> None:
-    """Where an error names the model's context window, remember it for models that we know none of."""
-    found = _WINDOW.search(body)
-    if found and turn.model.window is None and (b"context_length" in body or b"maximum context" in body):
-        if len(parts.limits) >= 1000:
-            parts.limits.clear()
-        parts.limits[turn.request.model] = int(found.group(1) or found.group(2))
 
 
 async def _too_long(parts: Parts, turn: Turn, reply: Reply, out: Outgoing) -> None:

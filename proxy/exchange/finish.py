@@ -32,11 +32,12 @@ log = logging.getLogger(__name__)
 def context_headers(turn: Turn) -> Headers:
     """What we tell the client about its request."""
     plan = turn.plan
-    after = plan.before if turn.observed or plan.messages is None else plan.after
     told: Headers = [
         (b"x-context-session", turn.place.thread.session.encode("utf-8", "replace")),
-        (b"x-context-tokens", b"%d, %d" % (plan.before, after)),
+        (b"x-context-tokens", b"%d, %d" % (plan.before, turn.sent)),
     ]
+    if turn.over_budget:
+        told.append((b"x-context-over-budget", b"%d" % turn.over_budget))
     if turn.fallback:
         told.append((b"x-context-fallback", turn.fallback.encode()))
     return told
@@ -87,7 +88,7 @@ def learnt(
             fallback=turn.fallback,
             first_byte_ms=_number(more.get("first_byte_ms")),
             ended_at=now,
-            note=str(more["note"]) if more.get("note") else _rounds(turn, usage),
+            note=_note(turn, more.get("note"), usage),
             meter=money.write_meter(meter) if meter is not None else None,
         )
     )
@@ -110,6 +111,15 @@ def _rounds(turn: Turn, usage: Usage | None) -> str | None:
     spent = [*turn.spent, usage] if usage is not None else turn.spent
     prompt, cached = sum(one.prompt for one in spent), sum(one.cached or 0 for one in spent)
     return f"{len(turn.spent) + 1} rounds, {prompt} prompt tokens in all, {cached} of them cached"
+
+
+def _note(turn: Turn, told: object, usage: Usage | None) -> str | None:
+    """The record of the exchange in words: how it ended, and why its prompt is over its budget, where it is."""
+    over = [note.text for note in turn.plan.notes if note.kind in ("over_level", "inserts_left_out")]
+    if turn.over_budget:
+        over.insert(0, f"{turn.over_budget} tokens over the budget of {turn.plan.limit}")
+    found = [str(told) if told else _rounds(turn, usage), *over]
+    return "; ".join(one for one in found if one) or None
 
 
 def _number(value: object) -> float | None:
@@ -201,7 +211,9 @@ def _metered(parts: Parts, turn: Turn, usage: Usage | None, status: Outcome) -> 
 def _count(parts: Parts, turn: Turn, answer: Answer | None, meter: Meter | None) -> None:
     metrics = parts.metrics
     metrics.tokens_before.observe(turn.plan.before)
-    metrics.tokens_after.observe(turn.plan.before if turn.observed else turn.plan.after)
+    metrics.tokens_after.observe(turn.sent)
+    if turn.over_budget:
+        metrics.over_budget_total.labels(kind="prompt").inc()
     usage = answer.usage if answer is not None else None
     if usage is None or meter is None:
         return
@@ -257,10 +269,34 @@ def lost(parts: Parts, turn: Turn, done: asyncio.Future[None]) -> None:
         parts.threads.forget(turn.place.thread.memory)
 
 
-def stop_rewriting(turn: Turn, reason: str) -> None:
-    """The upstream took the original where it had refused our prompt: leave this thread as it is from now on."""
+def stop_rewriting(parts: Parts, turn: Turn, reason: str) -> None:
+    """The upstream took the original where it had refused our prompt: leave this thread as it is from now on, without
+    the edits that it had. What is edited after this is edited because it would not fit the window."""
     thread = turn.place.thread
-    thread.state = replace(thread.state, stopped=reason)
+    rows = record.withdrawn(turn, parts.now())
+    thread.state = replace(thread.state, stopped=reason, edits={}, lasting=None)
+    if rows:
+        later(parts, turn, rows)
+
+
+def refused(parts: Parts, turn: Turn, note: str) -> OutcomeRow:
+    """The end of an exchange that is asked once more as another one."""
+    return OutcomeRow(
+        tenant=turn.tenant,
+        session=turn.place.thread.session,
+        exchange=turn.id,
+        status="rejected",
+        http_status=400,
+        finish=None,
+        prompt_tokens=None,
+        completion_tokens=None,
+        cached_tokens=None,
+        answer=None,
+        fallback=None,
+        first_byte_ms=None,
+        ended_at=parts.now(),
+        note=note,
+    )
 
 
 def error_event(message: str, code: str) -> bytes:

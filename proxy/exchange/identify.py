@@ -16,7 +16,7 @@ import secrets
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from proxy.chat import key, slices
@@ -144,7 +144,7 @@ async def identify(
     relation = _relation(thread, messages, keys, nodes, at, retry)
     if relation in ("fork", "twin"):
         like = key.system_likeness(messages)
-        thread = _fork(threads, thread, "fork" if relation == "fork" else "twin", like, keys[: at + 1])
+        thread = _fork(threads, thread, "fork" if relation == "fork" else "twin", like, keys[: at + 1], len(messages))
     return Place(thread, relation, at, named is not None, system)
 
 
@@ -313,11 +313,15 @@ def _new(threads: Threads, memory: SessionMemory, kind: Kind, system: bytes) -> 
     return threads.add(Thread(memory.tenant, memory.session, new_id(), kind, system, memory))
 
 
-def _fork(threads: Threads, thread: Thread, kind: Kind, system: bytes, shared: Sequence[bytes]) -> Thread:
-    """A thread that leaves another: it inherits the edits on the messages that both share."""
+def _fork(threads: Threads, thread: Thread, kind: Kind, system: bytes, shared: Sequence[bytes], length: int) -> Thread:
+    """A thread that leaves another: it inherits the edits on the messages that both share. length: messages of the
+    request that begins it."""
     made = _new(threads, thread.memory, kind, system)
     made.state = thread.state.forked(shared)
     made.rehearsal = thread.rehearsal.forked(shared) if thread.rehearsal is not None else None
+    if length < len(thread.state.sent) or not thread.state.sent:
+        # The client has compacted its history, as far as anybody can tell: what was refused once may not be any more.
+        made.state = replace(made.state, stopped=None)
     made.parent = thread.name
     made.fork_key = shared[-1]
     made.offer = thread.offer

@@ -75,6 +75,15 @@ class Waiting:
     size: int
 
 
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A context window that an upstream has named, and when. ratio: tokens that the upstream counts for one of ours."""
+
+    tokens: int
+    seen_at: float
+    ratio: float = 1.0
+
+
 @dataclass(slots=True, eq=False)
 class Parts:
     """Everything that one exchange needs beside the request."""
@@ -101,8 +110,8 @@ class Parts:
     workers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(WORKERS, "plan"))
     """Where what takes long, and is pure Python, is done beside the event loop."""
     now: Callable[[], float] = time.time
-    limits: dict[str, int] = field(default_factory=dict)
-    """Context windows that upstreams have named, by model; the last 1,000."""
+    limits: dict[tuple[str, str], Named] = field(default_factory=dict)
+    """Context windows that upstreams have named, by upstream and model (`windows`)."""
     found: dict[str, Model] = field(default_factory=dict)
     """Entries of `models` by the names that clients use; the last 1,000."""
     warm: set[int] = field(default_factory=set)

@@ -16,10 +16,11 @@ from proxy.context.pipeline import rewrite
 from proxy.context.plan import Edit, Plan
 from proxy.context.policy import Policy
 from proxy.context.prices import Model, find_model
+from proxy.context.room import room_for
 from proxy.context.session import Session
 from proxy.context.steered import kept
 from proxy.errors import NotManaged, StoreUnavailable
-from proxy.exchange import background, identify, money, opening, recollect, record, weaving
+from proxy.exchange import background, finish, identify, money, opening, recollect, record, weaving, windows
 from proxy.exchange.finish import lost, stored
 from proxy.exchange.parts import Headers, Incoming, Parts
 from proxy.exchange.record import Forms
@@ -168,13 +169,16 @@ async def decide(parts: Parts, turn: Turn, *, frozen: bool = False) -> None:
     """Plan the turn and make the body to send. Whatever goes wrong while planning, the turn goes on with the body as it
     came, and is remembered as any other."""
     state = standing(parts, turn)
-    # A stopped thread goes on as it comes: its old edits may be what the upstream refused, and so may asking for usage.
-    rewriting = turn.policy.mode == "rewrite" and state.stopped is None
+    # A stopped thread goes on as it comes while it fits its window. Its old edits may be what the upstream refused, and
+    # so may asking for usage.
+    stopped = state.stopped is not None
+    rewriting = turn.policy.mode == "rewrite"
     try:
-        if turn.policy.mode == "passthrough" or state.stopped is not None:
+        if turn.policy.mode == "passthrough":
             turn.plan = _measured(turn, state)
         else:
             turn.plan = await planned(parts, turn, state, frozen=frozen)
+            rewriting = rewriting and not (stopped and turn.plan.messages is None)
     except Exception as problem:  # P4: a stage may be anybody's code; counted and logged, and the original goes out
         turn.fallback = problem.reason if isinstance(problem, NotManaged) else "error"
         parts.metrics.bypasses_total.labels(reason=turn.fallback).inc()
@@ -183,6 +187,8 @@ async def decide(parts: Parts, turn: Turn, *, frozen: bool = False) -> None:
             log.exception("planning failed; the request goes on as it came")
         turn.plan, rewriting = _measured(turn, state), False
     if not rewriting:
+        room = room_for(turn.request, turn.policy, turn.model, state.limit)
+        turn.plan = replace(turn.plan, limit=room.limit if room is not None else None)
         turn.observed, turn.body = True, turn.request.body
         turn.rehearsed = turn.policy.mode == "observe" and turn.fallback is None and not turn.plan.refused
         weaving.bare(turn)
@@ -193,7 +199,8 @@ async def decide(parts: Parts, turn: Turn, *, frozen: bool = False) -> None:
         parts.metrics.refusals_total.labels(rule=plan.refused).inc()
         weaving.bare(turn)
     weaving.settle(parts, turn)
-    turn.usage_added = turn.request.stream and not turn.request.usage_wanted
+    turn.observed = False
+    turn.usage_added = turn.request.stream and not (turn.request.usage_wanted or stopped)
     try:
         turn.body = write_request(turn.woven.request, plan.messages, ask_usage=turn.usage_added)
     except ValueError:  # stream_options is no object: upstream will say so, in its own words
@@ -206,10 +213,10 @@ def standing(parts: Parts, turn: Turn) -> Session:
     thread = turn.place.thread
     state = rehearsal(thread) if turn.policy.mode == "observe" else thread.state
     state = state.under(literal=turn.policy.literal)
-    if thread.memory.steered is not None:
+    if thread.memory.steered is not None and state.stopped is None:
         state = thread.memory.steered.put_into(state, side=thread.kind == "side")
-    if turn.request.model in parts.limits:
-        state = replace(state, limit=parts.limits[turn.request.model])
+    if (limit := windows.named(parts, turn.upstream, turn.request.model)) is not None:
+        state = replace(state, limit=limit)
     return state
 
 
@@ -270,6 +277,31 @@ async def planned(parts: Parts, turn: Turn, state: Session, *, frozen: bool) -> 
     made = await _in_time(parts, plan) if _takes_long(turn) else plan()
     opening.note(turn, question, made)
     return made
+
+
+def _is_as_it_came(turn: Turn) -> bool:
+    return turn.observed or turn.fallback is not None
+
+
+async def replan(parts: Parts, turn: Turn) -> bool:
+    """Plan a refused turn once more, as an exchange of its own: more is known of its window now. Whether there is
+    another body to send; else nothing has changed."""
+    thread = turn.place.thread
+    before = turn.plan, turn.body, turn.fallback, turn.observed, turn.usage_added, turn.woven, turn.offer
+    state, sent = thread.state, turn.body
+    # The provider caches nothing of a prompt that it refuses.
+    thread.state = replace(state, sent=(), sizes=(), sent_at=None)
+    turn.fallback = None
+    await decide(parts, turn)
+    if turn.body == sent or _is_as_it_came(turn):
+        turn.plan, turn.body, turn.fallback, turn.observed, turn.usage_added, turn.woven, turn.offer = before
+        thread.state = state
+        return False
+    finish.later(parts, turn, [finish.refused(parts, turn, "the prompt was too long; planned once more")])
+    turn.id = identify.new_id()
+    forms = record.ingest(parts.threads, turn, parts.now())
+    await _commit(parts, turn, forms)
+    return True
 
 
 async def _in_time(parts: Parts, plan: Callable[[], Plan]) -> Plan:

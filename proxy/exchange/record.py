@@ -46,13 +46,15 @@ class Forms(msgspec.Struct, frozen=True, omit_defaults=True):
 class Sent(msgspec.Struct, frozen=True, omit_defaults=True):
     """What was inserted, in an exchange's row as JSON: [index or -1, place, form of the text], whether usage was
     asked for and whether the messages went out as they came. rounds: how many hidden ones were put back first. tools:
-    the form of the definitions that were added, "" for none."""
+    the form of the definitions that were added, "" for none. limit: tokens above which the prompt is over its budget, 0
+    for no budget."""
 
     inserts: list[tuple[int, str, str]] = []
     usage: bool = False
     original: bool = False
     rounds: int = 0
     tools: str = ""
+    limit: int = 0
 
 
 def ingest(threads: Threads, turn: Turn, now: float) -> Forms:
@@ -302,7 +304,14 @@ def _exchange_row(turn: Turn, forms: Forms, now: float) -> ExchangeRow:
         forms=msgspec.json.encode(forms),
         edits=thread.number,
         inserts=msgspec.json.encode(
-            Sent(inserts, turn.usage_added, plan.messages is None or turn.observed, turn.woven.rounds, tools)
+            Sent(
+                inserts,
+                turn.usage_added,
+                plan.messages is None or turn.observed,
+                turn.woven.rounds,
+                tools,
+                max(0, plan.limit or 0),
+            )
         ),
         policy=turn.policy.name,
         schedule=turn.policy.schedule,
@@ -345,6 +354,13 @@ def _withdrawn(turn: Turn, now: float) -> list[EditRow]:
         return []
     here = set(turn.woven.keys)
     rows = edit_rows(turn, [e for e in gone if e.key in here], now)
+    return [msgspec.structs.replace(row, action="withdrawn", text=None) for row in rows]
+
+
+def withdrawn(turn: Turn, now: float) -> list[EditRow]:
+    """Rows that take back all edits of the turn's thread."""
+    state = turn.place.thread.state
+    rows = edit_rows(turn, list({**(state.lasting or {}), **state.edits}.values()), now)
     return [msgspec.structs.replace(row, action="withdrawn", text=None) for row in rows]
 
 

@@ -27,6 +27,9 @@ from proxy.stream.chunk import Usage
 EMPTY = Plan(None, (), {}, (), (), (), (), (), (), 0, 0, 0, asked=False)
 """The plan of a turn that has not been planned yet."""
 
+ORIGINAL = ("upstream_reject", "rounds")
+"""Fallbacks in which the client's own bytes go out after all, whatever was planned."""
+
 
 @dataclass(slots=True, eq=False)
 class Turn:
@@ -88,6 +91,17 @@ class Turn:
 
     def __post_init__(self) -> None:
         self.woven = Woven(self.request, self.keys)
+
+    @property
+    def sent(self) -> int:
+        """Tokens of the prompt that went out, by our own count."""
+        as_it_came = self.observed or self.plan.messages is None or self.fallback in ORIGINAL
+        return self.plan.before if as_it_came else self.plan.after
+
+    @property
+    def over_budget(self) -> int:
+        """Tokens by which the prompt that went out is over its budget; 0 where it is not, or no budget is known."""
+        return max(0, self.sent - self.plan.limit) if self.plan.limit is not None else 0
 
     @property
     def head(self) -> bytes:

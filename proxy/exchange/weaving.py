@@ -90,7 +90,7 @@ def settle(parts: Parts, turn: Turn) -> None:
         return
     if turn.place.thread.offer is None:
         record.offered(turn, turn.pending)
-    turn.offer = turn.pending
+    turn.offer, turn.pending = turn.pending, None
     if not turn.woven.tools:
         turn.woven = with_tools(turn.woven, turn.offer.definitions)
 

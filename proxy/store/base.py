@@ -17,7 +17,7 @@ from typing import Literal, Protocol, runtime_checkable
 from msgspec import Struct
 
 from proxy.store.blanking import BlankFormRow, BlankRoundRow, BlankRow
-from proxy.store.derived import AnswerRow, IterationRecord, IterationRow, SpendingRow, VectorRow
+from proxy.store.derived import AnswerRow, IterationRecord, IterationRow, SpendingRow, VectorRow, WindowRow
 from proxy.store.keywords import IndexRow, Match
 from proxy.store.listing import ListingStore, MessageFilter
 from proxy.store.removal import EraseRow, RemovalStore
@@ -196,7 +196,7 @@ class GapRow(Struct, frozen=True, gc=False):
 
 Row = (
     SessionRow | ThreadRow | HeadRow | MessageRow | FormRow | EditRow | StateRow | ExchangeRow | OutcomeRow | GapRow
-    | KindRow | WorkRow | AnswerRow | SpendingRow | VectorRow | IndexRow | IterationRow
+    | KindRow | WorkRow | AnswerRow | SpendingRow | WindowRow | VectorRow | IndexRow | IterationRow
     | WrittenRow | EraseRow | BlankRow | BlankFormRow | BlankRoundRow
 )  # fmt: skip
 
@@ -391,6 +391,10 @@ class Store(WrittenStore, ListingStore, RemovalStore, StandingStore, Protocol):
 
     async def vectors(self, tenant: str, session: str, model: str, forms: Sequence[bytes]) -> dict[bytes, bytes]:
         """The stored embeddings of these forms, as they were put."""
+        ...
+
+    async def windows(self, since: float) -> list[WindowRow]:
+        """The context windows that upstreams have named since then, the newest 1,000, oldest first."""
         ...
 
     async def spent(self, day: int) -> float:

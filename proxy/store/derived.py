@@ -42,6 +42,17 @@ class SpendingRow(Struct, frozen=True, gc=False):
     dollars: float
 
 
+class WindowRow(Struct, frozen=True, gc=False):
+    """The context window that an upstream has named for a model. A later one of the same names takes its place."""
+
+    tenant: str
+    session: str
+    upstream: str
+    model: str
+    tokens: int
+    seen_at: float
+
+
 class VectorRow(Struct, frozen=True, gc=False):
     """An embedding of a text, by the hash of the message's bytes. Inserted once."""
 

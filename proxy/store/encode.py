@@ -26,7 +26,7 @@ from proxy.store.base import (
     ThreadRow,
 )
 from proxy.store.blanking import BlankFormRow, BlankRoundRow, BlankRow
-from proxy.store.derived import AnswerRow, IterationRow, SpendingRow, VectorRow
+from proxy.store.derived import AnswerRow, IterationRow, SpendingRow, VectorRow, WindowRow
 from proxy.store.keywords import IndexRow
 from proxy.store.removal import EraseRow
 from proxy.store.standing import KindRow, WorkRow
@@ -109,6 +109,7 @@ _STATEMENTS: dict[type, tuple[tuple[str, Callable[[Any], Args]], ...]] = {
     IndexRow: ((keywords.INDEX_SESSION, keywords.index_args),),
     AnswerRow: ((sql.INSERT_ANSWER, _answer),),
     SpendingRow: ((sql.ADD_SPENDING, astuple),),
+    WindowRow: ((sql.PUT_WINDOW, astuple),),
     VectorRow: ((sql.INSERT_VECTOR, astuple),),
     IterationRow: ((sql.INSERT_ITERATION, astuple),),
     RoundRow: ((written.INSERT_ROUND, astuple),),

@@ -28,7 +28,7 @@ from proxy.store.base import (
     ThreadRecord,
     ThreadRow,
 )
-from proxy.store.derived import OPERATOR, IterationRecord
+from proxy.store.derived import OPERATOR, IterationRecord, WindowRow
 from proxy.store.fetch import chunks
 from proxy.store.keywords import Match
 from proxy.store.listing import ListingReads, MessageFilter, says
@@ -258,6 +258,9 @@ class Reads(WrittenReads, ListingReads, StandingReads, Removal):
         for chunk in chunks(forms):
             found.update(await self._fetch(sql.VECTORS[len(chunk)], (tenant, session, model, *chunk)))
         return found
+
+    async def windows(self, since: float) -> list[WindowRow]:
+        return [WindowRow(*row) for row in (await self._fetch(sql.WINDOWS, (*OPERATOR, since)))[::-1]]
 
     async def spent(self, day: int) -> float:
         return float((await self._fetch(sql.SPENT, (*OPERATOR, day)))[0][0])

@@ -29,6 +29,7 @@ TABLES = (
     *("sessions", "threads", "messages", "forms", "edits", "states", "exchanges", "gaps"),
     *("answers", "embeddings", "spending", "indexed", "iterations"),
     *written.WRITTEN,
+    "windows",
 )
 """In the order in which rows refer to each other."""
 
@@ -221,6 +222,17 @@ CREATE TABLE iterations (
     PRIMARY KEY (tenant, session, thread, key)
 )"""
 
+_WINDOWS = """
+CREATE TABLE windows (
+    tenant TEXT NOT NULL,
+    session TEXT NOT NULL,
+    upstream TEXT NOT NULL,
+    model TEXT NOT NULL,
+    tokens BIGINT NOT NULL,
+    seen_at DOUBLE PRECISION NOT NULL,
+    PRIMARY KEY (tenant, session, upstream, model)
+)"""
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(
         1,
@@ -284,6 +296,11 @@ MIGRATIONS: tuple[Migration, ...] = (
         "What each exchange is billed by, so that the API says the same dollars as the metrics: every round's usage,"
         " the cache that the client's own prompt would have found, and the prompt that was only planned.",
         ("ALTER TABLE exchanges ADD COLUMN meter TEXT",),
+    ),
+    Migration(
+        8,
+        "Context windows that upstreams have named: after a restart they need not be learnt from a refusal again.",
+        (_WINDOWS,),
     ),
 )
 

@@ -106,6 +106,10 @@ ON CONFLICT (tenant, session, day, kind) DO UPDATE SET
     completion_tokens = spending.completion_tokens + excluded.completion_tokens,
     dollars = spending.dollars + excluded.dollars"""
 
+PUT_WINDOW = """
+INSERT INTO windows (tenant, session, upstream, model, tokens, seen_at) VALUES ($1, $2, $3, $4, $5, $6)
+ON CONFLICT (tenant, session, upstream, model) DO UPDATE SET tokens = excluded.tokens, seen_at = excluded.seen_at"""
+
 _HIT = """
 SELECT m.session, m.thread, m.key, m.position, m.reached, m.answer, coalesce(t.last_at, m.created_at)
 FROM messages m
@@ -287,6 +291,10 @@ VECTORS = per_chunk(
     "SELECT form, vector FROM embeddings WHERE tenant = ? AND session = ? AND model = ? AND form IN ({keys})"
 )
 
+WINDOWS = """
+SELECT tenant, session, upstream, model, tokens, seen_at
+FROM windows WHERE tenant = $1 AND session = $2 AND seen_at > $3 ORDER BY seen_at DESC LIMIT 1000"""
+
 SPENT = "SELECT coalesce(sum(dollars), 0.0) FROM spending WHERE tenant = $1 AND session = $2 AND day = $3"
 
 COUNT = """
@@ -295,7 +303,7 @@ SELECT (SELECT count(*) FROM sessions), (SELECT count(*) FROM threads), (SELECT 
     (SELECT count(*) FROM exchanges), (SELECT count(*) FROM gaps), (SELECT count(*) FROM answers),
     (SELECT count(*) FROM embeddings), (SELECT count(*) FROM spending), (SELECT count(*) FROM indexed),
     (SELECT count(*) FROM iterations), (SELECT count(*) FROM rounds), (SELECT count(*) FROM scratchpads),
-    (SELECT count(*) FROM memos), (SELECT count(*) FROM notes)"""
+    (SELECT count(*) FROM memos), (SELECT count(*) FROM notes), (SELECT count(*) FROM windows)"""
 """In the order of schema.TABLES."""
 
 _PLACEHOLDER = re.compile(r"\$(\d+)")

@@ -107,6 +107,12 @@ class Reply:
                 raise AnswerTooLong(f"the answer of upstream {self._target.name!r} is over {limit} bytes")
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
+    async def peek(self, limit: int) -> bytes:
+        """The whole body, which is given out once more by `chunks` and `read`. Over `limit` bytes: AnswerTooLong."""
+        body = await self.read(limit)
+        self._held = [body] if body else []
+        return body
+
     async def close(self) -> None:
         """Give the connection back, or close it where the body has not been heard to its end. Never raises or waits."""
         if self._closed:

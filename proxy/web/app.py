@@ -21,7 +21,7 @@ from proxy.context.prices import Model
 from proxy.context.stages import BUILT_IN
 from proxy.context.voices import BUILT_IN as VOICES
 from proxy.errors import ConfigError, ProxyError, StoreRefused
-from proxy.exchange import retention
+from proxy.exchange import retention, windows
 from proxy.exchange.asking import make_asking
 from proxy.exchange.bounds import Purse
 from proxy.exchange.news import News
@@ -188,6 +188,7 @@ class ContextProxy:
                     log.error("the store cannot be opened: %s", problem)
                     await send({"type": "lifespan.startup.failed", "message": str(problem)})
                     return
+                await windows.load(self.parts)
                 self.webhooks.start()
                 self._keeping = asyncio.create_task(retention.keep(self.parts), name="retention")
                 self.parts.running.add(self._keeping)

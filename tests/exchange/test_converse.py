@@ -13,9 +13,6 @@ from tests.scripted import Scripted, calls, chunk, completion, events, reply
 HELLO = {"model": "m", "messages": [{"role": "system", "content": "Be."}, {"role": "user", "content": "Hello"}]}
 BLOCK = "### STATE\nGoal: go on\nContext: as before\nResolved: none\nTechnical Anchors: a.txt"
 JSON = b"content-type: application/json"
-LENGTH = (
-    b'{"error":{"message":"This model\'s maximum context length is 5000 tokens.","code":"context_length_exceeded"}}'
-)
 
 
 def refusing(
@@ -132,29 +129,6 @@ async def test_an_untouched_request_that_is_refused_is_not_sent_again() -> None:
     assert found.status == 400
     assert found.header("x-context-fallback") is None
     assert len(model.received) == 1
-
-
-async def test_the_window_that_an_upstream_names_is_kept_to() -> None:
-    model = Scripted("Well.")
-    said = [("user", f"{n} " * 800) if n % 2 else ("assistant", "Yes. " * 800) for n in range(1, 12)]
-    long = [{"role": role, "content": text} for role, text in said]
-
-    async def script(request: Request, there: Connection) -> None:
-        if len(request.body) > 20_000:
-            model.received.append(request)
-            await reply(there, b"400 Bad", LENGTH, JSON)
-        else:
-            await model(request, there)
-
-    async with faulty(script) as upstream, running(upstream.port, policy="thrifty") as proxy:
-        first = await proxy.post({"model": "unheard-of", "messages": long})
-        assert (first.status, first.body) == (400, LENGTH)
-        second = await proxy.post({"model": "unheard-of", "messages": long})
-        assert second.status == 200
-    sent = model.last["messages"]
-    assert sent[0] == long[0]
-    assert sent[-1]["content"].startswith(long[-1]["content"])
-    assert len(sent) < len(long)
 
 
 @pytest.mark.parametrize("after", [0, 1, 3, 5])

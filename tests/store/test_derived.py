@@ -7,7 +7,7 @@ from pathlib import Path
 
 from proxy.store import encode, files, sql
 from proxy.store.base import Store
-from proxy.store.derived import OPERATOR, AnswerRow, SpendingRow, VectorRow
+from proxy.store.derived import OPERATOR, AnswerRow, SpendingRow, VectorRow, WindowRow
 from proxy.store.migrate import migrate
 from proxy.store.schema import MIGRATIONS
 from proxy.store.sqlite import SqliteStore
@@ -77,6 +77,16 @@ async def test_spending_is_added_up_by_day(store: Store) -> None:
     assert await store.spent(7) == 2.0
     assert await store.spent(8) == 9.0
     assert await store.spent(9) == 0.0
+
+
+async def test_the_newest_window_that_an_upstream_has_named_stands(store: Store) -> None:
+    def window(upstream: str, tokens: int, at: float) -> WindowRow:
+        return WindowRow(*OPERATOR, upstream, "m", tokens, at)
+
+    await store.put([window("a", 8_000, 1.0), window("b", 4_000, 2.0)])
+    await store.put([window("a", 16_000, 3.0)])
+    assert await store.windows(0.0) == [window("b", 4_000, 2.0), window("a", 16_000, 3.0)]
+    assert await store.windows(2.5) == [window("a", 16_000, 3.0)]
 
 
 async def test_a_store_of_version_1_gets_the_tables_and_keeps_its_rows(tmp_path: Path) -> None:

@@ -123,7 +123,9 @@ class CompressLevels:
                     size += edits[view.keys[n]].after - view.whole[n]
             used[LEVELS[level]] += size
         yield Note("levels", ", ".join(f"{name} {size:.0f}" for name, size in used.items()), used)
-        if used["permanent"] > self._budget(view, self.permanent):
+        budgets = self._budgets(view)
+        yield Note("level_budgets", "", budgets)
+        if used["permanent"] > budgets["permanent"]:
             yield Note("over_level", f"permanent: {used['permanent']:.0f} tokens, of which nothing may be compressed")
         ours = [e for e in new if e.stage == STAGE]
         before, after = sum(e.before for e in ours), sum(e.after for e in ours)
@@ -144,6 +146,11 @@ class CompressLevels:
         """A level's budget: as it stands, or its share of the model's."""
         limit = self._limit(view) if self.total == "model" else None
         return tokens * (limit or TOTAL) / TOTAL
+
+    def _budgets(self, view: View) -> dict[str, float]:
+        """Tokens that each level may have; volatile ones have what is left over."""
+        named = {"permanent": self.permanent, "session": self.session, "working": self.working}
+        return {level: self._budget(view, tokens) for level, tokens in named.items()}
 
     def _decide(self, view: View) -> Ladder:
         return view.once(self, lambda: self._decided(view))

@@ -9,7 +9,7 @@ import msgspec
 
 from proxy.context.policy import Policy
 from proxy.context.prices import Model
-from proxy.exchange import money, planning
+from proxy.exchange import money, planning, windows
 from proxy.exchange.money import Bill, Meter
 from proxy.exchange.parts import Parts
 from proxy.exchange.record import Sent
@@ -109,7 +109,7 @@ async def stats(parts: Parts, tenant: str, session: str, *, thread: str | None =
     here = await find(parts, tenant, session, thread)
     seen = await foresee(parts, here)
     sums = added_up(parts, await _exchanges(parts, here))
-    made = _stats(here, seen, sums)
+    made = _stats(parts, here, seen, sums)
     return msgspec.structs.replace(made, planned_as=planned_as(parts, seen.turn.policy))
 
 
@@ -141,13 +141,14 @@ def added_up(parts: Parts, exchanges: Iterable[ExchangeRecord]) -> Sums:
     return sums
 
 
-def _stats(here: Here, seen: Foreseen, sums: Sums) -> SessionStats:
+def _stats(parts: Parts, here: Here, seen: Foreseen, sums: Sums) -> SessionStats:
     turn, plan = seen.turn, seen.turn.plan
-    limit = turn.policy.window_of(turn.model)
+    limit = turn.policy.limit_of(turn.model, windows.named(parts, turn.upstream, turn.request.model))
     sent = plan.before if turn.observed else plan.after
     edits = {} if turn.observed else seen.edits
     gone = sum(edit.action == "gone" for edit in edits.values())
     levels = next((note.figures for note in plan.notes if note.kind == "levels"), {})
+    budgets = next((note.figures for note in plan.notes if note.kind == "level_budgets"), {})
     return SessionStats(
         session=here.record.session,
         thread=here.thread.name,
@@ -175,5 +176,7 @@ def _stats(here: Here, seen: Foreseen, sums: Sums) -> SessionStats:
         ratio=round(sums.before / sums.after, 3) if sums.after else 1.0,
         last_compression=sums.compressed,
         levels={name: int(tokens) for name, tokens in levels.items()},
+        level_budgets={name: int(tokens) for name, tokens in budgets.items()},
+        over_budget=turn.over_budget,
         retrieved=sum(int(note.figures.get("items", 0)) for note in plan.notes if note.kind == "retrieve"),
     )

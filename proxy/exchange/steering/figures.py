@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 import msgspec
 from msgspec import Struct
 
-from proxy.exchange import planning
+from proxy.exchange import planning, windows
 from proxy.exchange.parts import Parts
 from proxy.exchange.record import Sent
 from proxy.exchange.steering import place
@@ -51,6 +51,8 @@ class Point(Struct, frozen=True):
     fallback: str | None
     loop: bool
     edited: bool
+    over_budget: int = 0
+    """Tokens by which the prompt was over its budget."""
 
 
 class Hour(Struct):
@@ -113,6 +115,8 @@ class Figures(Struct, frozen=True):
     cached_reported: int
     fallbacks: int
     loops: int
+    over_budget: int = 0
+    """Tokens by which its newest prompt was over its budget."""
 
 
 class Told(Struct, frozen=True):
@@ -162,7 +166,8 @@ def points(parts: Parts, exchanges: Iterable[ExchangeRecord]) -> tuple[list[Poin
     sums, made, edits = Sums(), [], dict[str, int]()
     for one in exchanges:
         paid = sums.add(one, planning.model_of(parts, one.model))
-        placed = msgspec.json.decode(one.inserts, type=Sent).inserts
+        went = msgspec.json.decode(one.inserts, type=Sent)
+        sent = sent_tokens(one)
         made.append(
             Point(
                 exchange=one.exchange,
@@ -171,7 +176,7 @@ def points(parts: Parts, exchanges: Iterable[ExchangeRecord]) -> tuple[list[Poin
                 status=one.status,
                 policy=one.policy,
                 tokens_before=one.tokens_before,
-                tokens_after=sent_tokens(one),
+                tokens_after=sent,
                 prompt_tokens=one.prompt_tokens,
                 completion_tokens=one.completion_tokens,
                 predicted=one.predicted,
@@ -180,8 +185,9 @@ def points(parts: Parts, exchanges: Iterable[ExchangeRecord]) -> tuple[list[Poin
                 cost_without=paid.without if paid is not None else None,
                 cost_planned=paid.planned if paid is not None else None,
                 fallback=one.fallback,
-                loop=any(source == LOOP for _, source, _ in placed),
+                loop=any(source == LOOP for _, source, _ in went.inserts),
                 edited=one.edits > edits.get(one.thread, 0),
+                over_budget=max(0, sent - went.limit) if went.limit else 0,
             )
         )
         edits[one.thread] = one.edits
@@ -200,7 +206,8 @@ def told(parts: Parts, exchanges: list[ExchangeRecord], side: AbstractSet[str] =
     sent = sent_tokens(last)
     policy = parts.policies.get(last.policy)
     model = planning.model_of(parts, last.model)
-    limit = policy.window_of(model) if policy is not None else model.window
+    named = windows.named(parts, last.upstream, last.model)
+    limit = policy.limit_of(model, named) if policy is not None else named or model.window
     figures = Figures(
         exchanges=sums.exchanges,
         model=last.model,
@@ -217,5 +224,6 @@ def told(parts: Parts, exchanges: list[ExchangeRecord], side: AbstractSet[str] =
         cached_reported=sums.reported,
         fallbacks=sum(point.fallback is not None for point in made),
         loops=sum(point.loop for point in made),
+        over_budget=next(point.over_budget for point in reversed(made) if point.exchange == last.exchange),
     )
     return Told(figures, list(hours.values()))

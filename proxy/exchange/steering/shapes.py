@@ -157,10 +157,12 @@ class SessionStats(Struct, frozen=True):
     """Where a session stands. Tokens by our own count where nothing else is said.
 
     items: messages. tokens: of the next prompt as the client sends it; sent: as it would go out; limit: the model's
-    window; utilisation: sent of limit, 0 to 1. cost: dollars so far; cost_without: had the proxy not been there; both
-    None where the model's prices are not known. cost_planned: had the plans gone out that were only observed, None
-    where none was; planned_as: the policy whose plans they are. reported, predicted: cached tokens so far. ratio:
-    tokens before by tokens after of all exchanges. levels: tokens a level, where the policy has levels.
+    window, or the smaller budget that the policy has of its own; utilisation: sent of limit, 0 to 1. over_budget:
+    tokens by which the next prompt is over its budget. cost: dollars so far; cost_without: had the proxy not been
+    there; both None where the model's prices are not known. cost_planned: had the plans gone out that were only
+    observed, None where none was; planned_as: the policy whose plans they are. reported, predicted: cached tokens so
+    far. ratio: tokens before by tokens after of all exchanges. levels: tokens a level, where the policy has levels;
+    level_budgets: those that it may have.
     """
 
     session: str
@@ -189,5 +191,7 @@ class SessionStats(Struct, frozen=True):
     ratio: float
     last_compression: float | None
     levels: dict[str, int] = {}
+    level_budgets: dict[str, int] = {}
+    over_budget: int = 0
     retrieved: int = 0
     planned_as: str = ""

@@ -3,9 +3,10 @@ from __future__ import annotations
 import pytest
 
 from proxy.context.prices import Model
-from proxy.exchange.steering import counting, deciding
+from proxy.exchange.steering import counting, deciding, figures
 from proxy.exchange.steering.counting import Sums
 from proxy.store.base import ExchangeRecord
+from proxy.store.listing import SessionItem
 from tests.exchange.steering.agent import POLICIES, talking
 
 MODEL = Model("m", window=1000, input=1.0, output=2.0, w=1.0, r=0.1, ttl_s=100, min=0, block=1)
@@ -70,3 +71,21 @@ async def test_a_prompt_that_is_too_full_says_so() -> None:
         found = await counting.stats(talk.parts, talk.tenant, "s")
         assert (found.limit, found.needs_pruning) == (100, True)
         assert found.utilisation == found.sent / 100
+
+
+async def test_the_policys_own_budget_is_what_a_prompt_is_measured_by() -> None:
+    """N3: as the source of `hierarchical` shows it, with each level's budget."""
+    async with talking("hierarchical") as talk:
+        talk.parts.found["m"] = Model("m", window=272_000)
+        found = await counting.stats(talk.parts, talk.tenant, "s")
+        assert found.limit == 16_000
+        assert found.utilisation == found.sent / 16_000
+        assert found.level_budgets == {"permanent": 2_000, "session": 4_000, "working": 8_000}
+        assert not found.needs_pruning
+        line = await figures.Remembered().of(
+            talk.parts, SessionItem(talk.tenant, "s", True, 0.0, 0.0, "", "{}", 0, 0, 1)
+        )
+        assert line is not None
+        assert (line.figures.limit, line.figures.needs_pruning) == (16_000, False)
+        talk.parts.found["m"] = Model("m", window=9_000)
+        assert (await counting.stats(talk.parts, talk.tenant, "s")).limit == 9_000

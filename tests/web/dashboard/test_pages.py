@@ -210,3 +210,9 @@ def test_nothing_moves_where_that_is_not_wanted(browser: Browser, there: Stage) 
             "[...document.querySelectorAll('*')].filter((e) => getComputedStyle(e).transitionDuration !== '0s').length"
         )
         assert screen.page.evaluate(moving) == 0
+
+
+def test_a_prompt_that_is_over_its_budget_is_marked(there: Stage, screen: Screen) -> None:
+    there.say("tight", "[pin] " + "word " * 3_000, max_tokens=127_500)
+    screen.go("#/", ".sessions .flag.bad:has-text('over budget')")
+    there.histories.pop("tight")

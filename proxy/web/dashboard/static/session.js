@@ -84,6 +84,7 @@ function figures(stats) {
         h("i", { class: "before" }), h("i", { class: "sent" })),
       h("div", { class: "facts" },
         stats.limit ? h("span", {}, `${percent(stats.utilisation, 1)} of ${short(stats.limit)}`) : h("span", {}, "the model's window is not known"),
+        stats.over_budget ? h("span", { class: "flag bad" }, `${short(stats.over_budget)} over the budget`) : null,
         stats.needs_pruning && h("span", { class: "flag warn" }, "over the policy's share"))),
     card("Messages", whole(stats.items), h("span", {}, counted(stats.groups, "group")),
       h("span", {}, `${whole(stats.left_out)} out`), h("span", {}, `${whole(stats.shortened)} shortened`)),
@@ -93,7 +94,7 @@ function figures(stats) {
       h("span", {}, `${stats.ratio.toFixed(2)}× fewer tokens`)),
     card("From the cache", percent(reported), h("span", {}, `${percent(predicted)} predicted`)),
     levels.length ? card("In levels", short(levels.reduce((sum, [, tokens]) => sum + tokens, 0)),
-      levels.map(([name, tokens]) => h("span", {}, `${words(name)} ${short(tokens)}`)), h("span", {}, `${counted(stats.retrieved, "item")} brought back`)) : null,
+      levels.map(([name, tokens]) => h("span", {}, `${words(name)} ${short(tokens)}${stats.level_budgets[name] ? ` of ${short(stats.level_budgets[name])}` : ""}`)), h("span", {}, `${counted(stats.retrieved, "item")} brought back`)) : null,
   ];
 }
 

@@ -112,6 +112,7 @@ export function gauge(figures) {
 function flags(figures) {
   if (!figures) return null;
   const made = [];
+  if (figures.over_budget) made.push(h("span", { class: "flag bad", title: "The newest prompt was over its budget with everything out that may go" }, `over budget ${short(figures.over_budget)}`));
   if (figures.needs_pruning) made.push(h("span", { class: "flag warn", title: "Over the share of the window that the policy fills" }, "full"));
   if (figures.loops) made.push(h("span", { class: "flag warn", title: "The model was told that it goes round in circles" }, `loops ${figures.loops}`));
   if (figures.fallbacks) made.push(h("span", { class: "flag bad", title: "Requests that went out as they came" }, `fallbacks ${figures.fallbacks}`));

@@ -1,0 +1,120 @@
+"""Errors that say that a prompt is too long, and for which context window: in the words of each kind of upstream.
+
+There is no field for it: OpenAI, vLLM, llama.cpp, Anthropic, Gemini, Mistral, Bedrock, xAI and TGI each say it in a
+sentence, llama.cpp also in numbers. What a client wrote may be quoted in an error, so only whole phrases count.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+
+LEAST, MOST = 256, 100_000_000
+"""Tokens between which a number is taken for a context window."""
+DEEP = 6
+"""Levels of an error's JSON that are looked into: routers wrap the error of the upstream behind them."""
+
+_N = r"(\d[\d,_]*)"
+
+_BOTH = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        rf"prompt is too long: {_N} tokens > {_N} maximum",  # Anthropic, and Claude on Bedrock
+        rf"exceed context limit: {_N} \+ \d[\d,_]* > {_N}",  # Anthropic, with max_tokens
+        rf"input token count \({_N}\) exceeds the maximum number of tokens allowed \(?{_N}",  # Gemini
+        rf"Prompt contains {_N} tokens.{{0,60}}?too large for model with {_N} maximum context length",  # Mistral
+        rf"request \({_N} tokens\) exceeds the available context size \({_N} tokens\)",  # llama.cpp
+        rf"Requested tokens \({_N}\) exceed context window of {_N}",  # llama-cpp-python
+    )
+)
+"""(tokens of the prompt, tokens of the window)"""
+_WINDOW = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        rf"maximum context length is {_N}",  # OpenAI, vLLM, DeepSeek, OpenRouter, Llama on Bedrock
+        rf"exceed the configured limit of {_N} tokens",  # OpenAI from GPT-5 on
+        rf"maximum prompt length is {_N}",  # xAI
+        rf"exceeds the maximum number of tokens allowed \(?{_N}",  # Gemini, without the count
+        rf"`?inputs`? tokens \+ `?max_new_tokens`? must be <= {_N}",  # TGI
+    )
+)
+_PROMPT = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        rf"{_N} in (?:the messages|your prompt)",
+        rf"messages resulted in {_N} tokens",
+        rf"request has {_N} input tokens",
+        rf"request contains {_N} tokens",
+        rf"Given: {_N} `?inputs`? tokens",
+        rf"requested (?:about )?{_N} tokens",
+    )
+)
+_UNNUMBERED = re.compile(
+    r"context_length_exceeded|exceed_context_size_error|Input is too long for requested model"
+    r"|prompt is too long|exceeds the available context size",
+    re.IGNORECASE,
+)
+
+
+class Overflow(NamedTuple):
+    """A prompt that is too long. window, prompt: tokens as the upstream counts them, None where it does not say."""
+
+    window: int | None
+    prompt: int | None
+
+
+def read_overflow(body: bytes) -> Overflow | None:
+    """What an error's body says about the window, None where it is about something else."""
+    try:
+        found: Any = msgspec.json.decode(body)
+    except (ValueError, RecursionError):
+        found = body.decode("utf-8", "replace")[:4000]
+    texts: list[str] = []
+    numbers: dict[str, int] = {}
+    for name, value in _values(found, DEEP):
+        if isinstance(value, str):
+            texts.append(value)
+        elif name in ("n_ctx", "n_prompt_tokens"):
+            numbers[name] = value
+    said = "\n".join(texts)
+    window, prompt = numbers.get("n_ctx"), numbers.get("n_prompt_tokens")
+    if window is not None and not _UNNUMBERED.search(said):
+        return None
+    if window is None:
+        window, prompt = _in_words(said)
+    if window is not None and LEAST <= window <= MOST:
+        return Overflow(window, prompt)
+    return Overflow(None, None) if _UNNUMBERED.search(said) else None
+
+
+def _in_words(said: str) -> tuple[int | None, int | None]:
+    for pattern in _BOTH:
+        if found := pattern.search(said):
+            return _number(found[2]), _number(found[1])
+    for pattern in _WINDOW:
+        if found := pattern.search(said):
+            prompts = (match for one in _PROMPT if (match := one.search(said)))
+            prompt = next(prompts, None)
+            return _number(found[1]), _number(prompt[1]) if prompt else None
+    return None, None
+
+
+def _number(text: str) -> int:
+    return int(text.replace(",", "").replace("_", "")[:12])
+
+
+def _values(found: Any, deep: int, name: str = "") -> Iterator[tuple[str, Any]]:
+    """The texts and numbers of an error, and of errors that are quoted in it as JSON."""
+    if isinstance(found, dict) and deep:
+        for key, value in found.items():
+            yield from _values(value, deep - 1, key)
+    elif isinstance(found, list) and deep:
+        for value in found[:20]:
+            yield from _values(value, deep - 1, name)
+    elif isinstance(found, str):
+        yield name, found[:4000]
+    elif isinstance(found, int):
+        yield name, found
