@@ -84,11 +84,6 @@ class Metrics:
             ("upstream", "kind"),
             "Upstream failures: unreachable, timeout, broken, or the status (429, 5xx).",
         )
-        self.over_budget_total = self._counter(
-            "over_budget_total",
-            ("kind",),
-            "Prompts over their budget with everything out that may go: the whole `prompt`, or a `level` of it.",
-        )
         self.unmanaged_total = self._counter("unmanaged_total", ("path",), "Requests that pass without being managed.")
         self.persist_deferred_total = self._counter(
             "persist_deferred_total", (), "Answers that ended before they were on disk, and said so."
@@ -165,6 +160,11 @@ class Metrics:
         )
         self.compression_ratio = self._histogram(
             "compression_ratio", RATIOS, (), "Tokens before over tokens after, of what a request compressed."
+        )
+        self.over_budget_total = self._counter(
+            "over_budget_total",
+            ("kind",),
+            "Prompts over their budget with everything out that may go: the whole `prompt`, or a `level` of it.",
         )
         self.low_ratio_total = self._counter(
             "low_ratio_total", (), "Requests that compressed less than 2x: summaries may be too detailed."
