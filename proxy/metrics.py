@@ -121,7 +121,7 @@ class Metrics:
         self.refused_connections_total = self._counter(
             "refused_connections_total",
             ("why",),
-            "Connections ended: `silent`, `crowded`, or what was told (400, 408, 431).",
+            "Connections ended: `silent`, `half_open`, `crowded`, or what was told (400, 408, 431).",
         )
         self.retired_total = self._counter(
             "retired_total", (), "Sessions and threads that `store.retention_days` has removed."

@@ -147,7 +147,10 @@ class Limits(Section):
     requests: Count = 1000
     """Requests to upstreams at once; over it: 503 with Retry-After, at once."""
     connections: Count = 4096
-    """Connections of clients at once; over it: 503 for what they ask, over twice as many they are closed."""
+    """Connections of clients at once, half-open ones aside; over it: 503 for what they ask. Over twice as many, with
+    half-open ones, the oldest half-open ones are closed, then new ones."""
+    half_open: Count = 1024
+    """Connections of one address that have not brought a request's head; over it: the oldest are closed."""
 
 
 class Timeouts(Section):
@@ -164,7 +167,8 @@ class Timeouts(Section):
     header_s: Seconds = 10.0
     """For a client to bring the head of a request."""
     body_s: Seconds = 30.0
-    """For a client to bring some more of a body: less than 500 bytes a second over so long: 408."""
+    """For a client to bring some more of a body: less than 500 bytes a second over so long: 408. All of it may take
+    four times as long, and a second more for each 32 KiB."""
 
 
 class Drain(Section):

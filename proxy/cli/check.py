@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sqlite3
+
 import typer
 
 from proxy.cli.flags import Config, Db, Host, PolicyName, Port, Upstream, read
 from proxy.cli.render import in_force
+from proxy.store import wal_reset
 
 
 def check(
@@ -20,5 +23,7 @@ def check(
     settings = read(config, host=host, port=port, upstream=upstream, db=db, policy=policy)
     typer.echo("# The configuration can be used. In force is:\n")
     typer.echo(in_force(settings), nl=False)
+    if "://" not in settings.db:
+        typer.echo("\n# " + (wal_reset.warning() or f"SQLite {sqlite3.sqlite_version}"))
     typer.echo("\n# Policies: " + ", ".join(sorted(settings.policy_files())))
     typer.echo(f"# Models known by name or pattern: {len(settings.models())}")

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, BinaryIO, Final
 
 import typer
 from rich.console import Console
@@ -180,23 +180,35 @@ def save(asking: Asking, path: str, out: Path, what: str, **query: object) -> No
             sys.stdout.buffer.write(line)
         sys.stdout.buffer.flush()
         return
-    beside = out.with_name(f".{out.name}.{os.getpid()}")
     count = 0
     try:
-        with (
-            os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file,
-            progress(what) as move,
-        ):
+        with replacing(out) as file, progress(what) as move:
             for line in asking.remote.lines(path, {}, query):
                 file.write(line)
                 count += 1
                 move(1)
-        beside.replace(out)
     except OSError as error:
         raise ConfigError("out", str(out), f"a file that can be written ({error.strerror})", source="--out") from None
+    asking.done({"file": str(out), what: count}, f"{count} {what} written to {out}")
+
+
+@contextmanager
+def replacing(out: Path) -> Iterator[BinaryIO]:
+    """A file to write into that takes the place of `out` once it is whole. What is no regular file (a device, a FIFO)
+    is written through, and a symbolic link stays: what it points to is written. Raises OSError."""
+    if out.is_symlink():
+        out = Path(os.path.realpath(out))
+    if out.exists() and not out.is_file():
+        with out.open("wb") as through:
+            yield through
+        return
+    beside = out.with_name(f".{out.name}.{os.getpid()}")
+    try:
+        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            yield file
+        beside.replace(out)
     finally:
         beside.unlink(missing_ok=True)
-    asking.done({"file": str(out), what: count}, f"{count} {what} written to {out}")
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import aiosqlite
 
 from proxy.errors import StoreRefused, StoreUnavailable
-from proxy.store import files
+from proxy.store import files, wal_reset
 from proxy.store.absent import Absent
 from proxy.store.base import Row
 from proxy.store.migrate import Damaged, migrate
@@ -83,6 +83,8 @@ class SqliteStore(Spooled):
             raise
         files.make_private(self.path)
         log.info("store open: SQLite %s", sqlite3.sqlite_version)
+        if told := wal_reset.warning():
+            log.warning("%s", told)
 
     async def _migrate(self) -> None:
         try:

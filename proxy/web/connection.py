@@ -24,13 +24,19 @@ from uvicorn.server import ServerState
 from proxy.errors import ProxyError, Unavailable
 from proxy.metrics import Metrics
 from proxy.settings import Settings
+from proxy.upstream.headers import first
 from proxy.web.failures import render, send_error
+from proxy.web.half_open import HalfOpen, address_of
 from proxy.web.listen import LEAVING, Leaving
 
 log = logging.getLogger(__name__)
 
 RATE: Final = 500
 """Bytes a second that a body has to bring on average over `timeouts.body_s`."""
+STEADY: Final = 32 * 1024
+"""Bytes a second that a body has to bring in all, from its beginning."""
+GRACE: Final = 4
+"""Times `timeouts.body_s` that a body may take beside that: a short one may come slowly."""
 QUEUED: Final = 16
 """Requests that may wait on a connection behind the one that is being answered."""
 SLACK: Final = 256 * 1024
@@ -59,6 +65,7 @@ class Connection(HttpToolsProtocol):
     header_bytes = 64 * 1024
     most = 4096
     metrics: Metrics
+    half_open: HalfOpen
 
     def __init__(
         self,
@@ -73,6 +80,13 @@ class Connection(HttpToolsProtocol):
         self._bytes = 0
         self._deaf = False
         self._closing: float | None = None
+        self._address = ""
+        self._length = 0
+        """Bytes of a body as declared, 0 where they are not."""
+        self._came = 0
+        self._taken = 0.0
+        """Seconds that a body has taken, those aside in which it waited for us."""
+        self._looked = self._since
         self._running: RequestResponseCycle | None = None
         self._look_again: asyncio.TimerHandle | None = None
         self._every = min(self.header_s, self.body_s) / LOOKS
@@ -81,15 +95,18 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn's own
         super().connection_made(transport)
-        if len(self.connections) > 2 * self.most:
+        self._address = address_of(self.client)
+        if len(self.connections) > 2 * self.most and not self.half_open.make_room():
             self.metrics.refused_connections_total.labels(why="crowded").inc()
             transport.abort()
             return
+        self.half_open.add(self._address, self, self.loop.time())
         self._look_again = self.loop.call_later(self._every, self._look)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._look_again is not None:
             self._look_again.cancel()
+        self.half_open.remove(self._address, self)
         running = self._running
         if running is not None and not running.response_complete:
             self._leave(running)  # uvicorn tells the newest one alone, which may be waiting behind this one
@@ -112,6 +129,8 @@ class Connection(HttpToolsProtocol):
             self.send_400_response("Invalid HTTP request received.")
         if self._phase == HEAD and self._bytes > self.header_bytes + SLACK:
             self._end(431, "the request's head is too long")
+        elif self._phase == HEAD and not self._is_answering() and not self.transport.is_closing():
+            self.half_open.add(self._address, self, self.loop.time())  # half a head on a connection that was used
 
     # What the parser calls
 
@@ -131,6 +150,11 @@ class Connection(HttpToolsProtocol):
         if self.parser.should_upgrade():
             return  # the parser stops here, before any body, and `data_received` hears of it
         super().on_headers_complete()
+        self.half_open.remove(self._address, self)
+        declared = first(self.headers, b"content-length")
+        self._length = int(declared) if declared.isdigit() else 0
+        self._came, self._taken = 0, 0.0
+        self._looked = self.loop.time()
         self._phase = BODY
         self._since = self.loop.time()
         self._bytes = 0
@@ -138,6 +162,7 @@ class Connection(HttpToolsProtocol):
             self.flow.resume_reading()  # or nobody would notice that the client has left
 
     def on_body(self, body: bytes) -> None:
+        self._came += len(body)
         cycle: Any = self.cycle
         if not cycle.body and not cycle.response_complete and not self.parser.should_upgrade():
             # What came in one piece is handed on as it is: uvicorn's way is two copies of what may be a long history.
@@ -159,7 +184,7 @@ class Connection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._running = cycle
-        if len(self.connections) > self.most:
+        if len(self.connections) - len(self.half_open) > self.most:
             self.metrics.refused_connections_total.labels(why="crowded").inc()
             app = crowded
         super()._start_asgi_task(cycle, self._closing_after(cycle, app))
@@ -194,6 +219,15 @@ class Connection(HttpToolsProtocol):
         running.disconnected = True
         running.message_event.set()
         running.scope[LEAVING].tell()  # type: ignore[typeddict-item]
+
+    def _is_answering(self) -> bool:
+        return self._running is not None and not self._running.response_complete
+
+    def evict(self) -> None:
+        """Close, since others need the place."""
+        self.metrics.refused_connections_total.labels(why="half_open").inc()
+        self._deaf = True
+        self.transport.abort()
 
     def _end(self, status: int, why: str) -> None:
         """Close, with a word where none of an answer has been said yet."""
@@ -242,18 +276,23 @@ class Connection(HttpToolsProtocol):
                 self.transport.abort()  # it does not read what was left to say
             return
         running = self._running
-        answering = running is not None and not running.response_complete
+        passed, self._looked = now - self._looked, now
         if self._phase == DONE or self.flow.read_paused:
             self._since, self._bytes = now, 0  # it waits for us
         elif self._phase == HEAD:
-            if now - self._since >= self.header_s and not answering and self.timeout_keep_alive_task is None:
+            late = now - self._since >= self.header_s
+            if late and not self._is_answering() and self.timeout_keep_alive_task is None:
                 self._late("the request's head did not come in time", told=self._bytes > 0)
         elif running is self.cycle and running.waiting_for_100_continue:
             self._since = now
-        elif now - self._since >= self.body_s:
-            if self._bytes < self.body_s * RATE:
-                self._late("the request's body came too slowly", told=True)
-            self._since, self._bytes = now, 0
+        else:
+            self._taken += passed
+            if self._taken >= GRACE * self.body_s + max(self._length, self._came) / STEADY:
+                self._late("the request's body took too long", told=True)
+            elif now - self._since >= self.body_s:
+                if self._bytes < self.body_s * RATE:
+                    self._late("the request's body came too slowly", told=True)
+                self._since, self._bytes = now, 0
 
     def _late(self, why: str, *, told: bool) -> None:
         if told:
@@ -272,5 +311,6 @@ def connections(settings: Settings, metrics: Metrics) -> type[Connection]:
         "header_bytes": settings.limits.header_kb * 1024,
         "most": settings.limits.connections,
         "metrics": metrics,
+        "half_open": HalfOpen(settings.limits.half_open),
     }
     return type("Connection", (Connection,), known)

@@ -5,9 +5,11 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from proxy.cli.main import app
+from proxy.store import wal_reset
 
 
 def test_what_is_in_force_is_said_as_toml(tmp_path: Path) -> None:
@@ -30,3 +32,11 @@ def test_what_is_wrong_is_said_with_file_line_and_key_and_code_2(tmp_path: Path)
     assert done.returncode == 2
     assert done.stdout == ""
     assert f"{file}:4: state.withold = True is not usable; allowed: withhold (is that what is meant?)" in done.stderr
+
+
+def test_s7_a_version_of_sqlite_with_the_wal_reset_bug_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for version, said in (((3, 40, 1), True), ((3, 51, 3), False)):
+        monkeypatch.setattr(wal_reset.warning, "__defaults__", (version,))
+        assert ("WAL-reset" in CliRunner().invoke(app, ["check"]).output) == said
+    monkeypatch.setattr(wal_reset.warning, "__defaults__", ((3, 40, 1),))
+    assert "SQLite" not in CliRunner().invoke(app, ["check", "--db", "postgresql://h/d"]).output

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -75,3 +77,36 @@ def test_an_export_that_fails_leaves_what_was_there(shop: Shop, tmp_path: Path) 
     assert shop.run("export", "nonesuch", "--out", str(file)).code == 1
     assert [one.name for one in tmp_path.iterdir()] == ["a.jsonl"]
     assert file.read_text() == "before"
+
+
+def test_s4_what_is_no_regular_file_stays_what_it_is(shop: Shop, tmp_path: Path) -> None:
+    name = shop.fresh()
+    wanted = shop.ok("export", name).out
+    fifo, heard = tmp_path / "fifo", list[str]()
+    os.mkfifo(fifo)
+    reading = threading.Thread(target=lambda: heard.append(fifo.read_text()), daemon=True)
+    reading.start()
+    shop.json("export", name, "--out", str(fifo))
+    reading.join(5)
+    assert heard == [wanted]
+    assert fifo.is_fifo()
+    null = tmp_path / "null"
+    null.symlink_to("/dev/null")
+    shop.json("export", name, "--out", str(null))
+    assert null.is_symlink()
+    assert Path("/dev/null").is_char_device()
+
+
+def test_s4_a_link_stays_and_what_it_points_to_is_written(shop: Shop, tmp_path: Path) -> None:
+    name = shop.fresh()
+    for there in (True, False):
+        folder = tmp_path / str(there)
+        (folder / "real").mkdir(parents=True)
+        if there:
+            (folder / "real" / "talk").write_text("old")
+        link = folder / "link"
+        link.symlink_to(Path("real") / "talk")
+        shop.json("export", name, "--out", str(link))
+        assert link.is_symlink()
+        assert (folder / "real" / "talk").read_text() == shop.ok("export", name).out
+        assert sorted(each.name for each in folder.rglob("*")) == ["link", "real", "talk"]

@@ -110,6 +110,46 @@ async def test_c6_a_body_that_comes_steadily_may_take_longer_than_the_deadline()
         assert heard(await closed(client, 5)).body == b"y" * 20000
 
 
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_s6_a_body_has_a_deadline_by_its_length(chunked: bool) -> None:
+    async with faulty(echo) as upstream, running(upstream.port, **QUICK) as proxy:
+        client = await connect(proxy.port)
+        how = b"transfer-encoding: chunked" if chunked else b"content-length: 16384"
+        await client.send(b"POST /v1/x HTTP/1.1\r\nhost: a\r\n%b\r\n\r\n" % how)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        ended = asyncio.create_task(closed(client, 4 * 0.4 + 0.5 + SLACK_S))
+        while not ended.done():
+            client.writer.write(b"40\r\n" + b"x" * 64 + b"\r\n" if chunked else b"x" * 64)  # 1,280 bytes a second
+            await asyncio.sleep(0.05)
+        assert (await ended).startswith(b"HTTP/1.1 408")
+        assert loop.time() - began >= 4 * 0.4
+        assert await upstream.none_open()
+
+
+async def test_s6_half_open_sockets_cost_others_nothing_and_the_oldest_goes_first() -> None:
+    limits = {"connections": 50, "half_open": 30}
+    async with faulty(echo) as upstream, running(upstream.port, limits=limits) as proxy:
+        silent = [await connect(proxy.port) for _ in range(30)]
+        await asyncio.sleep(0.7)
+        silent += [await connect(proxy.port) for _ in range(10)]
+        for client in silent[:10]:
+            with suppress(ConnectionError):
+                assert await closed(client, 5) == b""
+        assert not any(client.reader.at_eof() for client in silent[10:])
+        assert proxy.count("refused_connections_total", why="half_open") == 10
+        for _ in range(5):  # more at once than the server holds in all
+            silent += [await connect(proxy.port) for _ in range(100)]
+            got = heard(await ask(proxy.port, say("/v1/x", b"connection: close", body=b"{}")))
+            assert (got.status, got.body) == (200, b"{}")
+        half = await connect(proxy.port)
+        await half.send(say("/v1/x", body=b"{}")[:30])
+        silent += [await connect(proxy.port) for _ in range(20)]
+        await half.send(say("/v1/x", body=b"{}")[30:])
+        assert (await half.reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        assert proxy.count("refused_connections_total", why="crowded") == 0
+
+
 async def test_c6_an_answer_may_take_as_long_as_it_likes() -> None:
     async def slow(request: Request, there: Connection) -> None:
         await asyncio.sleep(1.2)
@@ -290,10 +330,16 @@ async def test_c10_beyond_the_limit_503_comes_with_when_to_try_again_and_the_oth
             assert refused.header("x-should-retry") is None
         assert b" 200 " in await ask(proxy.port, b"GET /healthz HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
         idle = [await connect(proxy.port) for _ in range(16)]
+        for client in idle:
+            await client.send(b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n")
+            assert (await client.reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
         crowd = await proxy.post(b"{}", path="/healthz")
         assert (crowd.status, crowd.header("retry-after"), crowd.header("connection")) == (503, "1", "close")
         flood = [await connect(proxy.port) for _ in range(30)]
-        assert [await closed(client, 5) for client in flood[-5:]] == [b""] * 5
+        for client in flood[:5]:  # they have been silent for longest
+            with suppress(ConnectionError):
+                assert await closed(client, 5) == b""
+        assert not flood[-1].reader.at_eof()
         gate.set()
         assert [answer.status for answer in await asyncio.gather(*working)] == [200] * 5
         for client in [*idle, *flood]:
