@@ -38,6 +38,8 @@ def context_headers(turn: Turn) -> Headers:
     ]
     if turn.over_budget:
         told.append((b"x-context-over-budget", b"%d" % turn.over_budget))
+    if turn.warnings:
+        told.append((b"x-context-warning", "; ".join(turn.warnings).encode("ascii", "replace")))
     if turn.fallback:
         told.append((b"x-context-fallback", turn.fallback.encode()))
     return told

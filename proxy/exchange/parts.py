@@ -125,4 +125,4 @@ class Parts:
     edited: dict[tuple[str, tuple[str, ...]], None] = field(default_factory=dict)
     """(tenant, names of the client's tools) of conversations that came to edits, for `tools.offer`; the last 1,000."""
     told: set[str] = field(default_factory=set)
-    """What has been said once in the log and need not be said again; bounded by the routes and reasons there are."""
+    """Warnings that the log has given once (`header_warnings`)."""

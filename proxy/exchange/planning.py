@@ -20,7 +20,18 @@ from proxy.context.room import room_for
 from proxy.context.session import Session
 from proxy.context.steered import kept
 from proxy.errors import NotManaged, StoreUnavailable
-from proxy.exchange import background, finish, identify, money, opening, recollect, record, weaving, windows
+from proxy.exchange import (
+    background,
+    finish,
+    header_warnings,
+    identify,
+    money,
+    opening,
+    recollect,
+    record,
+    weaving,
+    windows,
+)
 from proxy.exchange.finish import lost, stored
 from proxy.exchange.parts import Headers, Incoming, Parts
 from proxy.exchange.record import Forms
@@ -65,6 +76,9 @@ async def prepare(parts: Parts, incoming: Incoming) -> tuple[Turn, Target]:
     await _count(parts, weigh, request, keys, tenant, named)
     retry = headers.get("x-stainless-retry-count", "0") not in ("", "0")
     place = await identify.identify(parts.threads, tenant, named, request, keys, retry=retry)
+    asked = options(headers)
+    warnings = header_warnings.find_warnings(asked, parts.policies)
+    header_warnings.log_once(warnings, parts.told)
     turn = Turn(
         id=identify.new_id(),
         tenant=tenant,
@@ -79,7 +93,8 @@ async def prepare(parts: Parts, incoming: Incoming) -> tuple[Turn, Target]:
         began=parts.now(),
         front=front,
         facts=incoming.facts,
-        options=options(headers),
+        warnings=warnings,
+        options=asked,
     )
     try:
         turn.resent = money.resent(turn)

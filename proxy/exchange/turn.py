@@ -63,6 +63,8 @@ class Turn:
     """How near messages are to the task, by form, as `View.relevance`."""
     facts: dict[str, Any] = field(default_factory=dict)
     """As `Incoming.facts`."""
+    warnings: tuple[str, ...] = ()
+    """What is wrong with those headers (`header_warnings`)."""
     options: Mapping[str, str] = field(default_factory=dict)
     """The request's x-context-* headers, as `View.options`."""
     resent: int = 0

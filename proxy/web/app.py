@@ -35,6 +35,7 @@ from proxy.store import connect
 from proxy.store.base import Store
 from proxy.upstream.client import Client
 from proxy.vocabulary import counter
+from proxy.web import conversational
 from proxy.web.api.app import bounded, create_api
 from proxy.web.body_budget import BodyBudget
 from proxy.web.completions import chat
@@ -150,6 +151,8 @@ class ContextProxy:
         self.parts = make_parts(settings, self.store)
         self.webhooks = Webhooks(settings, self.parts.news, self.parts.metrics)
         self.draining = False
+        self._told: set[str] = set()
+        """Paths of which the log has said that they pass unmanaged."""
         self.room = Room(settings.limits.requests, self.parts.metrics)
         self._rules = PathRules(settings.passthrough.paths)
         self.bodies = BodyBudget(settings.limits.bodies_mb << 20, self.parts.metrics)
@@ -232,9 +235,9 @@ class ContextProxy:
             with self._counted("chat", send) as counted, self.room.place(), self.bodies.share() as share:
                 await chat(scope, receive, counted, self.parts, raw, session, share.add)
             return
-        self._unmanaged(scope["method"], path)
+        telling = self._unmanaged(scope["method"], path, raw.partition("?")[0], send)
         client, metrics = self.parts.client, self.parts.metrics
-        with self._counted("passthrough", send) as counted, self.room.place(), self.bodies.share() as share:
+        with self._counted("passthrough", telling) as counted, self.room.place(), self.bodies.share() as share:
             await passthrough(scope, receive, counted, client, metrics, path=raw, held=share.add, rules=self._rules)
 
     @contextmanager
@@ -254,13 +257,25 @@ class ContextProxy:
             metrics = self.parts.metrics
             metrics.requests_total.labels(route=route, status=metrics.label("status", status)).inc()
 
-    def _unmanaged(self, method: str, path: str) -> None:
-        """Count what passes without being managed, and say once in the log what carries conversations past us."""
+    def _unmanaged(self, method: str, path: str, raw: str, send: Send) -> Send:
+        """Count what passes without being managed. What carries a conversation past us is told in the answer, and once
+        a path in the log."""
         metrics = self.parts.metrics
         metrics.unmanaged_total.labels(path=metrics.label("path", path)).inc()
-        if method == "POST" and path.endswith("/responses") and "responses" not in self.parts.told:
-            self.parts.told.add("responses")
-            log.warning("requests to %s are passed on unmanaged: only chat completions are rewritten", path)
+        if not conversational.is_conversational(method, path):
+            return send
+        shown = raw[: conversational.SHOWN]
+        if shown not in self._told and len(self._told) < conversational.MOST:
+            self._told.add(shown)
+            log.warning("requests to %s are passed on unmanaged: only chat completions are rewritten", shown)
+
+        def telling(message: Message) -> Awaitable[None]:
+            if message["type"] == "http.response.start":
+                told = (conversational.UNMANAGED, shown.encode("ascii", "replace"))
+                message = {**message, "headers": [*message["headers"], told]}
+            return send(message)
+
+        return telling
 
 
 def create_app(settings: Settings | None = None, **overrides: Any) -> ContextProxy:

@@ -144,7 +144,8 @@ async def test_observe_pays_for_the_originals_and_says_what_the_plan_would_have_
     spent: dict[str, float] = {}
     for policy in ("observe", "thrifty", "passthrough"):
         metered = Metered()
-        async with faulty(metered) as upstream, running(upstream.port, models_file=prices, policy=policy) as there:
+        plain: dict[str, Any] = {"models_file": prices, "policy": policy, "state": {"ask": "never"}}
+        async with faulty(metered) as upstream, running(upstream.port, **plain) as there:
             found[policy], counted[policy] = await worked(there, metered), kinds(there)
             lines = (await there.get("/api/live")).json()["items"]
             money = (await there.get("/api/money")).json()["total"]

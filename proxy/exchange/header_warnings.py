@@ -1,0 +1,57 @@
+"""Warnings about x-context-* request headers whose value says nothing: a mistyped one changes nothing.
+
+The answer names them in `x-context-warning`, and the log says each once. Only headers whose values are known are looked
+at: a stage of somebody's own may read others.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final, get_args
+
+from proxy.context.evidence.iteration import Urgency
+from proxy.context.evidence.reflecting import Mode
+
+log = logging.getLogger(__name__)
+
+MOST: Final = 100
+"""Warnings that are logged: clients choose the values."""
+SHOWN: Final = 40
+"""Characters of a value that are shown."""
+YES: Final = ("1", "true", "yes", "on")
+NO: Final = ("", "0", "false", "no", "off")
+
+
+def find_warnings(options: Mapping[str, str], policies: Collection[str]) -> tuple[str, ...]:
+    """What is wrong with a request's x-context-* headers. options: values by the rest of the name; policies: names."""
+    allowed: dict[str, Iterable[str]] = {
+        "policy": sorted(policies),
+        "urgency": get_args(Urgency),
+        "reflect": get_args(Mode),
+        "pin": (*YES, *(word for word in NO if word)),
+    }
+    found = []
+    for name, words in allowed.items():
+        given = options.get(name, "")
+        value = given if name == "policy" else given.lower()
+        if value and value not in words:
+            found.append(f"x-context-{name}: {_shown(given)} is none of {', '.join(words)}")
+    given = options.get("max-iterations", "")
+    if given and not (given.isascii() and given.isdigit() and len(given) < 10 and int(given) > 0):
+        found.append(f"x-context-max-iterations: {_shown(given)} is no number from 1 on")
+    return tuple(found)
+
+
+def log_once(warnings: Iterable[str], told: set[str]) -> None:
+    """Log those that were not logged before. told: what was."""
+    for text in warnings:
+        if text not in told and len(told) < MOST:
+            told.add(text)
+            log.warning("a request header is not understood: %s", text)
+
+
+def _shown(value: str) -> str:
+    """A value as it can stand in a header and a log line."""
+    cut = value if len(value) <= SHOWN else value[:SHOWN] + "..."
+    return "'" + "".join(one if one.isascii() and one.isprintable() else "?" for one in cut) + "'"

@@ -1,0 +1,31 @@
+"""Paths that carry conversations in a format that is passed on unmanaged: who sends there has to be told.
+
+A client whose requests go to such a path keeps its whole history, pays for all of it, and would otherwise see nothing
+of that. The answer says so in a header, and the log once for each path.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+UNMANAGED: Final = b"x-context-unmanaged"
+"""The header that names the path."""
+MOST: Final = 100
+"""Paths that are logged: clients choose them."""
+SHOWN: Final = 200
+"""Characters of a path that are shown."""
+_CONVERSATIONAL: Final = re.compile(
+    r"/(?:messages|responses|completions|complete|api/chat|api/generate|converse(?:-stream)?"
+    r"|invoke(?:-with-response-stream)?|[^/]+:(?:streamG|g)enerateContent)/?$"
+)
+"""Ends of paths: Anthropic, OpenAI, Ollama, Bedrock, Gemini."""
+_OTHER: Final = re.compile(r"/threads/[^/]+/messages/?")
+"""An end of a path that looks alike and asks no model: OpenAI's assistants."""
+
+
+def is_conversational(method: str, path: str) -> bool:
+    """True where a request to this path brings a conversation to a model. path: decoded, without the session's part."""
+    if method != "POST":
+        return False
+    return _CONVERSATIONAL.search(path) is not None and _OTHER.search(path) is None
