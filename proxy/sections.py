@@ -225,7 +225,7 @@ class Groups(Section):
     """`[groups]`: how messages belong together."""
 
     observation: tuple[Pattern, ...] = ()
-    """Regular expressions for user messages that are really the output of a tool."""
+    """Regular expressions for user messages that are really the output of a tool; what frameworks write is known."""
 
 
 class Storage(Section):

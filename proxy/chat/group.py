@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from proxy.chat.key import public_id
 from proxy.chat.message import Message, Request
+from proxy.chat.observation import is_observation
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,19 +74,20 @@ def groups(
     """The groups of a conversation, in order, covering every message once.
 
     What stands before the first user message (system prompt, a greeting) belongs to the first group.
-    `observation` marks user messages that are really tool output, for agents without tool calls: they open none.
+    User messages that are really tool output open none, for agents without tool calls: see `is_observation`, which is
+    given `observation`.
     known: the groups of a front of these messages.
     """
     if not messages:
         return []
     begin = known[-1].end if known else 0
-    opened = len(known) > 1 or any(_is_prompt(messages[n], observation) for n in range(begin))
+    opened = len(known) > 1 or any(_is_prompt(messages, n, observation) for n in range(begin))
     starts = [known[-1].start if known else 0]
     previous = next((n for n in range(begin - 1, -1, -1) if not messages[n].is_system), -1)
-    previous_user = previous >= 0 and _is_prompt(messages[previous], observation)
+    previous_user = previous >= 0 and _is_prompt(messages, previous, observation)
     for n in range(begin, len(messages)):
         message = messages[n]
-        is_prompt = _is_prompt(message, observation)
+        is_prompt = _is_prompt(messages, n, observation)
         if is_prompt and not previous_user:
             if opened:
                 starts.append(n)
@@ -102,5 +104,5 @@ def groups(
     return found
 
 
-def _is_prompt(message: Message, observation: re.Pattern[str] | None) -> bool:
-    return message.role == "user" and not (observation and observation.search(message.text))
+def _is_prompt(messages: Sequence[Message], n: int, observation: re.Pattern[str] | None) -> bool:
+    return messages[n].role == "user" and not is_observation(messages, n, observation)

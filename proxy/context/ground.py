@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from proxy.chat import group, key
 from proxy.chat.group import Group
 from proxy.chat.message import Message, Request
+from proxy.chat.observation import is_observation
 from proxy.chat.tokens import Weigh
 from proxy.context.plan import Applied, Edit, Ground
 
@@ -61,11 +62,7 @@ def _grown(
         if message.marked:
             marked.append(n)
         requests.append(count)
-    results = (
-        [m.is_result or (m.role == "user" and observation.search(m.text) is not None) for m in new]
-        if observation
-        else [m.is_result for m in new]
-    )
+    results = [m.is_result or is_observation(messages, n, observation) for n, m in enumerate(new, begin)]
     return Ground(
         messages=messages,
         keys=keys,

@@ -32,3 +32,19 @@ def pinned(view: View, index: int) -> bool:
         if k in view.pins or k in view.guarded:
             return True
     return not view.is_result[index] and marked(message)
+
+
+def opening(view: View) -> range:
+    """The prompt that the conversation began with: it says what all of it is about."""
+    if not view.groups:
+        return range(0)
+    first = view.groups[0]
+    begin = next((n for n in range(first.start, first.prompt_end) if view.messages[n].role == "user"), first.prompt_end)
+    return range(begin, first.prompt_end)
+
+
+def task(view: View) -> range:
+    """The same where the results of an agent's actions are user messages: then it is not the last one, which stays in
+    any case, and nothing but it says what all of that is for."""
+    observes = any(is_result and m.role == "user" for is_result, m in zip(view.is_result, view.messages, strict=True))
+    return opening(view) if observes else range(0)

@@ -16,6 +16,7 @@ from proxy.context import fit, inserts, noting, operator, outgoing, proposals, s
 from proxy.context.plan import Ask, Edit, Found, Insert, Note, Plan, Proposal, View
 from proxy.context.policy import Policy, for_model
 from proxy.context.prices import Model, without_cache
+from proxy.context.remark import remarked
 from proxy.context.render import Rendering, joined
 from proxy.context.session import Session, cuts, losses
 from proxy.context.stage import Stage
@@ -174,7 +175,20 @@ def _edits(seen: View, session: Session, policy: Policy, *, frozen: bool) -> Map
     low = _low(seen, policy, force)
     chosen = _choose(seen, policy, force, low, for_money=session.may_edit or bool(force))
     edits = proposals.take(seen, chosen, seen.edits, literal=policy.literal)
-    return fit.fit(seen, policy, edits, low)
+    return _fitted(seen, policy, remarked(seen, edits, seen.edits, policy.remark), low)
+
+
+def _fitted(seen: View, policy: Policy, edits: Mapping[bytes, Edit], low: int) -> Mapping[bytes, Edit]:
+    """The edits with those that fit the prompt to its budget, and the remarks that these call for within it."""
+    fitted = fit.fit(seen, policy, edits, low)
+    if fitted is edits:
+        return edits
+    made = remarked(seen, fitted, seen.edits, policy.remark)
+    more = fit.total_with(seen, made) - fit.total_with(seen, fitted)
+    if more and seen.budget is not None and fit.total_with(seen, made) > seen.budget:
+        narrow = replace(seen, extra=seen.extra + more)
+        made = remarked(seen, fit.fit(narrow, policy, edits, low), seen.edits, policy.remark)
+    return made
 
 
 def _at_once(policy: Policy) -> list[Stage]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Literal, get_args
 
+from proxy.context import remark
 from proxy.context.prices import Model
 from proxy.context.stage import Stage, Voice, changed, make_stage, make_voice
 from proxy.errors import ConfigError
@@ -53,6 +54,8 @@ class Policy:
     """Where guidelines and state go: behind the system prompt (literal), or at the tail."""
     guidelines: str = ""
     """Text in place of our own history guidelines; empty: ours."""
+    remark: str = remark.TEXT
+    """Text behind the message after which groups or steps have left; empty: none."""
     observation: re.Pattern[str] | None = None
     """User messages that match are really tool output."""
     tools: tuple[str, ...] = ()
@@ -120,7 +123,7 @@ def read_policy(
             raise ConfigError(key, value, "a share between 0 and 1", source=source)
         if key == "window" and (not isinstance(value, int) or value is True or value < 0):
             raise ConfigError(key, value, "a number of tokens, or 0", source=source)
-        if key in ("name", "guidelines") and not isinstance(value, str):
+        if key in ("name", "guidelines", "remark") and not isinstance(value, str):
             raise ConfigError(key, value, "a text", source=source)
         if key == "stages":
             if not isinstance(value, list):

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from proxy.chat import key
 from proxy.chat.message import Message, Request
+from proxy.chat.observation import is_observation
 from proxy.context.evidence import facts, terms
 from proxy.context.plan import Found, Plan
 from proxy.errors import StoreUnavailable
@@ -66,7 +67,7 @@ def _task(request: Request, observed: re.Pattern[str] | None) -> tuple[int, Mess
 
     def look(begin: int, known: int | None) -> int:
         for n in range(len(messages) - 1, begin - 1, -1):
-            if messages[n].role == "user" and not (observed and observed.search(messages[n].text)):
+            if messages[n].role == "user" and not is_observation(messages, n, observed):
                 return n
         return -1 if known is None else known
 

@@ -37,10 +37,10 @@ def test_what_is_restored_is_whole_in_every_policy(policy: str) -> None:
 
 def test_the_operators_window_stands_in_place_of_the_policys() -> None:
     narrow = replace(load("rolling"), stages=(CloseWindow(groups=1),), ask="never")
-    assert len(told(plan(narrow, None))) == 2
+    assert len(told(plan(narrow, None))) == 3  # with the first prompt
     assert len(told(plan(narrow, Steering(window=2)))) == 6
     assert len(told(plan(narrow, Steering(window=0)))) == 10
-    assert len(told(plan(narrow, Steering(window=-1)))) == 2
+    assert len(told(plan(narrow, Steering(window=-1)))) == 3
 
 
 def test_a_wider_window_brings_back_what_a_narrow_one_took() -> None:

@@ -24,7 +24,7 @@ STEP = [assistant(None, "1"), result("1", "r" * 69)]
 """27 + 73 = 100 tokens."""
 GROUP = [user("u" * 6), *STEP, assistant("a" * 6)]
 """10 + 100 + 10 = 120 tokens."""
-FIT = Policy("fit", stages=(FitBudget(),), ask="never", budget=0.5, low=0.5)
+FIT = Policy("fit", stages=(FitBudget(),), ask="never", budget=0.5, low=0.5, remark="")
 
 
 def fitted(
@@ -193,6 +193,14 @@ def test_the_tools_count_too() -> None:
 
 def test_literal_policies_fit_the_budget_too() -> None:
     rolling = replace(FIT, stages=(CloseWindow(groups=2), FitBudget()), schedule="always")
-    assert fitted(TALK, 380, rolling)[1] == [0, *range(9, 14)]
-    # The window has taken the first prompt: what is left of the budget is fitted from there on.
-    assert fitted(TALK, 100, rolling)[1] == [0, 13]
+    assert fitted(TALK, 380, rolling)[1] == [0, 1, *range(9, 14)]
+    assert fitted(TALK, 100, rolling)[1] == [0, 1, 13]
+
+
+@pytest.mark.parametrize("schedule", ["always", "when_it_pays", "over_budget"])
+def test_the_remark_where_groups_have_left_counts(schedule: ScheduleName) -> None:
+    policy = replace(FIT, remark="\n\n[left]", schedule=schedule)
+    for budget in range(160, 380, 10):
+        made = rewrite(request(TALK), Session(), policy, replace(PLAIN, window=2 * budget), 0.0, weigh=WEIGH)
+        assert made.after <= budget
+        assert json.loads((made.messages or ())[1])["content"] == "u" * 6 + "\n\n[left]"

@@ -6,13 +6,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from proxy.context.pins import opening
 from proxy.context.plan import Proposal, View
 from proxy.context.stage import When
 
 
 @dataclass(frozen=True, slots=True)
 class CloseWindow:
-    """Leave out all groups but the last ones; system messages stay. The sequential rolling window of std::slop."""
+    """Leave out all groups but the last ones; system messages and the first prompt stay.
+
+    The sequential rolling window of std::slop.
+    """
 
     groups: int = 0
     """How many groups stay, the active one among them; 0: all."""
@@ -25,10 +29,13 @@ class CloseWindow:
         first = self._first(view)
         if first == 0:
             return
+        stay = opening(view)
         reason = f"outside the last {len(view.groups) - first} groups"
         for position, group in enumerate(view.groups[:first]):
             pushed = min(position + len(view.groups) - first, len(view.groups) - 1)
             for n in range(group.start, group.end):
+                if n in stay:
+                    continue
                 yield Proposal(n, "gone", "close_window", reason, 0, since=view.groups[pushed].start)
 
     def _first(self, view: View) -> int:

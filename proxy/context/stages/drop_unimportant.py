@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from proxy.chat.key import public_id
-from proxy.context.pins import pinned
+from proxy.context.pins import pinned, task
 from proxy.context.plan import Edit, Note, Proposal, View
 from proxy.context.ranking.importance import Weights, scores
 from proxy.context.ranking.units import Unit, best, units
@@ -21,7 +21,8 @@ class DropUnimportant(Weights):
     """While the prompt is over its budget, leave out the messages with the lowest scores: recency, role, keywords and
     length, after REPLOID's context manager. Steps stay whole, and a prompt within its budget goes out as it came.
 
-    System messages, the newest message and the last user message stay whatever they weigh.
+    System messages, the newest message and the last user message stay whatever they weigh, and so does the first prompt
+    where results are written as user messages.
     """
 
     low: float = 0.75
@@ -74,6 +75,7 @@ def _standing(view: View) -> Iterator[int]:
             yield from marked_with(view, n)
         if message.role == "user":
             last_user = n
+    yield from task(view)
     yield last_user
     yield len(view.messages) - 1
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from proxy.context.pins import pinned
+from proxy.context.pins import pinned, task
 from proxy.context.plan import Ask, Proposal, View
 from proxy.context.ranking.units import closure, units
 from proxy.context.stage import When
@@ -120,13 +120,15 @@ class _Old:
 def _look(view: View, keep: int) -> _Old | None:
     """What is older than the last `keep` messages, None where there is nothing, or nobody to say so.
 
-    The prompt that the last messages belong to stays with them: it is the first user message, and bears the summary.
+    The prompt that the last messages belong to stays with them, and so does the first one where results
+    are written as user messages. The first user message that stays bears the summary.
     """
     first = _first(view, keep)
     group = next((g for g in view.groups if g.start <= first < g.end), None)
     if group is None:
         return None
-    prompts = [n for n in range(group.start, group.prompt_end) if view.messages[n].role == "user"]
+    begun = (n for n in range(group.start, group.prompt_end) if view.messages[n].role == "user")
+    prompts = sorted({*(n for n in task(view) if view.messages[n].role == "user"), *begun})
     bearer = next((n for n in prompts if view.messages[n].shape != "none"), None)
     if bearer is None:
         return None

@@ -1,4 +1,4 @@
-"""FEATURES A2: the last groups, or the last tokens in whole groups."""
+"""FEATURES A2: the last groups, or the last tokens in whole groups; and the first prompt."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def gone(view: View, stage: CloseWindow) -> list[int]:
 
 @pytest.mark.parametrize(("groups", "first"), [(0, 0), (1, 16), (2, 12), (4, 4), (5, 0), (9, 0)])
 def test_the_last_groups_stay(groups: int, first: int) -> None:
-    assert gone(look(talk(5)), CloseWindow(groups=groups)) == list(range(first))
+    assert gone(look(talk(5)), CloseWindow(groups=groups)) == list(range(1, first))
 
 
 @pytest.mark.parametrize(
@@ -34,28 +34,28 @@ def test_the_last_groups_stay(groups: int, first: int) -> None:
 )
 def test_whole_groups_stay_while_they_have_at_most_so_many_tokens(tokens: int, first: int) -> None:
     # From the end: 10, then 100 each.
-    assert gone(look(talk(5)), CloseWindow(tokens=tokens)) == list(range(first))
+    assert gone(look(talk(5)), CloseWindow(tokens=tokens)) == list(range(1, first))
 
 
 def test_the_narrower_of_the_two_limits_holds() -> None:
-    assert gone(look(talk(5)), CloseWindow(groups=4, tokens=110)) == list(range(12))
-    assert gone(look(talk(5)), CloseWindow(groups=2, tokens=9999)) == list(range(12))
+    assert gone(look(talk(5)), CloseWindow(groups=4, tokens=110)) == list(range(1, 12))
+    assert gone(look(talk(5)), CloseWindow(groups=2, tokens=9999)) == list(range(1, 12))
 
 
 def test_the_active_group_always_stays_whole() -> None:
     active = [*talk(3), *GROUP[1:3], *GROUP[1:3]]
-    assert gone(look(active), CloseWindow(groups=1)) == list(range(8))
-    assert gone(look(active), CloseWindow(tokens=1)) == list(range(8))
+    assert gone(look(active), CloseWindow(groups=1)) == list(range(1, 8))
+    assert gone(look(active), CloseWindow(tokens=1)) == list(range(1, 8))
     assert gone(look(active[8:]), CloseWindow(groups=1, tokens=1)) == []
 
 
 def test_user_messages_in_a_row_are_one_group() -> None:
-    assert gone(look([*GROUP, user("a"), user("b"), *GROUP[1:]]), CloseWindow(groups=1)) == [0, 1, 2, 3]
+    assert gone(look([*GROUP, user("a"), user("b"), *GROUP[1:]]), CloseWindow(groups=1)) == [1, 2, 3]
 
 
-def test_what_stands_before_the_first_prompt_leaves_with_it() -> None:
+def test_what_stands_before_the_first_prompt_leaves_and_the_prompt_stays() -> None:
     values = [system(), assistant("Welcome!"), *GROUP, user("b")]
-    assert gone(look(values), CloseWindow(groups=1)) == [0, 1, 2, 3, 4, 5]  # the system message is kept by the pipeline
+    assert gone(look(values), CloseWindow(groups=1)) == [0, 1, 3, 4, 5]  # the system message is kept by the pipeline
 
 
 def test_a_proposal_says_which_group_pushed_it_out() -> None:
@@ -70,4 +70,4 @@ def test_a_proposal_says_which_group_pushed_it_out() -> None:
 def test_a_group_that_is_out_already_weighs_nothing() -> None:
     view = look(talk(3))
     assert list(view.tokens) == [10, 27, 53, 10] * 2 + [10]
-    assert gone(look(talk(3), session=Session()), CloseWindow(tokens=209)) == [0, 1, 2, 3]
+    assert gone(look(talk(3), session=Session()), CloseWindow(tokens=209)) == [1, 2, 3]

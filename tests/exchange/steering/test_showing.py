@@ -66,10 +66,10 @@ async def test_what_the_policy_left_out_says_which_stage_and_comes_back_when_res
         for n in range(4):
             await talk.ask(f"More {n}?")
         listed = await showing.listing(talk.parts, talk.tenant, "s")
-        assert [line.status for line in listed[:4]] == ["out", "out", "out", "in"]  # the next prompt makes eight
-        assert (listed[0].sent, listed[0].title) == (0, "Prompt number 0?")
+        assert [line.status for line in listed[:4]] == ["changed", "out", "out", "in"]  # the next prompt makes eight
+        assert (listed[1].sent, listed[0].title) == (0, "Prompt number 0?")
         shown = await showing.group(talk.parts, talk.tenant, "s", first)
-        assert {m.why.stage for m in shown if m.why} == {"close_window"}
+        assert {m.why.stage for m in shown if m.why} == {"close_window", "remark"}
         assert [m.whole["content"] for m in shown if m.role == "user"] == ["Prompt number 0?"]
         await deciding.restore(talk.parts, talk.tenant, "s", [first])
         for n in range(2):

@@ -1,0 +1,74 @@
+"""One short remark where messages have left a prompt, so that what stands side by side is not read as said in a row.
+
+It is appended to the message before the gap, the user's own or a tool result, and stays there byte for byte: it bears
+no number, so a gap that grows does not change it. An answer of the model's is never written into, nor is a message of
+ours put in; where an answer stands right before the gap, the remark stands in front of that answer, and is as true
+there. What leaves and is told elsewhere (a summary, a line at the tail) gets none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from proxy.context.pins import pinned
+from proxy.context.plan import Edit, View
+
+NAME = "remark"
+"""The stage of edits that hold nothing else."""
+TEXT = "\n\n[Messages that followed this one have left the conversation. They are stored.]"
+UNTOLD = frozenset({"close_window", "fit_budget", "operator"})
+"""Stages that take whole groups or steps out and do not say so themselves."""
+
+
+def remarked(seen: View, edits: Mapping[bytes, Edit], old: Mapping[bytes, Edit], text: str) -> Mapping[bytes, Edit]:
+    """The edits with a remark for each gap that has come or grown. old: those that were in force before. text: what is
+    said, nothing where it is empty."""
+    if edits is old or not text:
+        return edits
+    made = dict(edits)
+    for bearer, is_new in _gaps(seen, edits, old):
+        k = seen.keys[bearer]
+        edit = made.get(k)
+        if edit is not None and text in (edit.text or ""):
+            continue
+        before = old.get(k)
+        if is_new or (before is not None and text in (before.text or "")):
+            made[k] = _with_remark(seen, bearer, edit, text)
+    return made
+
+
+def _gaps(seen: View, edits: Mapping[bytes, Edit], old: Mapping[bytes, Edit]) -> Iterator[tuple[int, bool]]:
+    """(the message that bears the remark, whether something of the gap has left just now) of each gap."""
+    bearer, told, is_new = -1, False, False
+    for n, message in enumerate(seen.messages):
+        if message.is_system:
+            continue
+        edit = edits.get(seen.keys[n])
+        if edit is not None and edit.action == "gone":
+            if edit.stage in UNTOLD:
+                told = True
+                is_new = is_new or old.get(seen.keys[n]) != edit
+            continue
+        if told and bearer >= 0:
+            yield bearer, is_new
+        told = is_new = False
+        if _may_bear(seen, n, edit):
+            bearer = n
+    if told and bearer >= 0:
+        yield bearer, is_new
+
+
+def _may_bear(seen: View, n: int, edit: Edit | None) -> bool:
+    message = seen.messages[n]
+    if message.role == "assistant" or message.shape == "none" or pinned(seen, n):
+        return False
+    return edit is None or edit.text is not None
+
+
+def _with_remark(seen: View, n: int, edit: Edit | None, text: str) -> Edit:
+    size = seen.weigh.count(text)
+    if edit is None:
+        whole = seen.whole[n]
+        return Edit(seen.keys[n], "append", text, NAME, "says that messages behind it have left", whole, whole + size)
+    return replace(edit, text=(edit.text or "") + text, after=edit.after + size)

@@ -1,0 +1,90 @@
+"""Agents whose results are written as user text, through the running proxy: nothing is configured for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.faulty import faulty
+from tests.running import Agent, running
+from tests.scripted import Scripted
+
+TASK = "New task:\nFind the largest file of the project and say why it is so large."
+LONG = "\n".join(f"{n} bytes in src/module_{n}.py" for n in range(300))
+
+
+def acting() -> Scripted:
+    """A model that acts in text, as smolagents' CodeAgent has it."""
+    thought = "Thought: I look at part {n}.\n<code>\nprint(sizes({n}))\n</code>"
+    return Scripted(*[thought.format(n=n) for n in range(60)])
+
+
+async def works(agent: Agent, rounds: int) -> None:
+    await agent.say(TASK)
+    for n in range(rounds):
+        await agent.say(f"Observation:\nExecution logs:\npart {n}\n{LONG}")
+
+
+async def test_the_task_stays_under_rolling_and_observations_are_no_groups() -> None:
+    model = acting()
+    async with faulty(model) as upstream, running(upstream.port, policy="rolling") as proxy:
+        agent = Agent(proxy, (b"x-context-session: a",), messages=[{"role": "system", "content": "Be exact."}])
+        await works(agent, 12)
+        sent = model.last["messages"]
+        assert sent[1]["content"] == TASK
+        assert len(sent) == len(agent.messages) - 1, "one group, all of it in the window"
+        assert "[TRUNCATED." in sent[3]["content"]
+        ids = await proxy.rows("SELECT DISTINCT group_id FROM messages")
+        assert len(ids) == 1
+
+
+async def test_thrifty_shortens_observations_as_results() -> None:
+    model = acting()
+    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+        agent = Agent(proxy, (b"x-context-session: a",))
+        await works(agent, 30)
+        sent = model.last["messages"]
+        assert [m["role"] for m in sent] == [m["role"] for m in agent.messages[:-1]]
+        assert sent[0]["content"] == TASK
+        short = [m for m in sent[1:-1] if m["role"] == "user" and LONG not in m["content"]]
+        assert len(short) > 10
+        assert {f for *_, f in await proxy.outcomes()} == {None}
+        assert len(str(sent)) < 0.6 * len(str(agent.messages))
+
+
+@pytest.mark.parametrize(
+    "policy", ["thrifty", "rolling", "chat", "importance", "summarize", "progressive", "reflective", "hierarchical"]
+)
+async def test_the_task_stays_in_every_policy(policy: str, tmp_path: Path) -> None:
+    model = acting()
+    async with faulty(model) as upstream, running(upstream.port, policy=policy, models_file=small(tmp_path)) as proxy:
+        agent = Agent(proxy, (b"x-context-session: a",))
+        await agent.say(TASK)
+        for n in range(40):
+            await agent.say(f"Observation:\npart {n}\n" + "\n".join(f"{n} bytes in {k}.py" for k in range(40)))
+        sent = model.last["messages"]
+        assert sent[0]["content"].startswith(TASK)
+        assert len(str(sent)) < 0.9 * len(str(agent.messages)) or policy == "reflective", "something has left"
+        assert {f for *_, f in await proxy.outcomes()} == {None}
+
+
+@pytest.mark.parametrize("policy", ["thrifty", "rolling", "chat", "hierarchical"])
+async def test_the_first_user_message_stays_in_talk_too(policy: str, tmp_path: Path) -> None:
+    model = Scripted("Yes. " * 100)
+    async with faulty(model) as upstream, running(upstream.port, policy=policy, models_file=small(tmp_path)) as proxy:
+        agent = Agent(proxy, (b"x-context-session: a",))
+        await agent.say(TASK)
+        for n in range(40):
+            await agent.say(f"{n}: " + "tell me more of it, please. " * 10)
+        sent = model.last["messages"]
+        assert sent[0]["content"].startswith(TASK)
+        assert len(sent) < 81
+        assert {f for *_, f in await proxy.outcomes()} == {None}
+
+
+def small(folder: Path) -> str:
+    """A models file in which the model has a small window."""
+    path = folder / "models"
+    path.write_text("[models.m]\nwindow = 6000\n")
+    return str(path)
