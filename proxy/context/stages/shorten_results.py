@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 
 from proxy.chat.key import public_id
 from proxy.chat.message import Message
-from proxy.context.evidence import commands, facts
+from proxy.context.evidence import commands, facts, refetch, sights
 from proxy.context.evidence.commands import CALL, Command
 from proxy.context.plan import Proposal, View
 from proxy.context.stage import When
@@ -61,6 +61,8 @@ class ShortenResults:
     """Steps after which a view goes along with a batch that moves the prefix in front of it anyway."""
     along_other: int = 2
     """The same for other results."""
+    again: int = 20
+    """Steps for which a look-up that was made again stays whole: it had been taken too early."""
     least: int = 150
     """Tokens below which a result is left alone."""
     save: float = 0.25
@@ -83,9 +85,12 @@ class ShortenResults:
         batch = _Batch(view, Keep(self.errors, self.chars, share))
         now = view.requests[-1]
         turns = _Turns(view)
+        again = refetch.refetches(view)
         for n, kind, after, command in view.settled("shorten_results", partial(self._open, view), self):
             since = turns.stale_since(n, self._rules(kind, view.whole[n]))
             age = now - view.requests[n]
+            if age < self.again and n in again and again[n].kind == "repeat":
+                continue
             if since is None and age < (self.along_other if kind == "other" else self.along_view):
                 continue
             reason = f"stale: {age} steps old" if since is not None else f"taken along: {age} steps old"
@@ -163,20 +168,24 @@ class _Batch:
         self._keep = keep
         self._made: Writer | None = None
         self._referred: dict[bytes, list[tuple[int, int]]] = {}
+        self._newest: Mapping[int, frozenset[str]] = {}
 
     def writer(self, n: int, command: Command, *, is_view: bool) -> _Write:
         """What writes the stub of messages[n]."""
         return _Write(self, n, command, is_view)
 
-    def write(self, n: int, command: Command, *, is_view: bool) -> str:
-        """The stub of messages[n]."""
+    def write(self, n: int, command: Command, gone: frozenset[int], *, is_view: bool) -> str:
+        """The stub of messages[n]. gone: all that are shortened with it."""
         if self._made is None:
             self._made = Writer(facts.Standing(self._view), self._keep)
             self._referred = referred(self._view)
+            self._newest = sights.newest_lines(self._view, gone)
         view = self._view
         message = view.messages[n]
         name = public_id(view.keys[n])
         wanted = self._referred.get(name.encode(), ())
+        if n in self._newest:
+            wanted = [*wanted, *sights.spans(message.text, self._newest[n])]
         held = facts.of(message, view.edit(n))
         shown = name if "recall" in view.offered else ""
         return self._made.write(message, held, wanted, command, is_view=is_view, name=shown)
@@ -199,8 +208,8 @@ class _Write:
     command: Command
     is_view: bool
 
-    def __call__(self, _: frozenset[int]) -> str:
-        return self.batch.write(self.n, self.command, is_view=self.is_view)
+    def __call__(self, gone: frozenset[int]) -> str:
+        return self.batch.write(self.n, self.command, gone, is_view=self.is_view)
 
 
 def results(view: View, files: frozenset[str] = frozenset(), begin: int = 0) -> Iterator[tuple[int, Kind, Command]]:

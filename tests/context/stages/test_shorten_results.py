@@ -13,9 +13,13 @@ LONG = "\n".join(f"line {n} of an output that nobody needs any more" for n in ra
 
 
 def talk(name: str, count: int, text: str = LONG, arguments: str = "{}") -> list[Json]:
-    """A prompt and `count` calls of one tool, each with its result; message 2n is the n-th result."""
-    step = ({**assistant(None), "tool_calls": [call("1", name, arguments)]}, result("1", text))
-    return [user("a"), *[m for _ in range(count) for m in step]]
+    """A prompt and `count` calls of one tool, each with its result; message 2n is the n-th result. No two calls are
+    alike."""
+    values = [user("a")]
+    for n in range(count):
+        asked = {**json.loads(arguments), "number": n} if n else json.loads(arguments)
+        values += [{**assistant(None), "tool_calls": [call("1", name, json.dumps(asked))]}, result("1", text)]
+    return values
 
 
 def shortened(view: View, stage: ShortenResults | None = None) -> dict[int, Proposal]:
@@ -118,3 +122,26 @@ def test_what_was_shortened_before_is_not_shortened_again() -> None:
 def test_the_same_view_gives_the_same_stubs() -> None:
     one, other = (shortened(look(talk("bash", 40))) for _ in range(2))
     assert {n: text_of(p) for n, p in one.items()} == {n: text_of(p) for n, p in other.items()}
+
+
+def test_a_sight_that_an_edit_has_made_untrue_does_not_outlive_the_later_one() -> None:
+    body = [f"def function_{n}(argument): return compute({n}, argument)" for n in range(60)]
+    new = "def function_30(argument): return 999999"
+    edit = json.dumps({"path": "a.py", "old": body[30], "new": new})
+    after = [new if line == body[30] else line for line in body]
+    values = [
+        *talk("read_file", 1, f"a.py:31:{body[30]}", '{"path": "a.py"}'),
+        *talk("edit_file", 1, "\n".join(after), edit)[1:],
+        *[m for _ in range(20) for m in (assistant(None, "9"), result("9", "ok"))],
+    ]
+    found = shortened(look(values))
+    assert list(found) == [4], "the first sight is too short to be shortened"
+    assert new in text_of(found[4]).split("\n")
+    assert body[40] not in text_of(found[4])
+
+
+def test_a_look_up_that_was_made_again_stays_whole_for_twenty_steps() -> None:
+    rest = [m for _ in range(19) for m in (assistant(None, "9"), result("9", "ok"))]
+    values = [*talk("get_user", 1), *talk("get_user", 1)[1:], *rest]
+    assert 4 not in shortened(look(values))
+    assert 4 in shortened(look([*values, assistant(None, "9"), result("9", "ok")]))

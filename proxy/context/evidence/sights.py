@@ -1,0 +1,97 @@
+"""Sights of one place: results that show lines as they were before an edit, and results that show them after it.
+
+An agent edits by quoting. Where the newest sight of a line has left the prompt and an older, different one stands
+there still, it quotes what is not there any more. So the old sights go first, and the newest one keeps the lines of an
+edit as long as one of the old stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from proxy.chat.message import Call
+from proxy.context.evidence import facts, refetch
+from proxy.context.plan import View
+
+_OLD = ("old_string", "old_str", "old", "old_text", "search", "find", "oldString", "old_lines")
+_NEW = ("new_string", "new_str", "new", "new_text", "replace", "replacement", "newString", "new_lines")
+_LINE = 12
+"""Characters that a line has to have, without its indentation, to be told apart from any other."""
+_MOST = 6
+"""Of an edit's lines, the longest that are looked for."""
+
+
+def newest_lines(view: View, gone: frozenset[int]) -> Mapping[int, frozenset[str]]:
+    """By the index of a result that is being shortened: lines, without indentation, that have to stay in it. It is the
+    newest sight of them, and an older sight of what they have replaced stands. gone: all that is being shortened.
+
+    Made once a batch: one pass over the results that stand, in which the edits' lines are looked up.
+    """
+    edits = [(n, *change) for n, call in refetch.paired(view.messages) if any(change := changed(call))]
+    wanted = {line for _, removed, added in edits for line in (*removed, *added)}
+    shown = _shown(view, gone, wanted) if wanted else {}
+    found: dict[int, frozenset[str]] = {}
+    for edit, removed, added in edits:
+        if not any(n < edit and n not in gone for line in removed for n in shown.get(line, ())):
+            continue
+        newest = max((n for line in added for n in shown.get(line, ()) if n >= edit), default=-1)
+        if newest in gone:
+            found[newest] = found.get(newest, frozenset()).union(added)
+    return found
+
+
+def _shown(view: View, gone: frozenset[int], wanted: set[str]) -> dict[str, list[int]]:
+    """By the line: the results that show it now, those that are being shortened included."""
+    found: dict[str, list[int]] = {}
+    for n, message in enumerate(view.messages):
+        if not view.is_result[n]:
+            continue
+        edit, text = view.edit(n), message.text
+        if edit is not None and edit.action != "append":
+            if edit.stage != "refer_repeats" and n not in gone:
+                continue
+            text = edit.text or ""
+        for line in text.split("\n"):
+            if len(line) >= _LINE and (said := _known(line, wanted)):
+                found.setdefault(said, []).append(n)
+    return found
+
+
+def _known(line: str, wanted: set[str]) -> str:
+    """The wanted line that this one is, without indentation, a listing's number, or a search's file and number."""
+    said = facts.bare(line)
+    if said in wanted:
+        return said
+    said = line.split(":", 2)[-1].strip()
+    return said if said in wanted else ""
+
+
+def spans(text: str, lines: frozenset[str]) -> list[tuple[int, int]]:
+    """(start, end) of these lines in a text."""
+    return [(k, k + 1) for k, line in enumerate(text.split("\n")) if _known(line, set(lines))]
+
+
+def changed(call: Call) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(lines that an edit takes away, lines that it puts there), the longest of each."""
+    try:
+        arguments: Any = msgspec.json.decode(call.arguments)
+    except (ValueError, RecursionError):
+        return (), ()
+    if not isinstance(arguments, dict):
+        return (), ()
+    old, new = _lines(arguments, _OLD), _lines(arguments, _NEW)
+    if not old:
+        return (), ()
+    return _longest(old - new), _longest(new - old)
+
+
+def _lines(arguments: Mapping[str, Any], names: Sequence[str]) -> set[str]:
+    text = next((arguments[name] for name in names if isinstance(arguments.get(name), str)), "")
+    return {line for line in map(str.strip, text.split("\n")) if len(line) >= _LINE}
+
+
+def _longest(lines: set[str]) -> tuple[str, ...]:
+    return tuple(sorted(lines, key=lambda line: (-len(line), line))[:_MOST])

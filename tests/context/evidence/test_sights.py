@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import json
+
+from proxy.chat.message import Call
+from proxy.context.evidence.sights import changed, newest_lines, spans
+from proxy.context.plan import Edit, View
+from proxy.context.session import Session
+from tests.conversations import Json, assistant, call, look, result, user
+
+BODY = [f"def function_{n}(argument): return {n}00000" for n in range(9)]
+OLD, NEW = BODY[4], "def function_4(argument): return 999999"
+
+
+def step(name: str, arguments: Json, text: str) -> list[Json]:
+    return [{**assistant(None), "tool_calls": [call("c", name, json.dumps(arguments))]}, result("c", text)]
+
+
+def history(*more: list[Json]) -> list[Json]:
+    """A file is read at 2, a search finds one of its lines at 4, and that line is edited, with an echo, at 6."""
+    after = [line if line != OLD else NEW for line in BODY]
+    return [
+        user("go"),
+        *step("read_file", {"path": "a.py"}, "\n".join(BODY)),
+        *step("grep", {"pattern": "function_4"}, f"a.py:5:{OLD}"),
+        *step("edit_file", {"path": "a.py", "old": OLD, "new": NEW}, "\n".join(after[2:7])),
+        *[message for one in more for message in one],
+    ]
+
+
+def stubbed(values: list[Json], *indices: int) -> View:
+    keys = look(values).keys
+    edits = {keys[n]: Edit(keys[n], "text", "stub", "shorten_results", "", 9, 1) for n in indices}
+    return look(values, session=Session(edits=edits))
+
+
+def test_the_newest_sight_keeps_its_lines_as_long_as_an_untrue_one_stands() -> None:
+    values = history()
+    kept = {6: frozenset({NEW})}
+    assert newest_lines(look(values), frozenset({6})) == kept
+    assert newest_lines(look(values), frozenset({2, 6})) == kept, "the search is still there"
+    assert newest_lines(look(values), frozenset({2, 4, 6})) == {}
+    assert newest_lines(stubbed(values, 2, 4), frozenset({6})) == {}
+    assert newest_lines(look(values), frozenset({2})) == {}, "the oldest goes first"
+
+
+def test_an_older_sight_may_go_where_a_newer_one_stays() -> None:
+    values = history(step("read_file", {"path": "a.py"}, f"x\n    12\t  {NEW}"))
+    assert newest_lines(look(values), frozenset({6})) == {}
+    assert newest_lines(look(values), frozenset({8})) == {8: frozenset({NEW})}
+    assert spans(f"x\n    12\t  {NEW}", frozenset({NEW})) == [(1, 2)]
+    assert spans(f"a.py:12:  {NEW}\n{OLD}", frozenset({NEW})) == [(0, 1)]
+
+
+def test_without_edits_nothing_has_to_stay() -> None:
+    values = [user("go"), *step("read_file", {"path": "a.py"}, "\n".join(BODY))]
+    assert newest_lines(look(values), frozenset({2})) == {}
+
+
+def test_only_what_differs_counts_and_only_long_lines() -> None:
+    edit = json.dumps(
+        {"old_string": f"same long line here\n{OLD}\n}}", "new_string": f"same long line here\n  {NEW}\n]"}
+    )
+    assert changed(Call("1", "Edit", edit)) == ((OLD,), (NEW,))
+    assert changed(Call("1", "Write", json.dumps({"path": "a", "content": NEW}))) == ((), ())
+    assert changed(Call("1", "Edit", "no JSON")) == ((), ())
+    assert changed(Call("1", "Edit", "[1]")) == ((), ())
