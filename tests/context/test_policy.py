@@ -12,6 +12,7 @@ from proxy.context.prices import Model, find_model, read_models
 from proxy.context.ranking.importance import Weights
 from proxy.context.stages import BUILT_IN
 from proxy.context.stages.close_window import CloseWindow
+from proxy.context.stages.compress_levels import CompressLevels
 from proxy.context.stages.drop_unimportant import DropUnimportant
 from proxy.context.stages.fit_budget import FitBudget
 from proxy.context.stages.isolate_tools import IsolateTools
@@ -183,3 +184,21 @@ def test_a_policy_says_which_tools_it_offers_and_from_when_on() -> None:
 def test_what_is_no_table_of_tools_is_refused(tools: Any) -> None:
     assert refused(tools=tools).key.startswith("tools")
     assert refused(offer="never").key == "offer"
+
+
+def test_the_window_that_an_upstream_names_counts_but_for_a_smaller_one_of_the_policys_own() -> None:
+    plain, model = Policy("test"), Model("m", window=100_000)
+    assert plain.window_of(model, 8_000) == 8_000
+    assert plain.window_of(Model("m"), 8_000) == 8_000
+    own = Model("m", window=100_000, own={"test": {"window": 16_000}})
+    assert plain.window_of(own, 200_000) == 16_000
+    assert plain.window_of(own, 8_000) == 8_000
+
+
+def test_a_prompt_is_measured_by_the_policys_own_budget_where_that_is_less_than_the_window() -> None:
+    levels = Policy("test", stages=(CompressLevels(total=16_000),))
+    assert levels.own_budget == 16_000
+    assert levels.limit_of(Model("m")) == 16_000
+    assert levels.limit_of(Model("m", window=9_000)) == 9_000
+    assert Policy("test", stages=(CompressLevels(total="model"),)).limit_of(Model("m", window=9_000)) == 9_000
+    assert Policy("test").limit_of(Model("m")) is None

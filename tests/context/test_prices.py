@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from proxy.context.prices import Model, find_model, read_models
+from proxy.context.prices import Model, find_model, read_models, without_cache
 from proxy.errors import ConfigError
 
 TABLE: dict[str, dict[str, Any]] = {
@@ -107,3 +107,10 @@ def test_the_models_that_we_ship_can_be_read() -> None:
     assert len(models) == len(shipped)
     assert models[-1].name == "*"
     assert all(0 <= m.r <= m.w and m.ttl_s > 0 and m.block > 0 for m in models)
+
+
+def test_a_model_whose_cache_never_serves_anything_has_one_price_for_all_tokens() -> None:
+    model = Model("m", w=1.25, r=0.1)
+    plain = without_cache(model)
+    assert (plain.r, plain.cache) == (1.25, "none")
+    assert without_cache(Model("m", w=1.25, r=0.1)) is plain, "facts about messages are remembered by the model"

@@ -230,3 +230,14 @@ async def test_a_read_that_is_cancelled_closes_the_connection_by_itself() -> Non
             await reading
         assert client._lines["default"].open == 0
         assert await upstream.none_open()
+
+
+async def test_an_error_that_was_looked_into_can_be_passed_on() -> None:
+    async def refuses(_: Request, there: Connection) -> None:
+        await there.send(b"HTTP/1.1 400 Bad\r\ncontent-length: 7\r\n\r\n", b"too long"[:7])
+
+    async with faulty(refuses) as upstream, client_of(upstream.port) as client:
+        reply = await send(client)
+        assert await reply.peek(100) == b"too lon"
+        assert await reply.read(100) == b"too lon"
+        await reply.close()
