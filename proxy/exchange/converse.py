@@ -64,6 +64,9 @@ async def _converse(parts: Parts, incoming: Incoming, out: Outgoing) -> None:
     if _is_off(incoming):
         await forward(parts, incoming, out, "off")
         return
+    if incoming.unmanaged:
+        await forward(parts, incoming, out, incoming.unmanaged)
+        return
     if parts.settings.commands.in_band:
         taken = await inband.take(parts, incoming)
         if taken.line is not None:
@@ -108,8 +111,9 @@ async def forward(parts: Parts, incoming: Incoming, out: Outgoing, reason: str) 
     incoming.facts["fallback"] = reason
     announcing.passed(parts, incoming, reason)
     target = parts.client.route(await _model(parts, incoming.body) or None)
+    headers, body = incoming.encoded or (incoming.headers, incoming.body)
     reply = await parts.client.send(
-        target, incoming.method, incoming.path, incoming.query, incoming.headers, incoming.body, identity=False
+        target, incoming.method, incoming.path, incoming.query, headers, body, identity=False
     )
     try:
         await out.start(reply.status, [*reply.headers, (b"x-context-fallback", reason.encode())])

@@ -43,6 +43,10 @@ class Incoming:
     body: bytes
     session: str | None
     tenant: str | None = None
+    encoded: tuple[Headers, bytes] | None = None
+    """Headers and body as they came, where the body was decoded."""
+    unmanaged: str = ""
+    """Why it goes on as it came without being looked at; "" where it is to be managed."""
     facts: dict[str, Any] = field(default_factory=dict)
     """What the request log says of it, filled in while it is answered."""
 

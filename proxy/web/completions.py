@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
 from proxy.exchange.converse import converse
 from proxy.exchange.parts import Headers, Incoming, Parts
+from proxy.web.content_encoding import NotDecodedError, codings, decode
 from proxy.web.gate import CALLER
 from proxy.web.keys import Caller
 from proxy.web.listen import Receive, Scope, Send, declared_length, patient, read_body, while_connected
@@ -60,5 +64,25 @@ async def chat(
         tenant=caller.one_tenant,
         facts=scope.setdefault(FACTS, {}),
     )
+    if any(name == b"content-encoding" for name, _ in incoming.headers):
+        incoming = await _decoded(parts, incoming, held)
     answer = Answer(patient(send, parts.settings.timeouts.idle_s))
     await while_connected(scope, receive, converse(parts, incoming, answer))
+
+
+async def _decoded(parts: Parts, incoming: Incoming, held: Callable[[int], None]) -> Incoming:
+    """The request with its body as it was before it was compressed; held: told how many bytes that takes."""
+    applied, limit = codings(incoming.headers), parts.settings.limits.managed_mb << 20
+    if not applied:
+        return incoming
+    work = partial(decode, incoming.body, applied, limit)
+    try:
+        # Some kilobytes may stand for megabytes, and zlib lets others run meanwhile.
+        body = await asyncio.get_running_loop().run_in_executor(parts.workers, work)
+    except NotDecodedError:
+        return replace(incoming, unmanaged="encoding")
+    held(len(body))
+    headers = [
+        (name, value) for name, value in incoming.headers if name not in (b"content-encoding", b"content-length")
+    ]
+    return replace(incoming, headers=headers, body=body, encoded=(incoming.headers, incoming.body))

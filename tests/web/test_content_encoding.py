@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from types import ModuleType
+from typing import Any
+
+import pytest
+import zstandard
+
+from proxy.web.content_encoding import NotDecodedError, codings, decode
+from tests.faulty import faulty
+from tests.running import running
+from tests.scripted import Scripted
+
+BODY = b'{"model":"m","messages":[{"role":"user","content":"Hello"}]}'
+LIMIT = 1000
+
+
+def bare(body: bytes) -> bytes:
+    made = zlib.compressobj(wbits=-15)
+    return made.compress(body) + made.flush()
+
+
+def frames(body: bytes) -> bytes:
+    packed = zstandard.ZstdCompressor()
+    return packed.compress(body[:10]) + packed.compress(body[10:])
+
+
+WAYS: dict[str, tuple[str, Any]] = {
+    "gzip": ("gzip", gzip.compress),
+    "gzip, two members": ("x-gzip", lambda body: gzip.compress(body[:10]) + gzip.compress(body[10:])),
+    "deflate": ("deflate", zlib.compress),
+    "bare deflate": ("deflate", bare),
+    "zstd": ("zstd", zstandard.ZstdCompressor().compress),
+    "zstd, two frames": ("zstd", frames),
+    "zstd without a size": ("zstd", lambda body: zstandard.ZstdCompressor(write_content_size=False).compress(body)),
+    "both": ("gzip, zstd", lambda body: zstandard.compress(gzip.compress(body))),
+    "none": ("identity", lambda body: body),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_coded_body_is_what_it_was(way: str) -> None:
+    name, pack = WAYS[way]
+    applied = codings([(b"host", b"a"), (b"content-encoding", name.upper().encode())])
+    assert decode(pack(BODY), applied, LIMIT) == BODY
+    assert decode(pack(BODY), applied, max(len(BODY), len(pack(BODY)))) == BODY
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way != "none"])
+def test_what_is_too_long_damaged_or_cut_is_not_decoded(way: str) -> None:
+    name, pack = WAYS[way]
+    applied = codings([(b"content-encoding", name.encode())])
+    for wrong in (pack(b"a" * (LIMIT + 1)), b"{}" + pack(BODY), BODY):
+        with pytest.raises(NotDecodedError):
+            decode(wrong, applied, LIMIT)
+    if not way.startswith("zstd"):
+        with pytest.raises(NotDecodedError):
+            decode(pack(BODY)[:-3], applied, LIMIT)
+
+
+def test_a_bomb_is_read_no_further_than_its_limit() -> None:
+    for name, pack in (WAYS["gzip"], WAYS["zstd"]):
+        with pytest.raises(NotDecodedError, match="too long"):
+            decode(pack(b"a" * (64 << 20)), [name], 1 << 20)
+
+
+@pytest.mark.parametrize("applied", [["br"], ["gzip"] * 4, ["sdch", "gzip"]])
+def test_other_codings_are_not_decoded(applied: list[str]) -> None:
+    with pytest.raises(NotDecodedError):
+        decode(gzip.compress(BODY), applied, LIMIT)
+
+
+def test_without_a_decoder_zstd_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> ModuleType:
+        raise ImportError(name)
+
+    monkeypatch.setattr("importlib.import_module", missing)
+    with pytest.raises(NotDecodedError, match="cannot read"):
+        decode(zstandard.compress(BODY), ["zstd"], LIMIT)
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_compressed_request_is_managed(way: str) -> None:
+    name, pack = WAYS[way]
+    model = Scripted("Well.")
+    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+        found = await proxy.post(pack(BODY), b"content-encoding: " + name.encode(), b"x-context-session: s")
+        assert (found.status, found.session) == (200, "s")
+        assert found.header("x-context-fallback") is None
+        assert await proxy.rows("SELECT role FROM messages ORDER BY seq") == [("user",), ("assistant",)]
+    (came,) = model.received
+    assert json.loads(came.body)["messages"] == json.loads(BODY)["messages"]
+    named = dict(came.headers)
+    assert named.get(b"content-encoding", b"identity") == b"identity"
+    assert named[b"content-length"] == str(len(came.body)).encode()
+
+
+async def test_what_cannot_be_decoded_goes_on_as_it_came_and_is_told() -> None:
+    model = Scripted("Well.")
+    bomb = gzip.compress(b'{"model":"m","messages":[' + b" " * (3 << 20) + b"]}")
+    cases = {b"br": b"\x0b\x02\x80abc\x03", b"gzip": bomb, b"zstd": b"not zstd"}
+    async with faulty(model) as upstream, running(upstream.port, limits={"managed_mb": 1}) as proxy:
+        for name, body in cases.items():
+            found = await proxy.post(body, b"content-encoding: " + name)
+            assert found.status == 200
+            assert found.header("x-context-fallback") == "encoding"
+            assert model.received[-1].body == body
+            assert dict(model.received[-1].headers)[b"content-encoding"] == name
+        assert proxy.count("bypasses_total", reason="encoding") == 3
+
+
+async def test_a_decoded_body_that_is_no_chat_goes_on_in_the_bytes_it_came_in() -> None:
+    model = Scripted("Well.")
+    body = gzip.compress(b'{"model":"m","messages":"none"}')
+    async with faulty(model) as upstream, running(upstream.port) as proxy:
+        found = await proxy.post(body, b"content-encoding: gzip")
+        assert found.header("x-context-fallback") not in (None, "encoding")
+    assert model.received[-1].body == body
+    assert dict(model.received[-1].headers)[b"content-encoding"] == b"gzip"
