@@ -98,6 +98,8 @@ class Request:
     usage_wanted: bool
     choices: int
     effort: str
+    goes_on: bool = False
+    """The model is to go on with the last message, the assistant's, and not to answer it."""
     max_tokens: int | None = None
     """Tokens to which the client limits the answer; None where it does not."""
     shared: int = 0

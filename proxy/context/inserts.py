@@ -62,3 +62,10 @@ def system_target(view: View) -> int | None:
     """The leading system message, None where the client sent none: then everything goes to the tail (FEATURES.md
     A9)."""
     return 0 if front.takes_texts(view.request) else None
+
+
+def may_answer(view: View) -> bool:
+    """Whether a user message of ours may stand behind the last message, an answer of the assistant's: not where the
+    model is to go on with that answer, as all of Anthropic's do."""
+    last = view.messages[-1]
+    return last.role == "assistant" and not last.calls and not view.request.goes_on and view.strategy != "anthropic"

@@ -139,6 +139,8 @@ def _draft(seen: View, session: Session, policy: Policy, *, frozen: bool) -> _Dr
         if policy.voices:
             told = seen if edits is seen.edits else replace(seen, edits=edits, tokens=proposals.sizes_of(seen, edits))
             wanted += [insert for voice in policy.voices for insert in voice(told)]
+            owed = {insert.source for insert in session.owed}  # one note of a voice's at a time
+            wanted = [i for i in wanted if not (i.said and i.source in owed)] + list(session.owed)
     return _placed(seen, edits, wanted, asked=asked)
 
 
@@ -277,7 +279,7 @@ def _place(
             continue  # the breakpoint at the prompt's end would not be found again behind a text that leaves
         elif tail is not None:
             by_index.setdefault(tail, []).append(replace(insert, place="tail"))
-        elif own:
+        elif own or (insert.alone and inserts.may_answer(seen)):
             after.append(insert)
     return by_index, after, edits
 
@@ -315,9 +317,16 @@ def _plan(
         after=drawn.tokens,
         predicted=outgoing.predicted(seen, session, made, now, moved=bool(seen.toll and cuts(edits))),
         asked=drawn.asked and any(i.source == "ask" for _, i in placed),
+        owed=_owed(drawn.wanted, placed),
         literal=policy.literal,
         limit=limit,
     )
+
+
+def _owed(wanted: Sequence[Insert], placed: Sequence[tuple[int, Insert]]) -> tuple[Insert, ...]:
+    """Notes that are told once and have found no place."""
+    told = {insert.said for _, insert in placed}
+    return tuple(insert for insert in wanted if insert.said and insert.said not in told)
 
 
 def _asks(stage: object, seen: View) -> Iterable[Ask]:

@@ -101,6 +101,8 @@ class Insert:
     kept: bool = False
     said: tuple[str, int] | None = None
     about: tuple[bytes, ...] = ()
+    alone: bool = False
+    """Behind an answer of the assistant's it may stand in a user message of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,6 +344,8 @@ class Plan:
     predicted: int
     asked: bool
     refused: str | None = None
+    owed: tuple[Insert, ...] = ()
+    """Notes that are told once and had no place in this prompt."""
     literal: bool = False
     """Its edits hold for literal policies alone: see `Session.lasting`."""
     limit: int | None = None

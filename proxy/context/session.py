@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from proxy.chat.key import SIZE
 from proxy.context.operator import Steering
-from proxy.context.plan import Edit, Plan
+from proxy.context.plan import Edit, Insert, Plan
 
 DRIFT_LIMIT = 3
 """Exchanges in a row with fewer cached tokens reported than half of those predicted, until new edits stop."""
@@ -58,6 +58,8 @@ class Session:
     said: Mapping[str, int] = field(default_factory=dict)
     pins: frozenset[bytes] = frozenset()
     steering: Steering | None = None
+    owed: tuple[Insert, ...] = ()
+    """Notes that had no place in the last prompt: told in the next one that has."""
     lasting: Mapping[bytes, Edit] | None = None
     """While the edits in force are a literal policy's: those that are in force under any other; else None."""
 
@@ -100,6 +102,7 @@ class Session:
         """The session once the plan's bytes have gone out."""
         return replace(
             self.with_edits(plan),
+            owed=plan.owed,
             sent=plan.marks,
             sizes=plan.sizes,
             sent_at=now,

@@ -214,3 +214,38 @@ async def test_b5_an_unchanged_status_is_no_loop_however_often_it_is_asked_for()
     assert found[-1].startswith("running\n\n[PROGRESS: ")
     assert "LOOP" not in found[-1]
     assert SOURCE not in found[-1]
+
+
+PLANS = [assistant(t) for t in ("I need to plan", "Let me plan my approach", "Planning to search")]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_b5_scenario_2_of_the_source_is_told_where_the_last_message_is_the_assistants(stream: bool) -> None:
+    model = Scripted("Well.")
+    async with faulty(model) as upstream, running(upstream.port, policy="progressive") as proxy:
+        body = {"model": "m", "messages": [user("a"), *PLANS], "tools": [SEARCH], "stream": stream}
+        assert (await proxy.post(body)).status == 200
+    assert model.last["messages"] == [user("a"), *PLANS, user(SOURCE)]
+
+
+async def test_b3_b4_windows_and_progress_are_told_there_too() -> None:
+    values = [*working(20), assistant("I have looked at all of it.")]
+    found = await forwarded(values)
+    assert found[-1].startswith("[PROGRESS: Iteration 21/30 | 20 tools used | 0 pages read]")
+    assert found[-1].endswith("[EMERGENCY: 9 iterations remaining. Synthesize NOW.]")
+
+
+@pytest.mark.parametrize("more", [{"continue_final_message": True}, {"add_generation_prompt": False}, {"prefix": True}])
+async def test_b5_what_the_model_goes_on_with_is_left_and_told_with_the_next_request(more: dict[str, bool]) -> None:
+    model = Scripted("Well.")
+    last = dict(PLANS[-1], **more) if "prefix" in more else PLANS[-1]
+    told = {} if "prefix" in more else more
+    async with faulty(model) as upstream, running(upstream.port, policy="progressive") as proxy:
+        agent = Agent(proxy, (b"x-context-session: a",), more={"tools": [SEARCH]})
+        agent.messages = [user("a"), *PLANS[:-1], last]
+        await agent.say(None, **told)
+        assert model.last["messages"] == [user("a"), *PLANS[:-1], last], "a prefix is gone on with, not answered"
+        await agent.say("Go on with another thing")
+        assert model.texts()[-1] == f"Go on with another thing\n\n{SOURCE}"
+        await agent.say("And on with a third")
+        assert SOURCE not in model.texts()[-1], "it was told once"

@@ -6,6 +6,7 @@ make a message `none`-shaped or the request unmanaged, never an error: upstream 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -177,6 +178,10 @@ def _read_rest(
     return spans, messages
 
 
+_PREFIX = re.compile(rb'"prefix"\s*:\s*true')
+"""The mark of a message that the model is to go on with (Mistral, DeepSeek)."""
+
+
 def _request(
     body: bytes,
     spans: dict[str, tuple[int, int]],
@@ -207,6 +212,9 @@ def _request(
         usage_wanted=isinstance(options, dict) and options.get("include_usage") is True,
         choices=choices if isinstance(choices, int) else 1,
         effort=str(plain.get("reasoning_effort") or ""),
+        goes_on=plain.get("continue_final_message") is True
+        or plain.get("add_generation_prompt") is False
+        or (messages[-1].role == "assistant" and _PREFIX.search(messages[-1].raw) is not None),
         max_tokens=_limit(plain.get("max_completion_tokens")) or _limit(plain.get("max_tokens")),
         shared=shared,
         rest=rest,

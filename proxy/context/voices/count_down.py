@@ -41,4 +41,4 @@ class CountDown:
         if at.number < min(self.aggressive, self.emergency) or level == "off":
             return
         text = _TEXTS[level, at.number >= self.emergency].format(left=at.left)
-        yield Insert("tail", "count_down", f"\n\n{text}")
+        yield Insert("tail", "count_down", f"\n\n{text}", alone=True)

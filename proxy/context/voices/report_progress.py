@@ -38,7 +38,7 @@ class ReportProgress:
         done = research(view, at.begins, self.pages)
         tools, pages = _some(done.used, "tool"), _some(len(done.read), "page")
         text = f"[PROGRESS: Iteration {at.number}/{at.most} | {tools} used | {pages} read]"
-        yield Insert("tail", "report_progress", f"\n\n{text}")
+        yield Insert("tail", "report_progress", f"\n\n{text}", alone=True)
 
 
 def _some(count: int, what: str) -> str:

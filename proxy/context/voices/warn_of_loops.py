@@ -75,7 +75,7 @@ class WarnOfLoops(Signs):
         loop = worth_telling(loops(view, self), view.said, self.kinds)
         if loop is not None:
             text = _TEXTS[level][loop.kind].format(run=loop.run, what=loop.what)
-            yield Insert("tail", "warn_of_loops", f"\n\n{text}", said=(loop.kind, loop.total))
+            yield Insert("tail", "warn_of_loops", f"\n\n{text}", said=(loop.kind, loop.total), alone=True)
 
 
 def _acts(view: View) -> bool:
