@@ -169,6 +169,11 @@ class Metrics:
         self.low_ratio_total = self._counter(
             "low_ratio_total", (), "Requests that compressed less than 2x: summaries may be too detailed."
         )
+        self.refetch_total = self._counter(
+            "refetch_total",
+            ("kind",),
+            "Cut results that the model fetched again: `repeat` (the same call), `reread` (of the file) or `recall`.",
+        )
         self.retrieved_items_total = self._counter(
             "retrieved_items_total", (), "Messages that were quoted in a prompt after they had left it."
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -42,6 +43,7 @@ def _session(found: Any) -> None:
             "compression ratio": f"{factor:.1f}x average",
             "last compression": ago(found["last_compression"]) if found["last_compression"] else "never",
             "retrieved items": found["retrieved"],
+            "fetched again": _refetched(found["refetched"], found["exchanges"]),
         },
     )
     if found["levels"]:
@@ -72,6 +74,14 @@ def _cost(found: Any) -> str:
     if found["cost_planned"] is None:
         return f"{paid}, without the proxy {dollars(found['cost_without'])}"
     return f"paid {paid}; {found['planned_as'] or 'the plan'} would have paid about {dollars(found['cost_planned'])}"
+
+
+def _refetched(counts: Mapping[str, int], requests: int) -> str:
+    """Cut results that the model fetched again, by kind, and their share of the requests."""
+    if not counts:
+        return "none"
+    kinds = ", ".join(f"{count} by {kind}" for kind, count in sorted(counts.items()))
+    return f"{kinds} ({percent(sum(counts.values()) / max(requests, 1))} of the requests)"
 
 
 def _whole(found: Any) -> None:

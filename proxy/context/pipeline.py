@@ -6,13 +6,14 @@ rules. The same function serves the proxy, the replay command, a notebook and th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from proxy.chat import key
 from proxy.chat.message import Request
 from proxy.chat.tokens import PER_MESSAGE, Weigh
-from proxy.context import fit, inserts, noting, operator, outgoing, proposals, schedule, view
+from proxy.context import fit, inserts, noting, operator, outgoing, page_faults, proposals, schedule, view
 from proxy.context.plan import Ask, Edit, Found, Insert, Note, Plan, Proposal, View
 from proxy.context.policy import Policy, for_model
 from proxy.context.prices import Model, without_cache
@@ -49,6 +50,7 @@ def rewrite(
     toll: int = 0,
     scratchpad: str = "",
     memos: Sequence[Memo] = (),
+    elsewhere: Mapping[str, tuple[int, int]] | None = None,
 ) -> Plan:
     """Plan one request.
 
@@ -58,7 +60,8 @@ def rewrite(
     the store has brought up. relevance: of messages to the task, by form.
     frozen: make no new edits (the store cannot take them). offered: names of the proxy's tools that the model has, or
     will have where the plan makes a first edit; that costs `toll` tokens in the head then. guarded: chain keys of
-    messages that stay as they are. scratchpad: the session's. memos: those that fit the last user message.
+    messages that stay as they are. scratchpad: the session's. memos: those that fit the last user message. elsewhere:
+    what page faults the tenant's other sessions had (`View.elsewhere`).
     Raises nothing on purpose: a plan that breaks a rule comes back as `refused`, and the original goes out.
     """
     keys = key.chain("", request.messages) if keys is None else keys
@@ -72,7 +75,7 @@ def rewrite(
     more = (policy, model, now, weigh, strategy, strategies)
     beside: Beside = {
         "times": times, "found": found, "relevance": relevance or {}, "options": options or {}, "offered": offered,
-        "guarded": guarded, "toll": toll, "scratchpad": scratchpad, "memos": memos,
+        "guarded": guarded, "toll": toll, "scratchpad": scratchpad, "memos": memos, "elsewhere": elsewhere or {},
     }  # fmt: skip
     seen = view.build(request, keys, session, *more, **beside)
     if over := _over(seen, policy) | operator.over(seen.edits, session.steering):
@@ -83,7 +86,22 @@ def rewrite(
         seen = replace(seen, budget=operator.pruned(seen, policy))
     if session.stopped is not None and seen.budget is not None:
         seen = replace(seen, budget=max(seen.budget, seen.limit or 0))
-    return _rewritten(seen, session, policy, model, now, frozen=frozen)
+    seen, refetched = _with_faults(seen, session)
+    return _rewritten(seen, session, policy, model, now, refetched, frozen=frozen)
+
+
+def _with_faults(seen: View, session: Session) -> tuple[View, list[Note]]:
+    """The view with the cut results that this request shows to be fetched again; and a note of the new ones."""
+    found = page_faults.new_faults(seen, session.looked) if seen.edits else []
+    if not found:
+        return seen, []
+    counts = Counter(session.refetched)
+    counts.update(sort for _, sort in found)
+    # After a restart all are counted anew, and only those behind the last answer are told again.
+    told = session.looked or (seen.ground.answers[-1] if seen.ground.answers else 0)
+    kinds = Counter[str](one.kind for one, _ in found if one.index >= told)
+    notes = [Note("refetch", " ".join(sorted(kinds)), {**kinds})] if kinds else []
+    return replace(seen, refetched=dict(counts)), notes
 
 
 def _for_stopped(session: Session, policy: Policy) -> tuple[Session, Policy]:
@@ -108,15 +126,16 @@ class _Draft:
     extra: int
 
 
-def _rewritten(seen: View, session: Session, policy: Policy, model: Model, now: float, *, frozen: bool) -> Plan:
-    """The plan for what is seen."""
+def _rewritten(
+    seen: View, session: Session, policy: Policy, model: Model, now: float, notes: list[Note], *, frozen: bool
+) -> Plan:
+    """The plan for what is seen. notes: those that there are already."""
     drawn = _draft(seen, session, policy, frozen=frozen)
     for _ in range(ROUNDS):
         if seen.budget is None or drawn.tokens <= seen.budget or drawn.extra <= seen.extra:
             break
         seen = replace(seen, extra=drawn.extra)  # the messages have to make room for what is inserted
         drawn = _draft(seen, session, policy, frozen=frozen)
-    notes: list[Note] = []
     if seen.limit is not None and drawn.tokens > seen.limit and drawn.extra:
         drawn = _without_inserts(seen, drawn, seen.limit, notes)
     try:
@@ -234,7 +253,7 @@ def _choose(seen: View, policy: Policy, force: operator.Force, low: int, *, for_
     if policy.schedule == "over_budget" or not for_money:
         chosen = schedule.over_budget(seen, open_, high, low) if high else []
     else:
-        chosen = schedule.when_it_pays(seen, open_, policy.rent, policy.payback)
+        chosen = schedule.when_it_pays(seen, open_, policy.rent, policy.payback, page_faults.losses(seen))
         if high and seen.total > high and sum(schedule.saved(seen, p) for p in chosen) < seen.total - high:
             chosen = schedule.over_budget(seen, open_, high, low)
     return sorted(at_once + _completed(chosen, open_), key=lambda p: p.index)
@@ -320,6 +339,8 @@ def _plan(
         owed=_owed(drawn.wanted, placed),
         literal=policy.literal,
         limit=limit,
+        refetched=seen.refetched,
+        exposed=page_faults.more_exposed(seen),
     )
 
 
@@ -354,4 +375,6 @@ def _refused(seen: View, session: Session, policy: Policy, rule: str, why: str) 
         refused=rule,
         literal=seen.literal,
         limit=fit.promised(seen, policy),
+        refetched=seen.refetched,
+        exposed=seen.exposed,
     )

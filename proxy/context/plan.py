@@ -28,6 +28,10 @@ Facts = dict[str, tuple[int, object, Any]]
 Action = Literal["text", "gone", "text_only", "append"]
 """text: another text. gone: left out. text_only: an assistant message without its calls. append: text at its end."""
 
+Content = Literal["view", "other", "unknown"]
+"""view: the text of a file, an edit's echo, which an agent quotes when it edits, long after. other: searches, listings,
+command output, from which it takes names. unknown: any other tool (an API's answer, a page, a sub-agent's report)."""
+
 STRENGTH: dict[Action, int] = {"append": 0, "text": 1, "text_only": 2, "gone": 3}
 """An edit is superseded only by a stronger one, or by a shorter text."""
 
@@ -70,7 +74,8 @@ class Proposal:
     when the proposal is taken, for texts that depend on what else stands in the prompt then. rider: not worth moving
     the prefix for, but taken along behind a batch that moves it anyway. needs: the index of a message whose edit
     (proposed too, or in force) has to be there as well, since it says what this one takes away. joint: made with all
-    other joint proposals of its stage or not at all, since they were chosen together.
+    other joint proposals of its stage or not at all, since they were chosen together. content: what a
+    tool result shows, None where the proposal is not made for that: then page faults are not counted against it.
     """
 
     index: int
@@ -84,6 +89,7 @@ class Proposal:
     rider: bool = False
     needs: int | None = None
     joint: bool = False
+    content: Content | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +205,9 @@ class View:
 
     messages, keys, tokens (as each would go out, 0 where gone), whole (tokens as each came): one entry a message.
     edits: those in force. head: tokens in front of the messages (tools). active: the index at which the active group
-    begins. cached: tokens at the front that the provider's cache is expected to hold. requests: how many requests
-    the thread has had up to each message (its assistant messages): differences of it are ages.
+    begins. cached: tokens at the front that the provider's cache is expected to hold; warm: those that it would hold
+    had it not expired. requests: how many requests the thread has had up to each message (its assistant messages):
+    differences of it are ages.
     budget: the most tokens the prompt should have, None where no limit is known. strategies: for which wire format each
     message was made; strategy: which one it goes to now. is_result: tool results, and user messages that are really
     tool output. literal: edits are made anew with every request.
@@ -224,6 +231,7 @@ class View:
     active: int
     head: int
     cached: int
+    warm: int
     requests: Sequence[int]
     model: Model
     budget: int | None
@@ -253,6 +261,12 @@ class View:
     """Tokens that the prompt must not pass: the window less the room for the answer. None where no window is known."""
     extra: int = 0
     """Tokens of the inserts that go out with it."""
+    refetched: Mapping[str, int] = field(default_factory=dict)
+    """Cut results that were fetched again in this session, by sort (see `page_faults`)."""
+    exposed: Mapping[str, int] = field(default_factory=dict)
+    """Cut results in the session's requests, added up over these, by sort."""
+    elsewhere: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """The same two, `exposed` and `refetched`, of the tenant's other sessions together, by sort."""
     _made: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
 
     def once(self, name: object, make: Callable[[], T]) -> T:
@@ -350,3 +364,7 @@ class Plan:
     """Its edits hold for literal policies alone: see `Session.lasting`."""
     limit: int | None = None
     """Tokens above which the prompt is over its budget; None where there is no budget."""
+    refetched: Mapping[str, int] = field(default_factory=dict)
+    """Cut results that were fetched again in this session, by sort, those of this request included."""
+    exposed: Mapping[str, int] = field(default_factory=dict)
+    """Cut results in its requests, added up over these, by sort, this one included."""

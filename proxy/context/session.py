@@ -40,7 +40,9 @@ class Session:
     which the cache served less than predicted. stopped: why this thread is not rewritten any more. limit: a context
     window that the upstream named. answers: what a helper model has answered, by the id of the Ask. said: how often a
     kind of note had occurred when it was last given. pins: chain keys of messages that must stay. steering: what the
-    operator has decided for the session, as far as it is known here.
+    operator has decided for the session, as far as it is known here. refetched: cut results that were fetched again, by
+    sort (see `page_faults`). exposed: cut results in its requests, added up over these, by sort. looked: how many
+    messages the history had when these were last counted.
     """
 
     edits: Mapping[bytes, Edit] = field(default_factory=dict)
@@ -76,6 +78,10 @@ class Session:
             return replace(self, edits=plan.edits, lasting=None)
         return replace(self, edits=plan.edits, lasting=self.edits if self.lasting is None else self.lasting)
 
+    refetched: Mapping[str, int] = field(default_factory=dict)
+    exposed: Mapping[str, int] = field(default_factory=dict)
+    looked: int = 0
+
     @property
     def state(self) -> str | None:
         """The newest STATE block."""
@@ -107,6 +113,9 @@ class Session:
             sizes=plan.sizes,
             sent_at=now,
             said={**self.said, **dict(i.said for _, i in plan.placed if i.said)} if plan.placed else self.said,
+            refetched=plan.refetched or self.refetched,
+            exposed=plan.exposed or self.exposed,
+            looked=len(plan.keys),
         )
 
     def after_answer(
@@ -134,4 +143,5 @@ class Session:
             edits={key: edit for key, edit in lasting.edits.items() if key in shared},
             states=tuple(state for state in self.states if state[0][:SIZE] in shared),
             pins=self.pins & shared,
+            looked=min(self.looked, len(keys)),
         )

@@ -34,6 +34,7 @@ class Beside(TypedDict, total=False):
     toll: int
     scratchpad: str
     memos: Sequence[Memo]
+    elsewhere: Mapping[str, tuple[int, int]]
 
 
 def build(
@@ -55,6 +56,7 @@ def build(
     front = system_texts(request, session, policy)
     head = weigh.head(request.tools)
     room = room_for(request, policy, model, session.limit)
+    warm = _cached(known, applied, head, session, model, front)
     return View(
         request=request,
         messages=messages,
@@ -66,7 +68,8 @@ def build(
         groups=known.groups,
         active=known.groups[-1].start if known.groups else 0,
         head=head,
-        cached=_cached(known, applied, head, session, model, now, front),
+        cached=0 if _is_cold(session, model, now) else warm,
+        warm=warm,
         requests=known.requests,
         model=model,
         budget=room.budget if room is not None else None,
@@ -83,6 +86,8 @@ def build(
         answers=session.answers,
         said=session.said,
         pins=session.pins,
+        refetched=session.refetched,
+        exposed=session.exposed,
         **beside,
     )
 
@@ -102,16 +107,20 @@ def counted(seen: View, message: Message, text: str) -> int:
     return message.derive(lambda _: seen.weigh.count(text), ("count", seen.weigh, text))
 
 
-def _cached(
-    known: Ground, applied: Applied, head: int, session: Session, model: Model, now: float, front: Sequence[str]
-) -> int:
-    """Tokens at the front that the provider's cache should hold, if the prompt went out as the View has it.
+def _is_cold(session: Session, model: Model, now: float) -> bool:
+    """True where nothing was sent yet, or longer ago than the provider keeps it."""
+    return session.sent_at is None or now - session.sent_at > model.ttl_s
 
-    The longest common prefix with the last prompt; nothing when that is longer ago than the provider keeps it, or
-    the model caches nothing. After a restart the last prompt is unknown: then all up to the last answer counts as
-    cached, since taking a warm cache for a cold one is the dearer mistake.
+
+def _cached(known: Ground, applied: Applied, head: int, session: Session, model: Model, front: Sequence[str]) -> int:
+    """Tokens at the front that the provider's cache should hold while it has not expired, if the prompt went out as the
+    View has it.
+
+    The longest common prefix with the last prompt; nothing when the model caches nothing. After a restart the last
+    prompt is unknown: then all up to the last answer counts as cached, since taking a warm cache for a cold one is the
+    dearer mistake.
     """
-    if model.cache == "none" or session.sent_at is None or now - session.sent_at > model.ttl_s:
+    if model.cache == "none":
         return 0
     same = found = head
     whole = not session.sent

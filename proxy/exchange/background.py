@@ -158,6 +158,9 @@ def measure(metrics: Metrics, plan: Plan) -> None:
             metrics.compression_ratio.observe(note.figures["ratio"])
         elif note.kind == "over_level":
             metrics.over_budget_total.labels(kind="level").inc()
+        elif note.kind == "refetch":
+            for kind, count in note.figures.items():
+                metrics.refetch_total.labels(kind=kind).inc(count)
         elif note.kind == "low_ratio":
             metrics.low_ratio_total.inc()
         elif note.kind == "retrieve":

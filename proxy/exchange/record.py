@@ -47,7 +47,7 @@ class Sent(msgspec.Struct, frozen=True, omit_defaults=True):
     """What was inserted, in an exchange's row as JSON: [index or -1, place, form of the text], whether usage was
     asked for and whether the messages went out as they came. rounds: how many hidden ones were put back first. tools:
     the form of the definitions that were added, "" for none. limit: tokens above which the prompt is over its budget, 0
-    for no budget."""
+    for no budget. refetched: cut results that the request shows to have been fetched again, by kind."""
 
     inserts: list[tuple[int, str, str]] = []
     usage: bool = False
@@ -55,6 +55,7 @@ class Sent(msgspec.Struct, frozen=True, omit_defaults=True):
     rounds: int = 0
     tools: str = ""
     limit: int = 0
+    refetched: dict[str, int] = {}
 
 
 def ingest(threads: Threads, turn: Turn, now: float) -> Forms:
@@ -311,6 +312,7 @@ def _exchange_row(turn: Turn, forms: Forms, now: float) -> ExchangeRow:
                 turn.woven.rounds,
                 tools,
                 max(0, plan.limit or 0),
+                {kind: int(n) for note in plan.notes if note.kind == "refetch" for kind, n in note.figures.items()},
             )
         ),
         policy=turn.policy.name,

@@ -9,7 +9,7 @@ def test_where_a_session_stands_is_told_as_the_source_tells_it(shop: Shop) -> No
     told = shop.ok("stats", "talk").out
     assert f"{found['sent']:,} / {found['limit']:,}" in told
     for line in ("total tokens used", "messages stored", "summaries", "compression ratio", "last compression",
-                 "retrieved items"):  # fmt: skip
+                 "retrieved items", "fetched again"):  # fmt: skip
         assert line in told
 
 

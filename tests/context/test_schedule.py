@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from proxy.context.ground import mark
-from proxy.context.plan import Proposal, View
+from proxy.context.plan import Content, Proposal, View
 from proxy.context.schedule import over_budget, saved, when_it_pays
 from proxy.context.session import Session
 from tests.conversations import Json, assistant, look, messages, result, user
@@ -175,3 +177,57 @@ def test_renting_until_the_price_is_reached_costs_at_most_twice_the_best_in_hind
     # The price is 2264.6 + 4.6 n, the rent paid 40 n: they meet between 63 and 64.
     assert bought == (64 if requests >= 64 else 0)
     assert paid <= 2 * (min(rent * requests, first) + price - first)
+
+
+# Page faults. A proposal saves 0.1 * 900 = 90 a request.
+
+
+def test_a_proposal_that_saves_no_more_than_its_page_faults_cost_is_left_out() -> None:
+    view = seen(talk(4), warm=False)
+    assert when_it_pays(view, [shorten(2, 100)], loss=lambda _: 89.0) == [shorten(2, 100)]
+    assert when_it_pays(view, [shorten(2, 100)], loss=lambda _: 90.0) == []
+    assert when_it_pays(view, [shorten(2, 100)], loss=lambda _: float("inf")) == []
+
+
+def test_what_page_faults_cost_is_taken_off_the_rent() -> None:
+    # It saves 0.1 * 1900 = 190 a request, of which 20 are lost again, while the price grows by 146 a request.
+    found = [shorten(2, 100, since=11)]
+    first = next(n for n in range(7, 60) if when_it_pays(seen(talk(n, 1996)), found))
+    later = next(n for n in range(7, 60) if when_it_pays(seen(talk(n, 1996)), found, loss=lambda _: 20.0))
+    assert (first, later) == (18, 28)
+
+
+def test_riders_are_left_out_the_same_way() -> None:
+    view = seen(talk(4), warm=False)
+    rider = replace(shorten(4, 50), rider=True)
+    assert when_it_pays(view, [shorten(2, 100), rider]) == [shorten(2, 100), rider]
+    assert when_it_pays(view, [shorten(2, 100), rider], loss=lambda p: 60.0 if p.rider else 0.0) == [shorten(2, 100)]
+
+
+# A cold cache: `cached` is 0, `warm` is what it would be had nothing expired.
+
+
+def cold(values: list[Json]) -> View:
+    marks = tuple(mark(m, None) for m in messages(*values[:-2]))
+    return look(values, session=Session(sent=marks, sent_at=0.0), now=301.0)
+
+
+@pytest.mark.parametrize("content", ["other", None])
+def test_searches_and_command_output_are_cut_at_once_on_a_cold_cache(content: Content | None) -> None:
+    view = cold(talk(4))
+    assert (view.cached, view.warm) == (0, 1418 - 127)
+    found = [replace(shorten(2, 100), content=content)]
+    assert when_it_pays(view, found) == found
+
+
+@pytest.mark.parametrize("content", ["view", "unknown"])
+def test_file_views_are_cut_on_a_cold_cache_when_they_would_be_on_a_warm_one(content: Content) -> None:
+    found = [replace(shorten(2, 100, since=11), content=content)]
+    assert [bool(when_it_pays(seen(talk(n, 1996)), found)) for n in (8, 17, 18)] == [False, False, True]
+    assert [bool(when_it_pays(cold(talk(n, 1996)), found)) for n in (8, 17, 18)] == [False, False, True]
+
+
+def test_on_a_cold_cache_searches_go_without_the_views() -> None:
+    view = cold(talk(8, 1996))
+    late = [replace(shorten(n, 50), content="other") for n in (12, 14)]
+    assert when_it_pays(view, [replace(shorten(2, 100, since=11), content="view"), *late]) == late

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from proxy.chat.key import public_id
+from proxy.exchange.steering import counting
 from tests.faulty import faulty
 from tests.running import Agent, running
 from tests.scripted import Scripted
@@ -74,3 +75,29 @@ async def test_what_is_recalled_says_that_it_is_old() -> None:
         )
         assert text == "\n".join(ROWS)
         assert agent.messages[-1]["content"] == "It was."
+
+
+HITS = "\n".join(f"src/module_{n:03d}.py:{n}: value_{n} = handler_{n}(request_{n})" for n in range(300))
+
+
+async def test_a_cut_result_that_is_fetched_again_is_counted_in_the_metrics_and_in_the_sessions_stats() -> None:
+    calls = [asks("grep", 1, pattern="value"), *(asks("grep", n, pattern=f"x{n}") for n in range(2, 8))]
+    model = Scripted(*calls, asks("grep", 8, pattern="value"), "Done.", "Fine.")
+    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+        agent = Agent(proxy, (b"x-context-session: a",))
+        await agent.say("Look for it")
+        before = -1.0
+        for text in (HITS, *(f"nothing {n}" for n in range(2, 8)), HITS):
+            before = proxy.count("refetch_total", kind="repeat")
+            agent.brings(text)
+            await agent.say()
+        shortened = [m["content"] for m in model.last["messages"] if m["role"] == "tool"]
+        assert shortened[0].startswith("[shortened: "), "the first one was cut"
+        assert shortened[-1].startswith(HITS), "and the page comes whole"
+        assert (before, proxy.count("refetch_total", kind="repeat")) == (0, 1)
+        await agent.say("Thanks")
+        assert proxy.count("refetch_total", kind="repeat") == 1, "once"
+        await proxy.rows("SELECT 1")
+        [(tenant,)] = await proxy.rows("SELECT tenant FROM sessions")
+        stats = await counting.stats(proxy.app.parts, tenant, "a")
+        assert stats.refetched == {"repeat": 1}

@@ -7,13 +7,13 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from proxy.chat.key import public_id
 from proxy.chat.message import Message
 from proxy.context.evidence import commands, facts, refetch, sights
 from proxy.context.evidence.commands import CALL, Command
-from proxy.context.plan import Proposal, View
+from proxy.context.plan import Content, Proposal, View
 from proxy.context.stage import When
 from proxy.context.stages.refer_repeats import referred
 from proxy.context.wording.stub import Keep, Writer, rough
@@ -21,12 +21,8 @@ from proxy.context.wording.stub import Keep, Writer, rough
 Rules = tuple[tuple[int, int], ...]
 """(user turns since, steps since) that make a result stale; one that holds is enough."""
 
-Open = tuple[int, "Kind", int, Command]
+Open = tuple[int, Content, int, Command]
 """(index, kind, tokens that its stub will have, what it is the result of)"""
-
-Kind = Literal["view", "other", "unknown"]
-"""view: the text of a file, an edit's echo, which an agent quotes when it edits, long after. other: searches, listings,
-command output, from which it takes names. unknown: any other tool (an API's answer, a page, a sub-agent's report)."""
 
 _SHELL = frozenset(("bash", "sh", "shell", "zsh", "powershell", "terminal", "console", "command", "cmd", "exec", "run"))
 _FILE = frozenset(
@@ -103,6 +99,7 @@ class ShortenResults:
                 since=turns.index_of(since - 1) if since is not None else n,
                 write=batch.writer(n, command, is_view=kind != "other"),
                 rider=since is None,
+                content=kind,
             )
 
     def _open(self, view: View, begin: int, known: list[Open] | None) -> list[Open]:
@@ -122,7 +119,7 @@ class ShortenResults:
                 found.append((n, kind, after, command))
         return found
 
-    def _rules(self, kind: Kind, tokens: int) -> Rules:
+    def _rules(self, kind: Content, tokens: int) -> Rules:
         if kind == "view":
             return self.view_rules
         if kind == "unknown":
@@ -212,10 +209,10 @@ class _Write:
         return self.batch.write(self.n, self.command, gone, is_view=self.is_view)
 
 
-def results(view: View, files: frozenset[str] = frozenset(), begin: int = 0) -> Iterator[tuple[int, Kind, Command]]:
+def results(view: View, files: frozenset[str] = frozenset(), begin: int = 0) -> Iterator[tuple[int, Content, Command]]:
     """(index, kind, what it is the result of) of each result from `begin` on; user messages that are really tool output
     are among them."""
-    kinds: dict[str, Kind] = {}
+    kinds: dict[str, Content] = {}
     ran: Mapping[str, Command] = {}
     calling = begin - 1
     while calling > 0 and not view.messages[calling].calls:
@@ -228,12 +225,12 @@ def results(view: View, files: frozenset[str] = frozenset(), begin: int = 0) -> 
             )
             ran = commands.by_call(message)
         elif view.is_result[n] and n >= begin:
-            kind: Kind = kinds.get(message.call_id or "", "unknown")
+            kind: Content = kinds.get(message.call_id or "", "unknown")
             command = ran.get(message.call_id or "", CALL)
             yield n, "view" if kind == "unknown" and message.derive(is_listing) else kind, command
 
 
-def kind_of(name: str, arguments: str, files: frozenset[str] = frozenset()) -> Kind:
+def kind_of(name: str, arguments: str, files: frozenset[str] = frozenset()) -> Content:
     """What a call's result is, by the words of the tool's name and, for a shell, by the command."""
     if name in files:
         return "view"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -42,6 +43,8 @@ class Sums:
     """Some of them went out as they came while a plan was observed; `played` has dollars as if those plans had gone
     out."""
     compressed: float | None = None
+    refetched: Counter[str] = field(default_factory=Counter)
+    """Cut results that were fetched again, by kind."""
     _last: dict[str, ExchangeRecord] = field(default_factory=dict)
 
     @property
@@ -59,6 +62,8 @@ class Sums:
         if one.edits > (previous.edits if previous is not None else 0):
             self.compressed = one.started_at
         self._last[one.thread] = one
+        if b'"refetched"' in one.inserts:
+            self.refetched.update(msgspec.json.decode(one.inserts, type=Sent).refetched)
         if one.prompt_tokens is None:
             return None
         meter = meter_of(one, model, sent, previous)
@@ -179,4 +184,5 @@ def _stats(parts: Parts, here: Here, seen: Foreseen, sums: Sums) -> SessionStats
         level_budgets={name: int(tokens) for name, tokens in budgets.items()},
         over_budget=turn.over_budget,
         retrieved=sum(int(note.figures.get("items", 0)) for note in plan.notes if note.kind == "retrieve"),
+        refetched=dict(sums.refetched),
     )

@@ -195,3 +195,5 @@ class SessionStats(Struct, frozen=True):
     over_budget: int = 0
     retrieved: int = 0
     planned_as: str = ""
+    refetched: dict[str, int] = {}
+    """Cut results that the model fetched again, by kind: repeat, reread, recall."""

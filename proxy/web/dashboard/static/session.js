@@ -76,6 +76,7 @@ function figures(stats) {
   const reported = stats.prompt_tokens ? stats.cached_reported / stats.prompt_tokens : null;
   const predicted = stats.prompt_tokens ? stats.cached_predicted / stats.prompt_tokens : null;
   const levels = Object.entries(stats.levels || {});
+  const again = Object.values(stats.refetched || {}).reduce((sum, count) => sum + count, 0);
   return [
     h("div", { class: "card broad" },
       h("div", { class: "label" }, "Next prompt"),
@@ -87,7 +88,8 @@ function figures(stats) {
         stats.over_budget ? h("span", { class: "flag bad" }, `${short(stats.over_budget)} over the budget`) : null,
         stats.needs_pruning && h("span", { class: "flag warn" }, "over the policy's share"))),
     card("Messages", whole(stats.items), h("span", {}, counted(stats.groups, "group")),
-      h("span", {}, `${whole(stats.left_out)} out`), h("span", {}, `${whole(stats.shortened)} shortened`)),
+      h("span", {}, `${whole(stats.left_out)} out`), h("span", {}, `${whole(stats.shortened)} shortened`),
+      again ? h("span", {}, `${whole(again)} fetched again`) : null),
     card("Cost so far", dollars(stats.cost), h("span", {}, stats.cost === null ? "the model has no price" : `${dollars(stats.cost_without)} without`)),
     stats.cost_planned === null ? null : card(`${stats.planned_as || "The plan"} would have paid`, `about ${dollars(stats.cost_planned)}`, h("span", {}, "its plans were only observed")),
     card("Saved", share === null ? "–" : percent(share), share !== null && h("span", {}, dollars(stats.cost_without - stats.cost)),
