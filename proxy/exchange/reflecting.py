@@ -155,9 +155,9 @@ def _row(turn: Turn, step: Step, name: str, places: Mapping[int, int], ranks: Ma
         turn.request.effort,
         messages[step.start],
         [
-            (one.call, messages[n], public_id(keys[n]), ranks.get(n), places.get(n, 0))
+            (one.call, m, public_id(keys[n]), ranks.get(n), places.get(n, 0), reflecting.reading(one.call, m))
             for one in reflecting.done(messages, step)
-            for n in (one.result,)
+            for n, m in ((one.result, messages[one.result]),)
         ],
         seconds=turn.began - came if 0 < came < turn.began else None,
         weigh=turn.weigh.count,

@@ -1,4 +1,4 @@
-"""A tool call in a few words: what was done, how it ended, and what came of it, by rules that are data.
+"""A tool call in a few words: what was done and what came of it, by rules that are data.
 
 This is what is said of a call while no model has reflected on it. It is read off the call and its result alone, so it
 is true, costs nothing and never fails; where a reflection says more, it takes its place.
@@ -8,24 +8,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from proxy.chat.message import Call, Message
 
-Outcome = Literal["success", "failure", "timeout", "error"]
+Outcome = Literal["success", "failure", "timeout", "error", "unknown"]
+"""unknown: a command of whose end its result proves nothing."""
 
-OUTCOMES: tuple[tuple[Outcome, str], ...] = (
-    ("failure", r"\A\s*\Z"),
-    ("timeout", r"\A[^\n]{0,120}\b(?:timed? ?out|timeout|deadline exceeded)\b"),
-    ("timeout", r"(?:exit code|returncode|exit status)\W{0,3}124\b"),
-    ("failure", r"(?:exit code|exit status|exited with(?: code)?|returncode)\W{0,3}-?[1-9]"),
-    ("error", r"\A\W*(?:<\w+>\W*)?(?:error|fatal|exception|traceback|panic|failed|[\w.]*(?:Error|Exception))\b"),
-    ("error", r"\A[^\n]{0,120}\b(?:no such file|not found|permission denied|access denied|connection refused)\b"),
-    ("error", r"^Traceback \(most recent call last\)|^E  "),
-)
-"""(outcome, pattern), the first that is found decides; none of them: success. An empty result is a failure."""
+
+class Reading(NamedTuple):
+    """How a call ended, and the line of its result that says so, empty where none does."""
+
+    outcome: Outcome
+    line: str = ""
+
 
 VERBS: tuple[tuple[str, str], ...] = (
     ("searched", "search|find|query|grep|lookup|glob"),
@@ -41,29 +39,16 @@ MAIN = ("query", "q", "pattern", "path", "file_path", "file", "filename", "url",
 """Arguments that say what a call was about, the most telling first."""
 
 LOOK = 4000
-"""Characters at each end of a result that are looked at."""
+"""Characters at each end of a result that are looked at for the line that is quoted."""
 SUBJECT, LINE = 80, 120
 """Characters of what a call was about, and of the line that is quoted from a result."""
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _VERB_OF = {word: verb for verb, words in VERBS for word in words.split("|")}
-_RULES = [(outcome, re.compile(pattern, re.IGNORECASE | re.MULTILINE)) for outcome, pattern in OUTCOMES]
 _TELLS = re.compile(
     r"(?:Error|Exception)\b|\berrors?\b|\bfatal\b|\bnot found\b|\bno such\b|\bdenied\b|\brefused\b|\btimed? ?out\b",
     re.IGNORECASE,
 )
-
-
-def _outcome(message: Message) -> Outcome:
-    if message.media and not message.text.strip():
-        return "success"
-    text = message.text if len(message.text) <= 2 * LOOK else message.text[:LOOK] + "\n" + message.text[-LOOK:]
-    return next((outcome for outcome, rule in _RULES if rule.search(text)), "success")
-
-
-def outcome(result: Message) -> Outcome:
-    """How the call ended that brought this result."""
-    return result.derive(_outcome)
 
 
 def action(call: Call) -> str:
@@ -95,27 +80,22 @@ def _texts(value: object) -> Iterator[str]:
             yield str(inner)
 
 
-def _finding(message: Message) -> str:
-    text = message.text.strip()
+def finding(result: Message, reading: Reading) -> str:
+    """What came of a call, read off its result: how many things were found, how it ended, or what went wrong."""
+    text = result.text.strip()
     if not text:
-        return "an image or file" if message.media else "empty"
-    how = outcome(message)
+        return "an image or file" if result.media else "empty"
     lines = text[:LOOK].splitlines()
-    first = next((one for one in lines if one.strip()), "")
-    if how == "success":
-        found = _count(text)
+    first = reading.line or next((one for one in lines if one.strip()), "")
+    if reading.outcome in ("success", "unknown"):
+        found = None if reading.line else _count(text)
         if found is not None:
             return found
         more = text.count("\n")
         return line(first, LINE) + (f" ({more + 1} lines)" if more else "")
     tail = reversed(text[-LOOK:].splitlines())
-    said = next((one for one in tail if _TELLS.search(one)), first)
-    return f"{how}: {line(said, LINE)}"
-
-
-def finding(result: Message) -> str:
-    """What came of a call, read off its result: how many things were found, its first line, or what went wrong."""
-    return result.derive(_finding)
+    said = reading.line or next((one for one in tail if _TELLS.search(one)), first)
+    return f"{reading.outcome}: {line(said, LINE)}"
 
 
 def _count(text: str) -> str | None:

@@ -15,7 +15,7 @@ import msgspec
 
 from proxy.chat.message import Call, Message
 from proxy.memory import actions
-from proxy.memory.actions import Outcome, line
+from proxy.memory.actions import Outcome, Reading, line
 
 HEADING = "### REFLECTION"
 MAX = 8000
@@ -150,11 +150,11 @@ def parse(text: str) -> Reflection | None:
     return Reflection(items, line(found.synthesis, FIELD), found.progress_assessment)
 
 
-def told(call: Call, result: Message, item: Item | None) -> str:
+def told(call: Call, result: Message, item: Item | None, reading: Reading) -> str:
     """`searched 'python tutorial' → found 3 results, too general`: action → insight; learning; next."""
     said = (item.insights, item.learning, item.next_suggested_actions) if item is not None else ()
     insight, *more = said or ("",)
-    parts = [insight or actions.finding(result), *more[:1], *(f"next: {text}" for text in more[1:] if text)]
+    parts = [insight or actions.finding(result, reading), *more[:1], *(f"next: {text}" for text in more[1:] if text)]
     return f"{actions.action(call)} → " + "; ".join(part.rstrip(" .;") for part in parts if part)
 
 
@@ -163,21 +163,21 @@ def record(
     at: float,
     effort: str,
     assistant: Message,
-    done: Sequence[tuple[Call, Message, str, Relevance | None, int]],
+    done: Sequence[tuple[Call, Message, str, Relevance | None, int, Reading]],
     *,
     seconds: float | None,
     weigh: Callable[[str], int],
     feedback: str = "",
 ) -> Iteration:
     """The record of an iteration. at: when its results came. done: each call with its result, the result's public id,
-    its relevance, and its number in what is reflected on. seconds: from the answer that called to `at`."""
+    its relevance, its number in what is reflected on, how it ended. seconds: from the answer that called to `at`."""
     thought = _clean(assistant.text.strip() or assistant.reasoning.strip())
     calls = [
         CallRecord(
             tool=_clean(call.name),
             params=_params(call.arguments),
             raw_output=_clean(result.text[:RAW]),
-            outcome=actions.outcome(result),
+            outcome=reading.outcome,
             execution_time=seconds,
             cost=Cost(weigh(call.name) + weigh(call.arguments) + weigh(result.text), seconds),
             tool_selection_rationale=line(thought, FIELD),
@@ -185,7 +185,7 @@ def record(
             relevance=relevance,
             reflected=place,
         )
-        for call, result, name, relevance, place in done
+        for call, result, name, relevance, place, reading in done
     ]
     return Iteration(number, at, "deep" if effort in DEEP else "fast", calls, user_feedback=_clean(feedback[:RAW]))
 

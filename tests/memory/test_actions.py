@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from proxy.chat.message import Call
 from proxy.memory import actions
+from proxy.memory.actions import Outcome, Reading
 from tests.conversations import message, result
 
 
@@ -29,41 +28,22 @@ def test_c3_an_action_is_the_tool_in_a_verb_and_what_it_was_about() -> None:
     assert len(of("search", query="x" * 500)) < 100
 
 
-@pytest.mark.parametrize(
-    ("text", "outcome"),
-    [
-        ("all fine", "success"),
-        ("the word error in the middle of a text is none", "success"),
-        ("", "failure"),
-        ("  \n ", "failure"),
-        ("Command timed out after 30 s", "timeout"),
-        ("<returncode>124</returncode>", "timeout"),
-        ("<returncode>1</returncode>\nfailed", "failure"),
-        ("exit code: 2", "failure"),
-        ("exit code: 0", "success"),
-        ("Error: no such table", "error"),
-        ("ValueError: bad", "error"),
-        ("cat: x: No such file or directory", "error"),
-        ("line\nTraceback (most recent call last):\n  File", "error"),
-    ],
-)
-def test_c1_the_outcome_is_found_by_rules_that_are_data(text: str, outcome: str) -> None:
-    assert actions.outcome(message(result("c", text))) == outcome
-
-
 def test_c3_a_finding_says_how_much_came_or_what_went_wrong() -> None:
-    def finding(text: str) -> str:
-        return actions.finding(message(result("c", text)))
+    def finding(text: str, how: Outcome = "success", said: str = "") -> str:
+        return actions.finding(message(result("c", text)), Reading(how, said))
 
     assert finding('[{"a": 1}, {"a": 2}, {"a": 3}]') == "found 3 results"
     assert finding("[1]") == "found 1 result"
     assert finding("[broken") == "[broken"
     assert finding("first\nsecond") == "first (2 lines)"
+    assert finding("first\nsecond", "unknown") == "first (2 lines)"
+    assert finding("first\n3 passed", "success", "3 passed") == "3 passed (2 lines)"
     assert finding("") == "empty"
-    assert finding("Traceback (most recent call last):\n  File x\nKeyError: 'a'") == "error: KeyError: 'a'"
+    assert finding("Traceback (most recent call last):\n  File x\nKeyError: 'a'", "error") == "error: KeyError: 'a'"
+    assert finding("x\n2 failed\ny", "failure", "2 failed") == "failure: 2 failed"
     assert len(finding("x" * 5000)) <= actions.LINE
 
 
 def test_a_result_that_is_an_image_is_no_failure() -> None:
     found = message(result("c", [{"type": "image_url", "image_url": {"url": "data:"}}]))
-    assert (actions.outcome(found), actions.finding(found)) == ("success", "an image or file")
+    assert actions.finding(found, Reading("success")) == "an image or file"

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from proxy.chat.message import Call
 from proxy.memory import reflection
+from proxy.memory.actions import Reading
 from proxy.memory.reflection import Iteration
 from tests.conversations import assistant, message, result
 
@@ -27,8 +28,14 @@ WHOLE: dict[str, Any] = {
 }  # fmt: skip
 
 
+GOOD, BAD = Reading("success"), Reading("failure")
+
+
 def made(effort: str = "", seconds: float | None = 2.5, feedback: str = "") -> Iteration:
-    done = [(CALL, BROUGHT, "abc", None, 1), (Call("d", "ls", "no json"), message(result("d", "")), "def", None, 0)]
+    done = [
+        (CALL, BROUGHT, "abc", None, 1, GOOD),
+        (Call("d", "ls", "no json"), message(result("d", "")), "def", None, 0, BAD),
+    ]
     said = message(assistant("I search, since\nit is not known.", "c", "d"))
     return reflection.record(3, 100.0, effort, said, done, seconds=seconds, weigh=len, feedback=feedback)
 
@@ -79,10 +86,10 @@ def test_c2_any_text_parses_or_does_not_but_never_fails(text: str) -> None:
 def test_c3_a_line_is_action_then_insight_learning_and_next() -> None:
     item = reflection.Item(1, "found 3 results, too general", "learning.", next_suggested_actions="add the framework")
     line = "searched 'python tutorial' → found 3 results, too general; learning; next: add the framework"
-    assert reflection.told(CALL, BROUGHT, item) == line
+    assert reflection.told(CALL, BROUGHT, item, GOOD) == line
     few = message(result("c", "[1, 2, 3]"))
-    assert reflection.told(CALL, few, None) == "searched 'python tutorial' → found 3 results"
-    assert reflection.told(CALL, few, reflection.Item(1)) == "searched 'python tutorial' → found 3 results"
+    assert reflection.told(CALL, few, None, GOOD) == "searched 'python tutorial' → found 3 results"
+    assert reflection.told(CALL, few, reflection.Item(1), GOOD) == "searched 'python tutorial' → found 3 results"
 
 
 def test_what_is_said_stays_on_one_line_and_is_cut() -> None:
@@ -107,5 +114,7 @@ def test_c1_half_a_surrogate_pair_does_not_spoil_a_record() -> None:
     odd = message({"role": "tool", "tool_call_id": "c", "content": "x"})
     object.__setattr__(odd, "text", "a\ud800")
     call = Call("c", "f", '{"a": "\ud800"}')
-    found = reflection.record(1, 1.0, "", odd, [(call, odd, "i", None, 0)], seconds=None, weigh=len, feedback="\ud800")
+    found = reflection.record(
+        1, 1.0, "", odd, [(call, odd, "i", None, 0, GOOD)], seconds=None, weigh=len, feedback="\ud800"
+    )
     assert b'"raw_output":"a?"' in msgspec.json.encode(found)

@@ -13,10 +13,11 @@ from typing import Literal, NamedTuple, get_args
 from proxy.chat.group import Step
 from proxy.chat.key import public_id
 from proxy.chat.message import Call, Message
-from proxy.context.evidence import terms
+from proxy.context.evidence import commands, outcome, terms
 from proxy.context.plan import Ask, View
 from proxy.errors import ConfigError
 from proxy.memory import reflection
+from proxy.memory.actions import Reading
 from proxy.memory.reflection import Item, Progress, Reflection, Relevance
 
 Mode = Literal["off", "inline", "helper"]
@@ -209,9 +210,28 @@ def tell(view: View, one: Done, looked: Looked) -> str:
     item = looked.items.get(one.result)
     said = (item.insights, item.learning, item.next_suggested_actions) if item is not None else None
     line = view.messages[one.result].derive(
-        lambda m: reflection.told(one.call, m, item), ("told", one.call.name, one.call.arguments, said)
+        lambda m: reflection.told(one.call, m, item, reading(one.call, m)),
+        ("told", one.call.name, one.call.arguments, said),
     )
     return f"{line}; id {public_id(view.keys[one.result])}" if "recall" in view.offered else line
+
+
+def reading(call: Call, result: Message) -> Reading:
+    """How a call ended, in the words of iteration records. A tool that answered has succeeded; of a command that is
+    known only where its result proves it."""
+    command = commands.of(call)
+    ended = outcome.of(result, command)
+    telling = (*ended.failures, *ended.summary, *ended.shown) if ended.verdict == "failed" else ended.summary[-1:]
+    line = outcome.bare(outcome.lines(result)[telling[0]]) if telling else ""
+    if ended.verdict == "failed":
+        if ended.timed_out:
+            return Reading("timeout", line)
+        return Reading("failure" if ended.code or ended.summary else "error", line)
+    if ended.verdict == "succeeded":
+        return Reading("success", line)
+    if command.kind == "call":
+        return Reading("success" if result.media or result.text.strip() else "failure")
+    return Reading("unknown", line)
 
 
 def relevance(view: View, found: Sequence[Done], looked: Looked) -> list[int]:

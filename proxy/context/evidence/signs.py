@@ -95,7 +95,7 @@ class Signs:
     shell_writes: str = SHELL_WRITES
     """Commands that change something."""
     failed: str = FAILED
-    """How the result of a call begins that failed."""
+    """How the result of a call begins that failed, where nothing else says how it ended."""
     error: str = ERROR
     """What marks the line of such a result that says why; the last one counts."""
 

@@ -19,6 +19,8 @@ from typing import NamedTuple
 
 from proxy.chat.key import canonical_arguments
 from proxy.chat.message import Call, Message
+from proxy.context.evidence import commands, outcome
+from proxy.context.evidence.commands import CALL, Command
 from proxy.context.evidence.signs import GENERAL, Signs
 from proxy.context.plan import View
 from proxy.memory.words import telling
@@ -50,13 +52,14 @@ class Loop(NamedTuple):
 
 
 class _Call(NamedTuple):
-    """A call as it is compared: id, a hash of name and arguments, the tool, and what it is good for."""
+    """A call as it is compared: id, a hash of name and arguments, the tool, what it is good for, and its command."""
 
     id: str
     key: int
     name: str
     polls: bool
     writes: bool
+    command: Command
 
 
 class _Said(NamedTuple):
@@ -115,20 +118,26 @@ class _Eyes:
     def _call(self, call: Call) -> _Call:
         named = self._inner.findall(call.arguments) or [call.name]
         words = {word.lower() for name in named for word in _NAME_WORDS.findall(name)}
-        commands = "\n".join(self._shell.findall(call.arguments))[:LOOK].replace("\\n", "\n").replace('\\"', '"')
-        polls = bool(words & self._polls) or bool(commands and self._shell_polls.search(commands))
-        writes = bool(words & self._writes) or bool(commands and self._shell_writes.search(commands))
-        return _Call(call.id, hash((call.name, canonical_arguments(call.arguments))), call.name, polls, writes)
+        shell = "\n".join(self._shell.findall(call.arguments))[:LOOK].replace("\\n", "\n").replace('\\"', '"')
+        polls = bool(words & self._polls) or bool(shell and self._shell_polls.search(shell))
+        writes = bool(words & self._writes) or bool(shell and self._shell_writes.search(shell))
+        key = hash((call.name, canonical_arguments(call.arguments)))
+        return _Call(call.id, key, call.name, polls, writes, commands.of(call))
 
-    def brought(self, message: Message) -> _Brought:
-        """What a result comes to. One with an image in it is like no other."""
+    def brought(self, message: Message, command: Command) -> _Brought:
+        """What a result comes to. One with an image in it is like no other. How it ended is asked of `outcome`; where
+        that is unknown, what a failed result begins with is a setting."""
         text = message.text.strip()
         if message.media:
             return _Brought(hash(message.form), None)
+        ended = outcome.of(message, command)
         error = None
-        if self._failed.search(text):
+        if ended.verdict == "failed" or (ended.verdict == "unknown" and self._failed.search(text)):
             lines = (line.strip()[:LINE] for line in reversed(text.splitlines()))
             error = next((line for line in lines if self._error.search(line)), None)
+        if error is None and ended.verdict == "failed":
+            telling = (*ended.failures, *ended.summary, *ended.shown)
+            error = outcome.bare(outcome.lines(message)[telling[0]])[:LINE] if telling else text[:LINE]
         return _Brought(hash(text), error)
 
 
@@ -197,6 +206,7 @@ class _Walk:
         self._calls: list[_Call] = []
         self._same: dict[int, tuple[int, int]] = {}
         self._errors: dict[str, int] = defaultdict(int)
+        self._errors_now: set[str] = set()
         self._texts: dict[int, int] = defaultdict(int)
         self._events: list[tuple[int, int]] = []
         self._periods = [0] * (signs.cycle + 1)
@@ -205,7 +215,9 @@ class _Walk:
         """The next message of the history."""
         message, eyes = messages[n], self._eyes
         if is_result[n]:
-            self.result(message.call_id, message.derive(eyes.brought, (eyes, "brought")))
+            command = next((call.command for call in self._calls if call.id == message.call_id), CALL)
+            brought = message.derive(lambda m: eyes.brought(m, command), (eyes, "brought", command))
+            self.result(message.call_id, brought)
         elif message.role == "assistant":
             acts = n + 1 < len(messages) and is_result[n + 1]
             said = message.derive(eyes.said, (eyes, "said"))
@@ -252,6 +264,7 @@ class _Walk:
         signs = self._signs
         self._now = {}
         self._calls = list(said.calls)
+        self._errors_now.clear()
         polls = bool(said.calls) and all(call.polls for call in said.calls)
         self._idle += not polls
         self._open = not polls
@@ -287,7 +300,8 @@ class _Walk:
             return
         if call is not None and wrote:
             self._changed(call.key)
-        if brought.error is not None:
+        if brought.error is not None and brought.error not in self._errors_now:
+            self._errors_now.add(brought.error)  # once for all calls of a step: one that fails may end the others
             self._errors[brought.error] += 1
             self._tally("same_error", self._errors[brought.error], signs.repeats, brought.error)
         if call is not None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from proxy.chat import group, key
 from proxy.chat.key import chain
+from proxy.chat.message import Call
 from proxy.context.evidence import reflecting
-from proxy.context.evidence.reflecting import Reflecting
+from proxy.context.evidence.reflecting import Reflecting, reading
 from proxy.context.plan import Ask
 from proxy.errors import ConfigError
 from tests.context.research import step
-from tests.conversations import Json, assistant, messages, result, user
+from tests.conversations import Json, assistant, message, messages, result, user
 
 
 def batched(values: list[Json], **more: object) -> list[reflecting.Batch]:
@@ -72,3 +75,34 @@ def test_settings_that_are_wrong_are_named() -> None:
         Reflecting(batch=0)
     assert Reflecting().mode({"reflect": "Inline"}) == "inline"
     assert Reflecting(reflect="helper").mode({"reflect": "what"}) == "helper"
+
+
+@pytest.mark.parametrize(
+    ("name", "command", "text", "how"),
+    [
+        ("search", "", "all fine", "success"),
+        ("search", "", "the word error in the middle of a text is none", "success"),
+        ("search", "", "  \n ", "failure"),
+        ("search", "", "Tool call timed out.", "timeout"),
+        ("search", "", "Error: no such table", "error"),
+        ("bash", "make", "<returncode>124</returncode>", "timeout"),
+        ("bash", "make", "<returncode>1</returncode>\nfailed", "failure"),
+        ("bash", "pytest -q", "2 failed, 198 passed", "failure"),
+        ("bash", "pytest -q", "198 passed in 4.1s", "success"),
+        ("bash", "make", "exit code: 0", "success"),
+        ("bash", "make | tail", "exit code: 0", "unknown"),
+        ("bash", "make", "cc -c a.c", "unknown"),
+        ("bash", "python a.py", "line\nTraceback (most recent call last):\n  File\nKeyError: 'a'", "error"),
+        ("bash", "cat x", "cat: x: No such file or directory", "error"),
+    ],
+)
+def test_c1_the_outcome_in_a_record_is_the_one_reading_of_it(name: str, command: str, text: str, how: str) -> None:
+    call = Call("1", name, json.dumps({"command": command} if command else {"query": "x"}))
+    assert reading(call, message(result("1", text))).outcome == how
+
+
+def test_c3_the_line_of_a_record_is_the_one_that_says_how_it_ended() -> None:
+    call = Call("1", "bash", '{"command": "pytest -q"}')
+    long = "\n".join(["<returncode>1</returncode>", *["x"] * 50, "E   assert 1 == 2", "=== 1 failed in 0.1s ==="])
+    assert reading(call, message(result("1", long))).line == "E   assert 1 == 2"
+    assert reading(call, message(result("1", "start\n=== 3 passed in 0.1s ==="))).line == "=== 3 passed in 0.1s ==="

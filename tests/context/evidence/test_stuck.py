@@ -169,6 +169,24 @@ def test_b5_the_same_error_is_the_line_that_says_why() -> None:
     assert "same_error" not in seen(plain)
 
 
+def test_b5_a_run_that_fails_again_and_again_is_the_same_error_wherever_it_says_so() -> None:
+    text = (
+        "collected 3 items {n}\n" + "tests/test_a.py ..F\n" * 5 + "E       assert 1 == 2\n=== 1 failed, {n} passed ==="
+    )
+    values = [m for n in range(3) for m in step("bash", text.format(n=n), None, f"c{n}", command=f"pytest -q -p {n}")]
+    assert seen(values)["same_error"].what == "E       assert 1 == 2"
+    passed = "Error: this line is one of a log\n=== 3 passed in 0.{n}s ==="
+    values = [m for n in range(3) for m in step("bash", passed.format(n=n), None, f"c{n}", command="pytest -q")]
+    assert "same_error" not in seen(values)
+
+
+def test_b5_calls_of_one_step_that_fail_together_are_one_error() -> None:
+    ended = "<tool_use_error>Sibling tool call errored</tool_use_error>"
+    together = [assistant(None, "a", "b", "c"), *(result(name, ended) for name in "abc")]
+    assert "same_error" not in seen(together)
+    assert seen(together * 3)["same_error"].run == 3
+
+
 def test_b5_the_same_words_count_while_nothing_new_comes() -> None:
     values = thrice(assistant("Let me see."))
     assert seen(values)["same_text"].run == 3
