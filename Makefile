@@ -1,7 +1,8 @@
 # Everything a developer or CI does. Needs Python 3.11 (or 3.12, 3.13) with pip, and make; nothing else.
 #
 #   make run     the proxy on 127.0.0.1:8080, SQLite in ./data, the built-in demo upstream   (ARGS="--port 9000 ...")
-#   make test    every test, on this Python and on each other supported one that is found    (PYTEST_ARGS="-k sse ...")
+#   make test    the tests of one Python, as many at once as there are processors; none of them depends on time or load
+#   make test-all                every test, on this Python and on each other supported one      (PYTEST_ARGS="-k sse ...")
 #   make system                  Debian's packages that some tests use (as root); without them those are left out
 #   make lint | types | house | replay | bench | bench-peers | lock | clean
 
@@ -21,7 +22,7 @@ BIN := .venv/bin
 PYTEST_ARGS ?=
 ARGS ?=
 
-.PHONY: run system test test-here test-others lint format types house replay bench bench-peers bench-keep lock clean
+.PHONY: run system test test-all test-here test-others lint format types house replay bench bench-peers bench-keep lock clean
 
 run: .venv/.runtime
 	@mkdir -p -m 700 data
@@ -34,13 +35,17 @@ system:
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
 		chromium prometheus tmux strace nftables >/dev/null
 
-test: test-here test-others
+test: .venv/.test
+	$(BIN)/python -m pytest -n logical --dist loadfile -m "not long and not slow and not timed and not faults" $(PYTEST_ARGS)
+
+# What CI runs: with what takes long, what breaks things, and what asserts times that were promised.
+test-all: test-here test-others
 
 test-here: .venv/.test
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 # The other supported Pythons: on the PATH, or where pyenv keeps them. Each has its own environment, and they are
-# tested side by side: nothing that a test asserts depends on how fast the machine is.
+# tested side by side.
 OTHERS = $(filter-out $(shell $(BIN)/python -c "import sys; print('%d.%d' % sys.version_info[:2])"),$(VERSIONS))
 SIDE_BY_SIDE = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j2)
 test-others: .venv/.test

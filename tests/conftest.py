@@ -15,6 +15,7 @@ from tests.postgres import drop_database, new_database, shared_url
 if TYPE_CHECKING:
     from tests.faults.nursery import Nursery
 
+FAULTS = Path(__file__).parent / "faults"
 SHARED = Path(__file__).parents[2] / "shared"
 """Recorded agent traffic. It is there only where the project is built, never in a checkout of somebody else."""
 
@@ -31,6 +32,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--promises"):
         config.pluginmanager.register(Writer(Path(config.getoption("--promises"))))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every test of the folder `faults` is marked as such."""
+    for item in items:
+        if FAULTS in item.path.parents:
+            item.add_marker(pytest.mark.faults)
 
 
 @pytest.fixture(scope="session")

@@ -133,6 +133,7 @@ BOMBS = {
 }
 
 
+@pytest.mark.timed
 @BOTH
 @pytest.mark.parametrize("text", BOMBS.values(), ids=BOMBS.keys())
 def test_pathological_texts_are_counted_in_a_tenth_of_a_second(name: str, text: str) -> None:

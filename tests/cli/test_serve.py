@@ -104,6 +104,7 @@ def test_telling_it_to_stop_ends_it_in_order(tmp_path: Path, by: signal.Signals)
     assert "Traceback" not in logged
 
 
+@pytest.mark.timed
 def test_streams_of_events_do_not_hold_the_end_of_the_process(tmp_path: Path) -> None:
     with served(tmp_path) as (process, printed):
         found = re.search(r"http://127\.0\.0\.1:(\d+)/v1", printed)

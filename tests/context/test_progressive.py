@@ -162,6 +162,7 @@ def _long(count: int) -> list[dict[str, Any]]:
     return values
 
 
+@pytest.mark.timed
 def test_planning_is_quick_and_linear() -> None:
     """4 ms of processor time for 400 messages and 800 KB with warm caches (with room for a slower machine)."""
     took = {}

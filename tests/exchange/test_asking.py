@@ -114,6 +114,7 @@ async def test_a_closed_port_is_counted_and_the_request_is_unharmed(tmp_path: Pa
     assert there.helper.received == []
 
 
+@pytest.mark.timed
 async def test_a_slow_helper_never_delays_a_request_that_does_not_wait(tmp_path: Path) -> None:
     async with three(tmp_path, hang, stage="now = true") as there:
         agent = Agent(there.proxy, (SESSION,))
@@ -133,6 +134,7 @@ async def test_an_answer_that_is_needed_now_is_in_the_same_request(tmp_path: Pat
     assert len(there.helper.received) == 1
 
 
+@pytest.mark.timed
 async def test_waiting_ends_with_its_limit_and_the_answer_comes_later(tmp_path: Path) -> None:
     async def late(request: Request, connection: Connection) -> None:
         await asyncio.sleep(0.6)
@@ -253,6 +255,7 @@ async def test_a_helper_that_is_down_is_left_alone_for_a_while(tmp_path: Path) -
     assert len(there.helper.received) == 3
 
 
+@pytest.mark.timed
 async def test_calls_end_with_the_proxy(tmp_path: Path) -> None:
     started = 0.0
     async with three(tmp_path, hang, helper={"timeout_s": 60}) as there:

@@ -101,6 +101,7 @@ def test_patterns_that_match_nothing_are_known() -> None:
     assert unknown(["context:*", "*", "fallback", "no", "Fallback", "context"]) == ["no", "Fallback", "context"]
 
 
+@pytest.mark.timed
 def test_telling_where_nobody_listens_costs_next_to_nothing() -> None:
     # Promised: 5 us an event (measured: 2). A request has some; the proxy's own share of one is 500 us and more.
     there = bus(kept=100)

@@ -65,6 +65,7 @@ async def test_a_mistake_while_planning_sends_the_original_and_says_so(spoilt: s
     assert model.received[0].body == json.dumps({"model": "m", "messages": agent.messages[:1]}).encode()
 
 
+@pytest.mark.timed
 async def test_planning_that_takes_too_long_is_given_up(spoilt: str) -> None:
     model = Scripted("Well.")
     tree: dict[str, Any] = {"policy": "spoilt", "policies_dir": spoilt, "limits": {"plan_ms": 100}}
@@ -140,6 +141,7 @@ async def test_new_edits_are_stored_before_they_are_sent() -> None:
         assert counted == sum(n for _, n in exchanges) > 0
 
 
+@pytest.mark.timed
 async def test_a_slow_store_delays_an_answer_by_its_limit_at_most_and_is_told() -> None:
     model, store = Scripted("Well."), Awkward()
     async with faulty(model) as upstream, running(upstream.port, policy="thrifty", before=put_in(store)) as proxy:

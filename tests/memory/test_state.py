@@ -235,6 +235,7 @@ def test_appending_a_block_to_an_answer_with_balanced_fences_leaves_the_answer(t
     assert state.split(f"{text}\n\n{BLOCK}")[0] == text
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("piece", ["#", "\n", "`", "~", " ", "### STATE\n", "```\n", "- ", "\r", "### STATE ", "1. "])
 def test_reading_is_linear(piece: str) -> None:
     text = piece * (1_000_000 // len(piece)) + "\n### STATE\nGoal" + piece * (1_000_000 // len(piece))

@@ -48,6 +48,7 @@ async def test_a_store_that_is_closed_says_so(store: PostgresStore) -> None:
         await store.sessions()
 
 
+@pytest.mark.timed
 async def test_a_read_that_takes_too_long_is_ended_and_the_next_is_well(store: PostgresStore, database: str) -> None:
     started = time.monotonic()
     with pytest.raises(StoreUnavailable):
@@ -136,6 +137,7 @@ async def test_a_server_that_is_killed_and_comes_back_loses_nothing_that_was_ack
         await store.close()
 
 
+@pytest.mark.timed
 @pytest.mark.slow
 async def test_a_server_that_is_gone_does_not_hold_up_the_end() -> None:
     with server() as own:

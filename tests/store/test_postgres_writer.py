@@ -193,6 +193,7 @@ async def test_stopping_writes_what_waits(database: str, store: PostgresStore) -
         await store.put([make.form(b"late")])
 
 
+@pytest.mark.timed
 async def test_stopping_gives_up_what_the_server_does_not_take(store: PostgresStore, database: str) -> None:
     await execute(database, "ALTER TABLE forms RENAME TO elsewhere")
     future = store.put([make.form(b"one")])

@@ -137,6 +137,7 @@ async def test_what_nobody_waits_for_is_held_back_and_goes_with_what_somebody_wa
     assert woken == [1]
 
 
+@pytest.mark.timed
 async def test_what_nobody_comes_for_is_handed_on_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "HOLD_S", 0.02)
     spool = Spool(1 << 20)
@@ -153,6 +154,7 @@ async def test_what_nobody_comes_for_is_handed_on_in_time(monkeypatch: pytest.Mo
     assert len(take(spool)) == 1
 
 
+@pytest.mark.timed
 async def test_the_wait_is_counted_from_the_first_that_is_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "HOLD_S", 0.03)
     spool = Spool(1 << 20)

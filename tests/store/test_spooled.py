@@ -44,6 +44,7 @@ async def test_a_request_and_its_answer_are_one_transaction(spooled: Either) -> 
     assert found.status == "complete"
 
 
+@pytest.mark.timed
 async def test_what_nobody_waits_for_is_stored_within_the_time_that_is_told(spooled: Either) -> None:
     await spooled.put(make.begin())
     began = time.monotonic()

@@ -82,6 +82,7 @@ async def test_readers_cannot_write(tmp_path: Path) -> None:
     await store.close()
 
 
+@pytest.mark.timed
 async def test_a_read_that_takes_too_long_is_ended_and_the_next_one_works(tmp_path: Path) -> None:
     store = await opened(tmp_path / "db", read_s=0.2, readers=1)
     endless = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n WHERE i < 0"
@@ -95,6 +96,7 @@ async def test_a_read_that_takes_too_long_is_ended_and_the_next_one_works(tmp_pa
     await store.close()
 
 
+@pytest.mark.timed
 async def test_a_slow_read_does_not_hold_up_the_others(tmp_path: Path) -> None:
     store = await opened(tmp_path / "db", read_s=1.0)
     endless = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n WHERE i < 0"
@@ -166,6 +168,7 @@ async def test_opening_keeps_aiosqlite_from_logging_what_users_wrote(
     assert "canary" not in caplog.text
 
 
+@pytest.mark.timed
 async def test_searches_stay_quick_with_many_sessions(tmp_path: Path) -> None:
     store = await opened(tmp_path / "db", durability="normal")
     root = digest("the same first answer")

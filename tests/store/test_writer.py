@@ -54,6 +54,7 @@ async def eventually(what: object, seconds: float = 5.0) -> None:
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.timed
 async def test_a_lone_item_is_committed_at_once(writer: Writer, path: Path) -> None:
     await writer.spool.put(make.begin())
     started = time.monotonic()

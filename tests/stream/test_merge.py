@@ -3,6 +3,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,6 +53,7 @@ def test_deep_values_are_taken_as_they_are() -> None:
     assert joined(deep) == deep
 
 
+@pytest.mark.timed
 def test_adding_up_is_linear() -> None:
     start = time.perf_counter()
     assert len(joined(*[{"a": "xy"}] * 200_000)["a"]) == 400_000

@@ -275,6 +275,7 @@ def test_without_options_the_relay_is_the_identity(parts: list[bytes], step: int
     assert relayed([stream[at : at + step] for at in range(0, len(stream), step)], withhold=False)[0] == stream
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("withhold", [True, False])
 def test_a_long_stream_is_linear(withhold: bool) -> None:
     start = time.perf_counter()

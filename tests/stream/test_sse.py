@@ -158,6 +158,7 @@ def test_the_end_of_a_large_event_is_found_at_every_cut(end: bytes) -> None:
     assert data(run(*(stream[i : i + 1] for i in range(len(stream))), limit=12)) == [b"2"]
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(
     "line", [b"data: x\n\n", b"data: x\r\n\r\n", b"data: x\r\r", b"\n", b"\r", b":\n", b"data:a\n", b"x" * 50]
 )

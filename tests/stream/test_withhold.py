@@ -148,6 +148,7 @@ def test_the_end_may_be_told_twice_and_what_follows_it_is_text() -> None:
     assert held.blocks == [N]
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(
     "piece", ["#", "\n", "`", "~", " ", "### STATE\n", "```\n", "- ", "\r", "### STATE ", "1. ", "a", "#\n", "\n#"]
 )

@@ -64,6 +64,7 @@ async def rows(desk: Desk) -> list[bytes]:
     return past.rows(records, [], frozenset())
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("name", NAMES)
 async def test_no_statement_gets_out(desk: Desk, target: Path, tmp_path: Path, name: str) -> None:
     before = written(tmp_path / "db")
@@ -79,6 +80,7 @@ async def test_no_statement_gets_out(desk: Desk, target: Path, tmp_path: Path, n
     assert "parse" in await ask(desk, "query_db", sql="SELECT max(content) FROM messages WHERE role = 'tool'")
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("name", BOMBS)
 async def test_no_statement_holds_anything_up(desk: Desk, target: Path, name: str) -> None:
     began = time.monotonic()
@@ -121,6 +123,7 @@ def generated(
     return counts
 
 
+@pytest.mark.timed
 async def test_two_thousand_generated_statements_read_and_write_nothing_of_others(desk: Desk, target: Path) -> None:
     counts = await asyncio.to_thread(generated, await rows(desk), 2000, 1, target)
     assert counts["slowest"] < ALLOWED
@@ -128,6 +131,7 @@ async def test_two_thousand_generated_statements_read_and_write_nothing_of_other
     assert min(counts["answered"], counts["refused"]) > 200, counts
 
 
+@pytest.mark.timed
 @pytest.mark.long
 async def test_a_hundred_thousand_generated_statements(desk: Desk, target: Path) -> None:
     counts = await asyncio.to_thread(generated, await rows(desk), 100_000, 2, target)
@@ -136,6 +140,7 @@ async def test_a_hundred_thousand_generated_statements(desk: Desk, target: Path)
     assert min(counts["answered"], counts["refused"]) > 10_000, counts
 
 
+@pytest.mark.timed
 @pytest.mark.slow
 @pytest.mark.parametrize("layer", LAYERS)
 async def test_without_one_layer_the_others_hold(desk: Desk, target: Path, tmp_path: Path, layer: str) -> None:
@@ -158,6 +163,7 @@ async def test_without_one_layer_the_others_hold(desk: Desk, target: Path, tmp_p
         assert len(str(answer.rows)) <= 2 * RESULT, name
 
 
+@pytest.mark.timed
 @pytest.mark.slow
 async def test_without_the_parents_clock_the_childs_own_holds(desk: Desk) -> None:
     sandbox = Sandbox(wall=60.0)

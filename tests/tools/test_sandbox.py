@@ -44,6 +44,7 @@ async def test_there_is_an_index_of_words_only_where_it_is_asked_for() -> None:
     assert "no such table" in str((await Sandbox().query(ROWS, sql, search=False)).error)
 
 
+@pytest.mark.timed
 async def test_a_statement_that_takes_too_long_is_ended_and_the_model_told() -> None:
     began = time.monotonic()
     found = await Sandbox().query(ROWS, BOMBS["recursion"], search=False)
@@ -52,6 +53,7 @@ async def test_a_statement_that_takes_too_long_is_ended_and_the_model_told() -> 
     assert not children()
 
 
+@pytest.mark.timed
 async def test_a_child_that_never_answers_is_ended_by_the_clock_here(tmp_path: Path) -> None:
     idle = changed(tmp_path, ("        _say(answer(database, json.loads(line)))", "        time.sleep(60)"))
     began = time.monotonic()
@@ -61,6 +63,7 @@ async def test_a_child_that_never_answers_is_ended_by_the_clock_here(tmp_path: P
     assert not children()
 
 
+@pytest.mark.timed
 async def test_a_child_that_reads_nothing_holds_nobody_up(tmp_path: Path) -> None:
     deaf = changed(
         tmp_path, ("    given = json.loads(next(lines))\n", "    time.sleep(60)\n    given = json.loads(next(lines))\n")

@@ -19,6 +19,7 @@ from tests.faulty import HEAD, STREAM, Connection, Request, faulty, until
 from tests.upstream.conftest import EVENTS, JSON, answer_json, client_of, errors, send
 
 
+@pytest.mark.timed
 async def test_u1_a_refused_connection_is_told_at_once_and_tried_twice_at_most() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))  # bound and not listening: refused
@@ -37,6 +38,7 @@ async def test_a_host_that_does_not_exist_is_unreachable() -> None:
         await send(client)
 
 
+@pytest.mark.timed
 async def test_a_connection_that_is_never_accepted_ends_at_the_connect_timeout() -> None:
     # A full backlog of a listening socket: the kernel drops the SYN, as a black hole would.
     with socket.socket() as deaf:

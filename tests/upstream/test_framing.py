@@ -172,6 +172,7 @@ def test_how_an_answers_end_is_known(start: str, lines: str, method: str, body: 
     assert sum(name == b"content-length" for name, _ in head.headers) <= 1
 
 
+@pytest.mark.timed
 def test_a_head_of_spaces_takes_no_time_that_grows_with_its_square() -> None:
     started = time.process_time()
     for lines in ("a:" + " " * 100_000 + "\x00\r\n", "a" * 100_000 + "\r\n", "a: b\r\n" * 15_000 + "x\r\n"):

@@ -252,6 +252,7 @@ def test_the_systems_authorities_are_used_wherever_they_lie(
     assert found() == 1
 
 
+@pytest.mark.timed
 async def test_an_address_that_swallows_packets_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a name with two addresses the first takes no connection and refuses none: its queue is full."""
 

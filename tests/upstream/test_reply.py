@@ -68,6 +68,7 @@ async def test_u6_a_cut_inside_a_character_leaves_the_bytes_as_they_are() -> Non
         assert isinstance(error, UpstreamBroken)
 
 
+@pytest.mark.timed
 async def test_u7_silence_in_the_middle_ends_at_the_idle_timeout_and_frees_the_connection() -> None:
     async def stall(_: Request, there: Connection) -> None:
         await there.send(STREAM)
@@ -83,6 +84,7 @@ async def test_u7_silence_in_the_middle_ends_at_the_idle_timeout_and_frees_the_c
         assert await upstream.none_open()
 
 
+@pytest.mark.timed
 async def test_u8_a_slow_drip_is_forwarded_as_it_comes_and_ends_at_the_deadline() -> None:
     sent: list[float] = []
 

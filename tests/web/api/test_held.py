@@ -75,6 +75,7 @@ async def got(port: int, path: str) -> bytes:
     return answer.body
 
 
+@pytest.mark.timed
 async def test_no_view_of_a_long_session_holds_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     async with faulty(Scripted("Well.")) as upstream, running(upstream.port, policy="thrifty") as proxy:
         body = {"model": "gpt-5", "messages": [*work(), {"role": "user", "content": "Go on."}]}
