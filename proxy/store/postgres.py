@@ -18,7 +18,7 @@ import asyncpg
 from proxy.errors import StoreRefused, StoreUnavailable
 from proxy.store import keywords, postgres_index
 from proxy.store.postgres_schema import migrate
-from proxy.store.postgres_writer import PostgresWriter, lock, told
+from proxy.store.postgres_writer import ELSEWHERE, PostgresWriter, lock, told
 from proxy.store.spooled import Spooled
 from proxy.store.sql import for_postgres
 
@@ -109,7 +109,7 @@ class PostgresStore(Spooled):
                     "default_transaction_read_only": "on",
                 },
             )
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, ValueError, TimeoutError) as error:
+        except (*ELSEWHERE, ValueError, TimeoutError) as error:
             await self.close()
             # The address may hold a password, and so may what a resolver or parser says of it.
             raise StoreRefused(
@@ -141,7 +141,7 @@ class PostgresStore(Spooled):
         try:
             connection = await self._connect()
             mine = bool(await connection.fetchval("SELECT pg_try_advisory_lock($1)", lock(_OURS, what)))
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+        except ELSEWHERE as error:
             raise StoreUnavailable(f"who is at {what} cannot be asked: {type(error).__name__}.") from error
         try:
             yield mine
@@ -162,7 +162,8 @@ class PostgresStore(Spooled):
         except TimeoutError as error:
             self._read_trouble = f"a read took longer than {self._read_s} s"
             raise StoreUnavailable(f"{self._read_trouble}.") from error
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+        except Exception as error:
+            # Of the server, the network, or the driver, which raises all sorts of errors when a server dies.
             self._read_trouble = told(error)
             raise StoreUnavailable(f"a read failed: {type(error).__name__}.") from error
         self._read_trouble = ""

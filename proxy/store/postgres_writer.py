@@ -46,7 +46,7 @@ _CLASHES = 5
 """So often a transaction is begun anew after a clash with another replica's."""
 
 _BAD_ROW = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, asyncpg.ProgramLimitExceededError)
-_ELSEWHERE = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
+ELSEWHERE = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 """Of the server or the network, bad rows aside (a time limit is an OSError); what else is raised is the rows' own."""
 _CLASH = (asyncpg.UniqueViolationError, asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 
@@ -113,7 +113,8 @@ class PostgresWriter:
     def _take(self) -> None:
         self._wake.clear()
         with contextlib.suppress(Empty):
-            while len(self._pending) < _BATCH and self._stop_at is None:
+            # At the end all is taken: behind a full batch that cannot be written the mark would never be seen.
+            while (len(self._pending) < _BATCH or self.spool.closed) and self._stop_at is None:
                 items = self.spool.inbox.get_nowait()
                 if items is None:
                     self._stop_at = time.monotonic() + self._drain_s
@@ -171,7 +172,7 @@ class PostgresWriter:
     async def _failed(self, error: Exception) -> None:
         trouble = told(error)
         if not self.trouble:
-            known = isinstance(error, _ELSEWHERE)
+            known = isinstance(error, ELSEWHERE)
             waiting = len(self._pending)
             log.error("the store cannot write, %d items wait: %s", waiting, trouble, exc_info=None if known else error)
         self.trouble = trouble
@@ -209,7 +210,7 @@ def _without_values(error: Exception) -> Exception:
 
 
 def _of_the_server(error: Exception) -> bool:
-    return isinstance(error, _ELSEWHERE) and not isinstance(error, _BAD_ROW)
+    return isinstance(error, ELSEWHERE) and not isinstance(error, _BAD_ROW)
 
 
 _LOCK = "SELECT pg_advisory_xact_lock(place) FROM unnest($1::bigint[]) AS place"

@@ -53,6 +53,17 @@ class Spool:
         self._open = True
         self._lane: Lane | None = None
 
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more comes."""
+        return not self._open
+
+    def unrecorded(self) -> tuple[GapRow, ...]:
+        """The gaps that could not be stored, once the writer has ended."""
+        gaps = tuple(self._gaps.values())
+        self._gaps.clear()
+        return gaps
+
     def put(self, rows: Sequence[Row], *, waited: bool = True) -> asyncio.Future[None]:
         """waited: for these rows, so that they and all that is held back are handed on at once."""
         loop = asyncio.get_running_loop()

@@ -9,7 +9,8 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Protocol
 
-from proxy.store.base import Row
+from proxy.store import gap_file
+from proxy.store.base import GapRow, Row
 from proxy.store.reads import Reads
 from proxy.store.spool import Spool
 
@@ -65,7 +66,13 @@ class Spooled(Reads):
     def hurry(self) -> None:
         self._writing.spool.hurry()
 
+    def _keep_gaps(self, gaps: Sequence[GapRow]) -> None:
+        """Remember what was lost where the store itself cannot."""
+
     def _tell_closed(self) -> None:
+        gaps = self._writing.spool.unrecorded()
+        gap_file.tell(gaps)
+        self._keep_gaps(gaps)
         if self.dropped:
             log.warning("store closed; %d items were not stored", self.dropped)
         else:

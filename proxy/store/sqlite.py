@@ -20,7 +20,8 @@ import aiosqlite
 from proxy.errors import StoreRefused, StoreUnavailable
 from proxy.store import files, wal_reset
 from proxy.store.absent import Absent
-from proxy.store.base import Row
+from proxy.store.base import GapRow, Row
+from proxy.store.gap_file import GapFile
 from proxy.store.migrate import Damaged, migrate
 from proxy.store.spooled import Spooled
 from proxy.store.sql import for_sqlite
@@ -49,6 +50,7 @@ class SqliteStore(Spooled):
         self.path = Path(path)
         self._quarantine = quarantine
         self._lock = files.Lock(self.path)
+        self._gaps = GapFile(self.path)
         self._writer = Writer(self.path, durability=durability, spool_bytes=spool_mb << 20, drain_s=drain_s)
         super().__init__(self._writer)
         self._readers = [_Reader(self.path, read_s) for _ in range(readers)]
@@ -73,6 +75,7 @@ class SqliteStore(Spooled):
             files.prepare(self.path)
             await self._migrate()
             await self._writer.start()
+            self._take_gaps()
             for reader in self._readers:
                 await reader.open()
             await self._absent.read(self._fetch)
@@ -104,8 +107,28 @@ class SqliteStore(Spooled):
             await reader.close()
         # Last, so that its connection is the last one and SQLite copies the log into the database.
         await self._writer.stop()
-        self._lock.release()
         self._tell_closed()
+        self._lock.release()
+
+    def _take_gaps(self) -> None:
+        """Store what the last process has lost. The file stays as it is until this one ends."""
+        try:
+            found = self._gaps.open()
+        except OSError as error:
+            log.warning("the file of gaps %s cannot be used: %s", self._gaps.path, error)
+            return
+        if found:
+            log.warning("%d gaps that the last process could not store are recorded", len(found))
+            super().put(found)
+
+    def _keep_gaps(self, gaps: Sequence[GapRow]) -> None:
+        try:
+            if gaps:
+                self._gaps.keep(gaps)
+            else:
+                self._gaps.remove()
+        except OSError as error:
+            log.error("what was lost cannot be recorded in %s: %s", self._gaps.path, error)
 
     def put(self, rows: Sequence[Row]) -> asyncio.Future[None]:
         self._absent.note(rows)

@@ -170,7 +170,8 @@ class Writer:
         with contextlib.suppress(Empty):
             if not self._pending and self._stop_at is None:
                 self._accept(inbox.get(timeout=self._until_next_look()))
-            while len(self._pending) < _BATCH and self._stop_at is None:
+            # At the end all is taken: behind a full batch that cannot be written the mark would never be seen.
+            while (len(self._pending) < _BATCH or self._stopping.is_set()) and self._stop_at is None:
                 self._accept(inbox.get_nowait())
 
     def _accept(self, items: list[Item] | None) -> None:

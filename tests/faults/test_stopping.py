@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.faulty import STREAM, Connection, Request, connect, faulty, post, until
@@ -186,3 +187,40 @@ async def test_d9_at_the_end_of_its_patience_the_rest_is_broken_off(tmp_path: Pa
         assert got.startswith(b"HTTP/1.1 503")
         assert b"retry-after: 1" in got
         client.writer.transport.abort()
+
+
+async def test_r1_with_a_full_disk_and_much_waiting_it_ends_and_what_was_lost_is_recorded(tmp_path: Path) -> None:
+    async def answer(_: Request, there: Connection) -> None:
+        await there.send(STREAM)
+        await there.chunk(LAST)
+        await there.send(b"0\r\n\r\n")
+
+    path = tmp_path / "a.sqlite3"
+    quick = {"CONTEXT_PROXY_LIMITS__COMMIT_WAIT_MS": "1"}
+    async with faulty(answer) as upstream:
+        async with served(tmp_path, upstream.port, 5, quick) as (process, port):
+            for client in await streams(port, 5, until=b"[DONE]"):
+                client.writer.transport.abort()
+            await asyncio.sleep(0.5)
+            # No file may grow any more: to a process the same as a disk that is full.
+            most = max(file.stat().st_size for file in tmp_path.iterdir())
+            psutil.Process(process.pid).rlimit(psutil.RLIMIT_FSIZE, (most, psutil.RLIM_INFINITY))
+            for client in await streams(port, 150, until=b"[DONE]"):
+                client.writer.transport.abort()
+            process.send_signal(signal.SIGTERM)
+            _, logged = await asyncio.to_thread(process.communicate, None, 40)
+            assert process.returncode == 0
+            assert "items not stored" in logged
+            assert "lost: " in logged
+            assert "Traceback" not in logged
+        there = stored(path).get("complete", 0)
+        gaps = [json.loads(line) for line in (tmp_path / "a.sqlite3.gaps").read_bytes().split()]
+        assert len({gap["exchange"] for gap in gaps}) >= 155 - there > 64
+        async with served(tmp_path, upstream.port, 5) as (process, port):
+            await asyncio.sleep(0.5)
+            process.send_signal(signal.SIGTERM)
+            _, logged = await asyncio.to_thread(process.communicate, None, 40)
+            assert f"{len(gaps)} gaps that the last process could not store are recorded" in logged
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT count(*) FROM gaps").fetchone() == (len(gaps),)
+    assert not (tmp_path / "a.sqlite3.gaps").exists()

@@ -6,6 +6,8 @@ import asyncio
 import signal
 import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
 
 import pytest
 from msgspec.structs import replace
@@ -13,7 +15,10 @@ from msgspec.structs import replace
 from proxy.errors import StoreRefused, StoreUnavailable
 from proxy.store.listing import MessageFilter
 from proxy.store.postgres import PostgresStore
+from tests.faulty import faulty
 from tests.postgres import at, execute, free_port, server
+from tests.running import running
+from tests.scripted import Scripted
 from tests.store.conftest import Make
 from tests.store.test_postgres_writer import eventually
 
@@ -149,3 +154,65 @@ async def test_a_server_that_is_gone_does_not_hold_up_the_end() -> None:
         await store.close()
         assert time.monotonic() - started < 4 * 2.0
         assert isinstance(future.exception(), StoreUnavailable)
+
+
+SSL_REQUEST = bytes.fromhex("0000000804d2162f")
+
+
+@asynccontextmanager
+async def garbling(url: str) -> AsyncIterator[tuple[str, asyncio.Event]]:
+    """(the URL of a way to that server, what makes it answer nonsense while it is set)."""
+    parts, garbled = urlsplit(url), asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, away = await asyncio.open_connection(parts.hostname, parts.port)
+
+        async def back() -> None:
+            while data := await there.read(65536):
+                writer.write(data)
+            writer.close()
+
+        hearing, known = asyncio.create_task(back()), False
+        try:
+            while data := await reader.read(65536):
+                if not garbled.is_set():
+                    away.write(data)
+                    known = True
+                elif data == SSL_REQUEST:
+                    writer.write(b"N")
+                else:  # an authentication without its kind; the description of 1,000 columns, of which none comes
+                    writer.write(b"T\x00\x00\x00\x06\x03\xe8" if known else b"R\x00\x00\x00\x04")
+        finally:
+            hearing.cancel()
+            for one in (away, writer):
+                one.transport.abort()
+
+    relay = await asyncio.start_server(serve, "127.0.0.1", 0)
+    place = f"{parts.username}@127.0.0.1:{relay.sockets[0].getsockname()[1]}"
+    yield parts._replace(netloc=place).geturl(), garbled
+    relay.close()
+
+
+async def test_r3_what_the_driver_cannot_read_is_a_loss_of_the_store_like_any_other(database: str) -> None:
+    async with (
+        garbling(database) as (url, garbled),
+        faulty(Scripted()) as upstream,
+        running(upstream.port, db=url, policy="thrifty") as proxy,
+    ):
+        hello = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
+        assert (await proxy.post(hello)).header("x-context-fallback") is None
+        assert await proxy.app.store.sessions()  # on a connection that is kept
+        garbled.set()
+        for _ in range(3):
+            with pytest.raises(StoreUnavailable):
+                await proxy.app.store.sessions()
+        assert not proxy.app.store.healthy
+        got = [await proxy.post(hello, f"x-context-session: other-{n}".encode()) for n in range(3)]
+        assert [(one.status, one.header("x-context-fallback")) for one in got] == [(200, "store")] * 3
+        assert proxy.count("swallowed_total", where="prepare") == 0
+        garbled.clear()
+        async with asyncio.timeout(30):
+            while (await proxy.post(hello, b"x-context-session: after")).header("x-context-fallback") is not None:
+                await asyncio.sleep(0.1)
+            while (await proxy.app.store.count())["gaps"] < 3:
+                await asyncio.sleep(0.1)

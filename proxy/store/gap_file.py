@@ -1,0 +1,87 @@
+"""What was lost at the end, written beside the database: a disk that took no rows takes no gap rows either.
+
+The file gets its room while there is some, and is written over in place, which works on a full disk. The next start
+stores what is in it. In a proxy that stops with nothing lost it is removed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from proxy.store.base import GapRow
+
+log = logging.getLogger(__name__)
+
+SIZE: Final = 64 << 10
+"""Bytes: some 300 gaps. What is beyond that is added up in one."""
+LOGGED: Final = 20
+"""Gaps that are told one by one in the log."""
+_ROW: Final = msgspec.json.Decoder(GapRow)
+
+
+class GapFile:
+    """The file of one database."""
+
+    def __init__(self, database: Path) -> None:
+        self.path = database.with_name(database.name + ".gaps")
+        self._made = False
+
+    def open(self) -> list[GapRow]:
+        """Make room, and return what the last process has lost. Raises OSError."""
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "rb+") as file:
+            found = file.read()
+            file.write(b"\n" * (SIZE - len(found)))
+            os.fsync(descriptor)
+        self._made = True
+        return [row for row in map(_read, found.splitlines()) if row is not None]
+
+    def keep(self, gaps: Sequence[GapRow]) -> None:
+        """Write these in place of what is there. Raises OSError."""
+        lines = [msgspec.json.encode(gap) + b"\n" for gap in gaps]
+        fits, taken = 0, 0
+        while fits < len(lines) and taken + len(lines[fits]) <= SIZE - 1024:
+            taken += len(lines[fits])
+            fits += 1
+        rest = gaps[fits:]
+        if rest:
+            bytes_, items = sum(gap.bytes for gap in rest), sum(gap.items for gap in rest)
+            summed = GapRow("", "", "", bytes_, rest[0].reason[:200], rest[-1].created_at, items)
+            lines[fits:] = [msgspec.json.encode(summed) + b"\n"]
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(b"".join(lines).ljust(SIZE, b"\n"))
+            file.flush()
+            os.fsync(descriptor)
+
+    def remove(self) -> None:
+        """Nothing was lost. Only what was made or taken over here is removed; raises OSError."""
+        if self._made:
+            self.path.unlink(missing_ok=True)
+
+
+def tell(gaps: Sequence[GapRow]) -> None:
+    """What was lost, in the log: whose it was, and how much."""
+    for gap in gaps[:LOGGED]:
+        log.error(
+            "lost: %d items of session %s of %s, %d bytes (%s)",
+            *(gap.items, gap.session or "?", gap.tenant or "?", gap.bytes, gap.reason),
+        )
+    if len(gaps) > LOGGED:
+        log.error("lost: %d items of %d more gaps", sum(g.items for g in gaps[LOGGED:]), len(gaps) - LOGGED)
+
+
+def _read(line: bytes) -> GapRow | None:
+    if not line:
+        return None
+    try:
+        return _ROW.decode(line)
+    except msgspec.DecodeError:
+        log.warning("a line of the file of gaps cannot be read")
+        return None

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from proxy.store.base import GapRow
+from proxy.store.gap_file import LOGGED, SIZE, GapFile, tell
+
+
+def gap(number: int, session: str = "one") -> GapRow:
+    return GapRow("t", session, f"x{number}", 10, "disk full", float(number), 2)
+
+
+def test_what_is_kept_is_found_by_the_next_one_and_the_file_never_grows(tmp_path: Path) -> None:
+    file = GapFile(tmp_path / "db")
+    assert file.open() == []
+    assert file.path.stat().st_size == SIZE
+    assert file.path.stat().st_mode & 0o777 == 0o600
+    file.keep([gap(1), gap(2)])
+    assert file.path.stat().st_size == SIZE
+    again = GapFile(tmp_path / "db")
+    assert again.open() == [gap(1), gap(2)]
+    again.keep([gap(3)])
+    last = GapFile(tmp_path / "db")
+    assert last.open() == [gap(3)]
+    last.remove()
+    assert not file.path.exists()
+
+
+def test_more_than_there_is_room_for_is_added_up(tmp_path: Path) -> None:
+    file = GapFile(tmp_path / "db")
+    file.open()
+    gaps = [gap(n, "s" * 100) for n in range(2000)]
+    file.keep(gaps)
+    found = GapFile(tmp_path / "db").open()
+    assert 100 < len(found) < 2000
+    assert file.path.stat().st_size == SIZE
+    assert (found[-1].session, sum(g.items for g in found), sum(g.bytes for g in found)) == ("", 4000, 20000)
+
+
+def test_what_somebody_has_written_into_it_is_passed_over(tmp_path: Path) -> None:
+    file = GapFile(tmp_path / "db")
+    file.path.write_bytes(b"nonsense\n{}\n\x00\n")
+    assert file.open() == []
+
+
+def test_a_file_that_was_never_opened_is_left_alone(tmp_path: Path) -> None:
+    file = GapFile(tmp_path / "db")
+    file.path.write_bytes(b"another process's")
+    file.remove()
+    assert file.path.exists()
+
+
+def test_the_log_says_whose_it_was_and_adds_up_the_rest(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR)
+    tell([gap(n) for n in range(LOGGED + 3)])
+    assert len(caplog.records) == LOGGED + 1
+    assert "2 items of session one of t, 10 bytes (disk full)" in caplog.text
+    assert "6 items of 3 more gaps" in caplog.text
