@@ -14,6 +14,8 @@ from proxy.chat.key import SIZE
 from proxy.context.operator import Steering
 from proxy.context.plan import Edit, Insert, Plan
 
+BY_MODEL, BY_OPERATOR = b"\0\0\0\0from", b"\0\0\0\0told"
+"""Ends of the keys of states that a thread begins with: who had written them in the thread before."""
 DRIFT_LIMIT = 3
 """Exchanges in a row with fewer cached tokens reported than half of those predicted, until new edits stop."""
 
@@ -89,8 +91,8 @@ class Session:
 
     @property
     def is_told(self) -> bool:
-        """Whether that block was not written in an answer, but set or rebuilt for the operator: then its key is longer
-        than the chain key that it begins with."""
+        """Whether that block was not written in an answer of this thread, but set or rebuilt for the operator, or
+        written in a thread before it: then its key is longer than the chain key that it begins with."""
         return bool(self.states) and len(self.states[-1][0]) > SIZE
 
     @property

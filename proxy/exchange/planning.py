@@ -33,6 +33,7 @@ from proxy.exchange import (
     windows,
 )
 from proxy.exchange.finish import lost, stored
+from proxy.exchange.inherit import inherit
 from proxy.exchange.parts import Headers, Incoming, Parts
 from proxy.exchange.record import Forms
 from proxy.exchange.steering import blanking, keeping
@@ -98,11 +99,13 @@ async def prepare(parts: Parts, incoming: Incoming) -> tuple[Turn, Target]:
     )
     try:
         turn.resent = money.resent(turn)
-        first = not place.thread.stored and place.kind == "main"
+        new = not place.thread.stored
+        first = new and place.kind == "main"
         forms = record.ingest(parts.threads, turn, turn.began)
         steered = await keeping.refresh(parts, place.thread.memory)
         blanking.silence(turn, steered.removed)
         turn.policy = keeping.policy_for(parts, turn.policy, steered, headers.get("x-context-policy", ""))
+        await inherit(parts, turn, steered.dropped, first=new)
         background.pin(turn)
         await background.search(parts, turn)
         turn.relevance = background.relevance(parts, turn, incoming.headers)

@@ -323,6 +323,10 @@ class Store(WrittenStore, ListingStore, RemovalStore, StandingStore, Protocol):
 
     async def thread(self, tenant: str, session: str, thread: str) -> ThreadRecord | None: ...
 
+    async def newest_states(self, tenant: str, session: str, system: bytes, most: int) -> list[StateRow]:
+        """The newest states of the session's threads with this system prompt, side calls apart; newest first."""
+        ...
+
     async def session(self, tenant: str, session: str) -> SessionRecord | None: ...
 
     async def sessions(self, after: tuple[str, str] = ("", ""), limit: int = 1000) -> list[tuple[str, str]]:

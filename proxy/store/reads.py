@@ -135,6 +135,10 @@ class Reads(WrittenReads, ListingReads, StandingReads, Removal):
             found.update((row[0], Known(row[1], row[2], bool(row[3]), row[4], row[5])) for row in rows)
         return found
 
+    async def newest_states(self, tenant: str, session: str, system: bytes, most: int) -> list[StateRow]:
+        rows = await self._fetch(sql.NEWEST_STATES, (tenant, session, system, most))
+        return [StateRow(*(*row[:4], to_text(row[4]), row[5])) for row in rows]
+
     async def thread(self, tenant: str, session: str, thread: str) -> ThreadRecord | None:
         place = (tenant, session, thread)
         rows = await self._fetch(sql.THREAD, place)

@@ -139,6 +139,12 @@ STATES = """
 SELECT tenant, session, thread, key, text, created_at
 FROM states WHERE tenant = $1 AND session = $2 AND thread = $3 ORDER BY number"""
 
+NEWEST_STATES = """
+SELECT s.tenant, s.session, s.thread, s.key, s.text, s.created_at
+FROM states s JOIN threads t ON t.tenant = s.tenant AND t.session = s.session AND t.thread = s.thread
+WHERE s.tenant = $1 AND s.session = $2 AND t.kind <> 'side' AND t.system = $3
+ORDER BY s.created_at DESC, s.number DESC LIMIT $4"""
+
 _NEWEST_EDITS = """
     SELECT e.tenant, e.session, e.thread, e.key, e.version, e.stage, e.reason, e.action, e.text, e.before, e.after,
         e.exchange, e.created_at, e.number, row_number() OVER (PARTITION BY {what} ORDER BY e.version DESC) AS newer

@@ -320,3 +320,31 @@ async def test_what_was_decided_is_read_in_one_trip_as_in_three(store: Store, ma
     assert [number for _, number in found.edits] == [2, 3, 4]
     assert found.notes == await store.notes("t1", "s1", "") == [notes[1], notes[0]]
     assert await store.decided("t2", "s1", "") == Decided("{}", [], elsewhere[1:])
+
+
+async def test_the_newest_states_of_a_session_are_those_of_its_threads_with_one_system_prompt(
+    store: Store, make: Make
+) -> None:
+    other = replace(make.thread("other"), system=b"another")
+    side = replace(make.thread("side"), kind="side")
+    more = [make.thread("more"), other, side]
+    rows = [
+        make.state(key, text, thread, at)
+        for key, text, thread, at in (
+            (b"a", "first", "main", 1.0),
+            (b"b", "newest", "more", 3.0),
+            (b"c", "second", "main", 2.0),
+            (b"d", "of another", "other", 4.0),
+            (b"e", "of a side call", "side", 5.0),
+        )
+    ]
+    await store.put([*make.begin(), *more, *rows])
+    system = make.thread("main").system
+    found = await store.newest_states("t1", "s1", system, 9)
+    assert [(row.thread, row.key, row.text) for row in found] == [
+        ("more", b"b", "newest"),
+        ("main", b"c", "second"),
+        ("main", b"a", "first"),
+    ]
+    assert await store.newest_states("t1", "s1", system, 1) == found[:1]
+    assert await store.newest_states("t1", "s2", system, 9) == await store.newest_states("t2", "s1", system, 9) == []

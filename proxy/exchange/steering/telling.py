@@ -7,6 +7,7 @@ from dataclasses import replace
 import msgspec
 
 from proxy.chat.key import SIZE
+from proxy.context.session import BY_MODEL
 from proxy.errors import Conflict, NotFound, Unprocessable
 from proxy.exchange import announcing, reflecting
 from proxy.exchange.identify import new_id
@@ -38,7 +39,13 @@ async def state(parts: Parts, tenant: str, session: str, *, thread: str | None =
 
 def _shown(here: Here) -> ShownState:
     told = here.steered.put_into(here.thread.state, side=False)
-    by: By = "" if told.state is None else "operator" if told.is_told else "model"
+    by: By = (
+        ""
+        if told.state is None
+        else "operator"
+        if told.is_told and not told.states[-1][0].endswith(BY_MODEL)
+        else "model"
+    )
     return ShownState(here.thread.name, told.state, by, len(told.states))
 
 
