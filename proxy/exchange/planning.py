@@ -100,7 +100,6 @@ async def prepare(parts: Parts, incoming: Incoming) -> tuple[Turn, Target]:
     try:
         turn.resent = money.resent(turn)
         new = not place.thread.stored
-        first = new and place.kind == "main"
         forms = record.ingest(parts.threads, turn, turn.began)
         steered = await keeping.refresh(parts, place.thread.memory)
         blanking.silence(turn, steered.removed)
@@ -109,7 +108,7 @@ async def prepare(parts: Parts, incoming: Incoming) -> tuple[Turn, Target]:
         background.pin(turn)
         await background.search(parts, turn)
         turn.relevance = background.relevance(parts, turn, incoming.headers)
-        await weaving.dress(parts, turn, first=first)
+        await weaving.dress(parts, turn, first=new and place.kind == "main")
         await recollect.recollect(parts, turn, recollect.project_of(parts.settings, headers))
         await decide(parts, turn)
         await _consult(parts, turn, incoming.headers)

@@ -20,7 +20,7 @@ from typing import Literal
 
 import msgspec
 
-from proxy.memory.words import telling
+from proxy.memory.words import telling, weight
 
 LEAST_WORDS, LEAST_CHARS = 4, 20
 """A memo with less says nothing to somebody who was not there."""
@@ -78,7 +78,7 @@ def junk(content: str, prompt: Iterable[str] = ()) -> str | None:
     """Why this is no memo, with what to do; None where it may be one. content: tidied. prompt: the texts that stand in
     the prompt now: what can be copied can be read again."""
     words = _words(content)
-    if len(content) < LEAST_CHARS or len(words) < LEAST_WORDS:
+    if weight(content) < LEAST_CHARS or len(words) < LEAST_WORDS:
         return "too short: say what holds, of what, and why, so that it can be understood without this conversation"
     size = len(content.encode("utf-8", "replace"))
     if size > MOST_BYTES:
@@ -116,12 +116,12 @@ def twin(memos: Iterable[Memo], new: Memo) -> Memo | None:
     return next((memo for memo in memos if memo.project == new.project and alike(memo, new)), None)
 
 
-def fits(memos: Sequence[Memo], text: str, most: int = 5, max_chars: int = 2000) -> list[Memo]:
+def fits(memos: Sequence[Memo], text: str, most: int = 5, max_chars: int = 2000, least: int = 2) -> list[Memo]:
     """The memos that a text is about, best first: at most so many, and so many characters once they are rendered.
 
     Words and tags are worth their rarity among the memos: log of how many there are over how many have it. One that
     more than half of them have is worth nothing, stop words are none. A memo fits where a tag stands in the text
-    whole, or two of its words do, or one that says much: so a chance word in common brings nothing up.
+    whole, or `least` of its words do, or one that says much: so a chance word in common brings nothing up.
     """
     asked = frozenset(_words(text[:READ]))
     bags = [_bag(memo.content, memo.tags) for memo in memos]
@@ -132,7 +132,7 @@ def fits(memos: Sequence[Memo], text: str, most: int = 5, max_chars: int = 2000)
     for place, (words, tags) in enumerate(bags):
         tagged = [tag for tag in tags if tag and tag <= asked and tag & worth.keys()]
         shared = words & worth.keys()
-        if tagged or len(shared) >= 2 or any(_says_much(word, found[word], n) for word in shared):
+        if tagged or len(shared) >= least or any(_says_much(word, found[word], n) for word in shared):
             score = sum(worth[w] for w in shared) + TAG_WEIGHT * sum(worth.get(w, 0.0) for tag in tagged for w in tag)
             scored.append((-score, -memos[place].updated_at, place))
     return within([memos[place] for _, _, place in sorted(scored)][:most], max_chars)

@@ -1,20 +1,51 @@
-"""The words of a text that say what it is about."""
+"""The words of a text that say what it is about.
+
+A script without blanks between its words (Chinese, Japanese, Thai and their neighbours) is read as every two characters
+that stand together: whatever the words are, two texts that have one in common have its pairs in common.
+"""
 
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 WORD = re.compile(r"[^\W_]{2,40}")
+
+_RANGES = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai and Lao, Burmese, Khmer
+    "\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"  # Han, kana
+)
+_UNSPACED = re.compile(f"[{_RANGES}]+")
+_EITHER = re.compile(f"[{_RANGES}]+|[^\\W_{_RANGES}]{{2,40}}")
+_GRAMMAR = re.compile("[的了吗呢吧啊着嗎]|^[\u3040-\u309f]+$")
+"""Pairs that hold a particle, or are nothing but hiragana, are grammar."""
 
 STOP = frozenset(re.findall(r"\w+",
     "the and for that this with you are was were not but have has had its it is in on of to be as at by or an if do"
     " does did so we me my your our us they them he she his her from into out up down over then than there here what"
     " which who when where why how all any each can could should would will may might must just now also please let"
     " lets one two more most some no yes ok about after before again file files use using used make get see look run"
+    " 我们 你们 他们 可以 一个 这个 那个 什么 怎么 如何 没有 不是 就是 但是 因为 所以 如果"
+    " 需要 使用 请问 帮我 现在 然后 还是"
 ))  # fmt: skip
 """Words that say nothing of a topic: those of the language, and those of every request to an agent."""
 
 
 def telling(text: str) -> list[str]:
     """Words of two characters or more in their order, lower case, parts of names apart, without stop words."""
-    return [word for word in WORD.findall(text.lower()) if word not in STOP]
+    text = text.lower()
+    if text.isascii() or not _UNSPACED.search(text):
+        return [word for word in WORD.findall(text) if word not in STOP]
+    return [word for run in _EITHER.findall(text) for word in pairs(run) if word not in STOP]
+
+
+def pairs(run: str) -> list[str]:
+    """The pairs of characters of a run in a script without blanks; any other word, and a single character, as it is."""
+    if not _UNSPACED.match(run) or len(run) == 1:
+        return [run]
+    return [pair for pair in ("".join(two) for two in pairwise(run)) if not _GRAMMAR.search(pair)]
+
+
+def weight(text: str) -> int:
+    """How long a text is in characters of a script with blanks: one without says twice as much in each."""
+    return len(text) + sum(map(len, _UNSPACED.findall(text)))

@@ -16,10 +16,11 @@ WORDS = """messages: one row a message of this conversation
   role TEXT              user, assistant, tool, ...
   content TEXT           the text; an assistant's calls stand behind it as lines "[call ID] NAME ARGUMENTS"
   tool_call_id TEXT      of a tool result: the call that it answers
-  status TEXT            completed, tool_call (it calls tools), dropped (it is out of the prompt)
+  status TEXT            completed, tool_call (it calls tools), dropped (it was taken back: by the operator, or undone)
   parsing_strategy TEXT  the kind of model that it was made for
   tokens INTEGER
   created_at TEXT        UTC, YYYY-MM-DD HH:MM:SS
+  in_prompt INTEGER      1 where it stands in your prompt, whole or shortened; 0 where it has left it
 messages_fts(seq, id, role, content): the same for search by words, and by their other forms:
   WHERE messages_fts MATCH 'word OR "two words" OR begin*' ORDER BY rank; AND role = 'user' finds what the user said;
   snippet(messages_fts, -1, '', '', '...', 40) shows where; join by rowid"""

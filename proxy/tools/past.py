@@ -22,6 +22,8 @@ from proxy.store.base import MessageRecord
 from proxy.store.written import RoundRow
 from proxy.tools.desk import Desk
 
+WIDE = ""
+"""The thread under which what the operator decides for a whole session is stored."""
 PAGE = 200
 """Messages read from the store at a time, so that the event loop is never long away with one list."""
 BYTES = 64 << 20
@@ -37,6 +39,7 @@ CELL = 900_000
 
 COLUMNS = (
     *("seq", "id", "group_id", "role", "content", "tool_call_id", "status", "parsing_strategy", "tokens", "created_at"),
+    "in_prompt",
 )
 
 
@@ -146,9 +149,34 @@ async def newest(desk: Desk, most: int = BYTES) -> tuple[list[MessageRecord], bo
         after = page[-1].seq
 
 
-def rows(records: Sequence[MessageRecord], rounds: Sequence[RoundRow], gone: frozenset[bytes]) -> list[bytes]:
-    """The lines that fill the table `messages`, in the order of COLUMNS, oldest first. records: newest first. gone:
-    keys of what has left the prompt. Takes long for long sessions: not for the event loop.
+class Standing(msgspec.Struct, frozen=True):
+    """What became of a session's messages, by their keys. gone: they have left the prompt. dropped: the operator has
+    taken them out, or they were undone. prompt: those of the prompt's own history, empty where that is not known: what
+    stands in another branch is in no prompt."""
+
+    gone: frozenset[bytes] = frozenset()
+    dropped: frozenset[bytes] = frozenset()
+    prompt: frozenset[bytes] = frozenset()
+
+
+NOTHING = Standing()
+
+
+async def standing(desk: Desk) -> Standing:
+    """What became of the messages of a session, as its thread has them."""
+    place = (desk.tenant, desk.session)
+    left = await desk.store.left_out(*place, desk.thread)
+    decided = await desk.store.edits(*place, WIDE)
+    return Standing(
+        gone=frozenset(message.key for message in left),
+        dropped=frozenset(row.key for row, _ in decided if row.action == "gone"),
+        prompt=frozenset(desk.keys),
+    )
+
+
+def rows(records: Sequence[MessageRecord], rounds: Sequence[RoundRow], known: Standing = NOTHING) -> list[bytes]:
+    """The lines that fill the table `messages`, in the order of COLUMNS, oldest first. records: newest first. Takes
+    long for long sessions: not for the event loop.
 
     What the client never saw stands before the answer that it led to, under that answer's number.
     """
@@ -160,18 +188,29 @@ def rows(records: Sequence[MessageRecord], rounds: Sequence[RoundRow], gone: fro
         if record.status == "removed":
             continue
         name = key.public_id(record.key)
-        status = "dropped" if record.key in gone else record.status
+        status = "dropped" if record.key in known.dropped else record.status
+        stands = status != "dropped" and record.key not in known.gone
+        stands = stands and (not known.prompt or record.key in known.prompt)
         row = behind.get(record.key)
         for public, message in hidden(row) if row is not None else ():
             kind = "tool_call" if message.calls else "completed"
             weight = len(message.raw) // 4
-            made.append(_line(record, public, message.role, said(message), message.call_id, kind, weight))
-        made.append(_line(record, name, record.role, spoken(record.body), record.call_id, status, record.tokens))
+            kind = "dropped" if status == "dropped" else kind
+            made.append(_line(record, public, message.role, said(message), message.call_id, kind, weight, stands))
+        cells = (spoken(record.body), record.call_id, status, record.tokens, stands)
+        made.append(_line(record, name, record.role, *cells))
     return made
 
 
 def _line(
-    record: MessageRecord, name: str, role: str, content: str, call_id: str | None, status: str, tokens: int
+    record: MessageRecord,
+    name: str,
+    role: str,
+    content: str,
+    call_id: str | None,
+    status: str,
+    tokens: int,
+    stands: bool,
 ) -> bytes:
     text = content.encode("utf-8", "replace")
     if len(text) > CELL:
@@ -179,7 +218,7 @@ def _line(
     at = datetime.fromtimestamp(record.created_at, UTC).strftime("%Y-%m-%d %H:%M:%S")
     cells: tuple[Any, ...] = (
         *(record.seq, name, record.group_id, role, text.decode("utf-8", "ignore"), _plain(call_id), status),
-        *(record.strategy, tokens, at),
+        *(record.strategy, tokens, at, int(stands)),
     )
     return msgspec.json.encode(cells)
 

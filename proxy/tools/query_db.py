@@ -19,6 +19,8 @@ ROOM = 300
 """Characters of a result that say what it is."""
 CELLS = (100_000, 2000, 600, 200)
 """Characters at which values are cut, tried in turn until all rows fit."""
+_LANGUAGES = ("sqlite3", "sqlite", "sql")
+_COMMENTS = re.compile(r"(?:\s|--[^\n]*|/\*.*?\*/)*+", re.DOTALL)
 _SEARCH = re.compile(r"\bmessages_fts\b", re.IGNORECASE)
 
 
@@ -31,15 +33,25 @@ class Takes(msgspec.Struct, frozen=True):
 async def answer(takes: Takes, desk: Desk) -> str:
     """The rows, as many as fit, under a line that says how to get the rest. Raises ToolRefused with SQLite's words."""
     records, is_all = await past.newest(desk)
-    place = (desk.tenant, desk.session)
-    rounds = await desk.store.rounds(*place)
-    left = await desk.store.left_out(*place, desk.thread)
-    rows = await asyncio.to_thread(past.rows, records, rounds, frozenset(message.key for message in left))
-    found = await desk.sandbox.query(rows, takes.sql, search=_SEARCH.search(takes.sql) is not None)
+    rounds = await desk.store.rounds(desk.tenant, desk.session)
+    rows = await asyncio.to_thread(past.rows, records, rounds, await past.standing(desk))
+    sql = bare(takes.sql)
+    found = await desk.sandbox.query(rows, sql, search=_SEARCH.search(sql) is not None)
     if found.error is not None:
         raise ToolRefused(found.error)
     note = "" if is_all else f"only the newest {len(records)} messages are searched; "
     return shown(found, desk.settings.tools.result_chars, note)
+
+
+def bare(sql: str) -> str:
+    """The statement without the code fence around it and the comments in front of it, as models write them."""
+    text = sql.strip()
+    if text[:1] in ("`", "~"):
+        text = text.strip(text[0]).strip()
+        named = next((name for name in _LANGUAGES if text.lower().startswith(name)), "")
+        text = text if text[len(named) : len(named) + 1].isalnum() else text[len(named) :]
+    begin = _COMMENTS.match(text)
+    return text[begin.end() :] if begin else text
 
 
 def shown(found: Answer, most: int, note: str = "") -> str:
@@ -99,11 +111,12 @@ QUERY_DB = Tool(
     name="query_db",
     description=(
         "Search this conversation's own messages, those that have left the prompt too, with one SQLite SELECT over"
-        " messages(seq, id, group_id, role, content, tool_call_id, status, parsing_strategy, tokens, created_at)."
-        " Newest first (ORDER BY seq DESC), always with LIMIT, substr(content, 1, 300) rather than all of it. Rows with"
-        " status 'dropped' are out of the prompt: ignore them unless you look for what is. By words: SELECT id,"
-        " snippet(messages_fts, -1, '', '', '...', 40) FROM messages_fts WHERE messages_fts MATCH 'one OR two' AND"
-        " role = 'user' ORDER BY rank LIMIT 20, with all words that may stand there; then recall(id), or content by id."
+        " messages(seq, id, group_id, role, content, tool_call_id, status, parsing_strategy, tokens, created_at,"
+        " in_prompt). Newest first (ORDER BY seq DESC), always with LIMIT, substr(content, 1, 300) rather than all of"
+        " it. in_prompt = 0: it has left your prompt. Rows with status 'dropped' were taken back: ignore them. By"
+        " words: SELECT id, snippet(messages_fts, -1, '', '', '...', 40) FROM messages_fts WHERE messages_fts MATCH"
+        " 'one OR two' AND role = 'user' ORDER BY rank LIMIT 20, with all words that may stand there; then recall(id),"
+        " or content by id."
     ),
     parameters={"sql": {"type": "string"}},
     required=("sql",),

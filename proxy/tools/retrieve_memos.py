@@ -49,7 +49,7 @@ def chosen(known: Sequence[Memo], tags: Sequence[str], query: str) -> list[Memo]
         return sorted(known, key=lambda memo: -memo.updated_at)
     tagged = [memo for memo in known if wanted.intersection(memo.tags)]
     tagged.sort(key=lambda memo: (-len(wanted.intersection(memo.tags)), -memo.updated_at))
-    fitting = memos.fits(known, " ".join((query, *tags)), MOST, 1 << 30)
+    fitting = memos.fits(known, " ".join((query, *tags)), MOST, 1 << 30, least=1)
     return [*tagged, *(memo for memo in fitting if memo not in tagged)]
 
 

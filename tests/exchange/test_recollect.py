@@ -15,7 +15,7 @@ from proxy.memory.scratchpad import START as PAD
 from proxy.store.written import SHARD, MemoRow, ScratchpadRow
 from tests.faulty import faulty
 from tests.running import Agent, Running, running
-from tests.scripted import Scripted
+from tests.scripted import Scripted, calls
 
 NAMED = (b"x-context-session: a",)
 POLICIES = pytest.mark.parametrize("policy", ["thrifty", "rolling"])
@@ -160,3 +160,19 @@ async def test_p4_a_store_that_is_away_delays_and_spoils_nothing() -> None:
         await agent.say("one")
         assert PAD not in whole(model)
         assert proxy.count("swallowed_total", where="recollect") == 1
+
+
+async def test_a_chinese_memo_is_told_where_the_prompt_is_about_it() -> None:
+    model = Scripted(
+        calls(("call_m1", "save_memo"), content="支付服务的密钥保存在金库中不在配置里", tags=["支付"]),
+        "好。",
+        "在金库中。",
+    )
+    async with faulty(model) as upstream, running(upstream.port, policy="rolling") as proxy:
+        tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
+        await Agent(proxy, (b"x-context-session: a",), more={"tools": tools}).say("请记住密钥在哪里")
+        again = Agent(proxy, (b"x-context-session: b",), more={"tools": tools})
+        await again.say("支付服务的密钥保存在哪里？")
+        assert "金库" in "".join(text or "" for text in model.texts())
+        await Agent(proxy, (b"x-context-session: c",), more={"tools": tools}).say("今天天气很好")
+    assert "金库" not in "".join(text or "" for text in model.texts())

@@ -202,3 +202,36 @@ def test_a_memo_of_100_kb_is_shown_to_2_kb() -> None:
 def test_what_is_no_block_of_memos_is_not_read_as_one(text: str) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         memos.parse(text)
+
+
+CHINESE = [
+    memo("报表服务每天凌晨三点重建索引，不能在那时部署", name="z1"),
+    memo("支付服务的密钥保存在金库中", "支付", name="z2"),
+    memo("登录服务用Redis缓存会话一小时", name="z3"),
+    memo("テストは並列に実行すると失敗する、順番に実行すること", name="j1"),
+    memo("ฐานข้อมูลทดสอบต้องรีเซ็ตก่อนรันทุกครั้ง", name="t1"),
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("请帮我看一下报表服务的索引什么时候重建", ["z1"]),
+        ("支付的代码在哪里", ["z2"]),
+        ("登录会话的缓存太旧了", ["z3"]),
+        ("テストを並列に実行してください", ["j1"]),
+        ("รีเซ็ตฐานข้อมูลทดสอบ", ["t1"]),
+        ("我们可以使用什么", []),
+        ("今天天气很好", []),
+        ("これはどうですか", []),
+    ],
+)
+def test_memos_in_scripts_without_blanks_are_found(text: str, names: list[str]) -> None:
+    assert [found.id for found in memos.fits([*MANY, *CHINESE], text)] == names
+
+
+def test_a_memo_of_18_chinese_characters_is_long_enough() -> None:
+    assert len("支付服务的密钥保存在金库中不在配置里") == 18
+    assert memos.junk("支付服务的密钥保存在金库中不在配置里") is None
+    assert "too short" in str(memos.junk("用制表符"))
+    assert "a copy" in str(memos.junk("支付服务的密钥保存在金库中", ["其中支付服务的密钥保存在金库中。"]))

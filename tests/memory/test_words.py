@@ -1,6 +1,10 @@
 from __future__ import annotations
 
-from proxy.memory.words import STOP, telling
+import time
+
+import pytest
+
+from proxy.memory.words import STOP, telling, weight
 
 
 def test_words_that_say_nothing_of_a_topic_are_left_out() -> None:
@@ -11,3 +15,32 @@ def test_words_that_say_nothing_of_a_topic_are_left_out() -> None:
 
 def test_a_blob_is_no_word() -> None:
     assert telling("x" * 41 + " " + "y" * 40 + " z") == ["x" * 40, "y" * 40]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("数据库迁移", ["数据", "据库", "库迁", "迁移"]),
+        ("用Redis缓存, v2_build", ["用", "redis", "缓存", "v2", "build"]),
+        ("部署的密钥", ["部署", "密钥"]),
+        ("キャッシュを消す", ["キャ", "ャッ", "ッシ", "シュ", "ュを", "を消", "消す"]),
+        ("しました。設定", ["設定"]),
+        ("我们可以", ["们可"]),
+        ("ฐานข้อมูล", ["ฐา", "าน", "นข", "ข้", "้อ", "อม", "มู", "ูล"]),
+        ("서버 배포", ["서버", "배포"]),
+        ("größe naïve", ["größe", "naïve"]),
+    ],
+)
+def test_scripts_without_blanks_are_read_in_pairs(text: str, words: list[str]) -> None:
+    assert telling(text) == words
+
+
+def test_what_such_a_script_says_weighs_twice() -> None:
+    assert (weight("deploy"), weight("部署 ok"), weight("")) == (6, 7, 0)
+
+
+def test_reading_is_linear() -> None:
+    for text in ("数" * 400_000, "数a" * 200_000, "数 " * 200_000):
+        began = time.perf_counter()
+        telling(text)
+        assert time.perf_counter() - began < 5

@@ -153,7 +153,7 @@ async def contents(desk: Desk) -> dict[str, str]:
     """The content of each message by its id, as the table has it that `query_db` works on."""
     records, is_all = await past.newest(desk)
     assert is_all
-    rows = past.rows(records, await desk.store.rounds(desk.tenant, desk.session), frozenset())
+    rows = past.rows(records, await desk.store.rounds(desk.tenant, desk.session))
     cells = [dict(zip(past.COLUMNS, json.loads(row), strict=True)) for row in rows]
     return {row["id"]: row["content"] for row in cells}
 

@@ -33,7 +33,7 @@ async def searched(conversation: Conversation) -> tuple[Searched, dict[str, int]
         desk = desk_on(store)
         records, is_all = await past.newest(desk)
         assert is_all
-        found = Searched(past.rows(records, [], frozenset()), desk.settings.tools.result_chars)
+        found = Searched(past.rows(records, []), desk.settings.tools.result_chars)
         # The database that is made once says what the tool itself says.
         for question, _ in [*questions(conversation)][:2]:
             for sql in queries(question, 2):

@@ -51,9 +51,8 @@ ESCAPES = {
     "extension": "SELECT load_extension('/lib/x86_64-linux-gnu/libc.so.6')",
     "a file's text": "SELECT readfile('/etc/passwd')",
     "edit": "SELECT edit('x', 'touch /tmp/x')",
-    "JSON functions": "SELECT json_extract('{\"a\":1}', '$.a')",
-    "JSON table": "SELECT * FROM json_each('[1]')",
-    "JSON tree, counted": "SELECT count(*) FROM json_tree('[1]')",
+    "a JSON function that is not listed": "SELECT json_patch('{}', '{}')",
+    "a JSON table of the schema": "SELECT j.value FROM sqlite_master s, json_each('[\"' || s.name || '\"]') j",
     "series": "SELECT * FROM generate_series(1, 10)",
     "tokenizer": "SELECT fts3_tokenizer('simple')",
     "FTS command": "INSERT INTO messages_fts (messages_fts) VALUES ('rebuild')",
@@ -105,6 +104,13 @@ BOMBS = {
     "group_concat": "SELECT length(group_concat(a.content || b.content)) FROM messages a, messages b, messages c",
     "doubling": "WITH RECURSIVE d(x) AS (SELECT 'aaaaaaaa' UNION ALL SELECT x || x FROM d) SELECT max(x) FROM d",
     "a large result": "SELECT a.content, b.content FROM messages a, messages b",
+    "JSON doubling": "WITH RECURSIVE d(x) AS (SELECT '[1,1]' UNION ALL SELECT '[' || x || ',' || x || ']' FROM d)"
+    " SELECT sum(json_array_length(x)) FROM d",
+    "a JSON join": "SELECT count(*) FROM messages a, messages b, messages c, json_tree('[1,[2,[3,[4]]]]') d,"
+    " json_each('[1,2,3,4,5,6,7,8]') e, json_each('[1,2,3,4,5,6,7,8]') f",
+    "JSON collected": "SELECT length(json_group_array(a.content || b.content)) FROM messages a, messages b, messages c",
+    "deep JSON": "WITH RECURSIVE d(x, n) AS (SELECT '1', 0 UNION ALL SELECT '[' || x || ']', n + 1 FROM d"
+    " WHERE n < 5000) SELECT count(*) FROM d, json_tree(d.x)",
     "windows": "SELECT sum(a.seq) OVER (ORDER BY b.seq) FROM messages a, messages b, messages c, messages d",
 }
 """What would hold a processor, the memory or the pipe."""

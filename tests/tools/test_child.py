@@ -18,7 +18,7 @@ TEXTS = ["please read a.py", "def parse(): pass", "the parser is done", "é" * 4
 
 def row(n: int, content: str) -> bytes:
     return json.dumps(
-        [n, f"id{n}", "g1", "user", content, None, "completed", "openai", 3, "2026-01-01 00:00:00"]
+        [n, f"id{n}", "g1", "user", content, None, "completed", "openai", 3, "2026-01-01 00:00:00", 1]
     ).encode()
 
 

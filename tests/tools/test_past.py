@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from proxy.chat.key import public_id
@@ -23,7 +25,7 @@ async def test_rows_are_the_sessions_messages_in_order(tmp_path: Path) -> None:
     async with shared_file(tmp_path) as store:
         names = await put(store, TALK)
         records, is_all = await past.newest(desk_on(store))
-        lines = past.rows(records, [], frozenset())
+        lines = past.rows(records, [])
         assert is_all
         assert CANARY.encode() not in b"".join(lines)
         read = table(lines)
@@ -45,9 +47,26 @@ async def test_what_has_left_the_prompt_is_marked() -> None:
         await store.put([gone(stored[1])])
         desk = desk_on(store)
         records, _ = await past.newest(desk)
-        left = await store.left_out("t1", "s1", "main")
-        read = table(past.rows(records, [], frozenset(row.key for row in left)))
+        read = table(past.rows(records, [], await past.standing(desk)))
+        assert [row["status"] for row in read] == ["completed", "tool_call", "completed", "completed"]
+        assert [row["in_prompt"] for row in read] == [1, 0, 1, 1]
+        here = replace(desk, keys=[row.key for row in stored[:3]])
+        read = table(past.rows(records, [], await past.standing(here)))
+        assert [row["in_prompt"] for row in read] == [1, 0, 1, 0], "what stands in another branch is in no prompt"
+
+
+async def test_what_was_taken_back_is_dropped_and_what_was_given_back_is_not() -> None:
+    async with in_memory() as store:
+        await put(store, TALK)
+        stored = rows_of(TALK)
+        wide = [msgspec.structs.replace(gone(row), thread="", stage="operator") for row in stored]
+        back = msgspec.structs.replace(wide[3], version=2, action="withdrawn")
+        await store.put([wide[1], wide[3], back])
+        desk = desk_on(store)
+        records, _ = await past.newest(desk)
+        read = table(past.rows(records, [], await past.standing(desk)))
         assert [row["status"] for row in read] == ["completed", "dropped", "completed", "completed"]
+        assert [row["in_prompt"] for row in read] == [1, 0, 1, 1]
 
 
 async def test_what_the_operator_removed_for_good_is_not_there() -> None:
@@ -55,8 +74,8 @@ async def test_what_the_operator_removed_for_good_is_not_there() -> None:
         await put(store, TALK)
         await store.put([BlankRow("t1", "s1", rows_of(TALK)[0].key, b'{"role":"user","content":""}')])
         records, _ = await past.newest(desk_on(store))
-        assert [row["content"] for row in table(past.rows(records, [], frozenset()))][-2:] == ["the file", "done"]
-        assert len(past.rows(records, [], frozenset())) == 3
+        assert [row["content"] for row in table(past.rows(records, []))][-2:] == ["the file", "done"]
+        assert len(past.rows(records, [])) == 3
 
 
 async def test_the_newest_come_first_where_not_all_can_be_copied(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +103,7 @@ async def test_rounds_that_the_client_never_saw_stand_before_their_answer() -> N
         hidden = [calls("query_db", '{"sql": "x"}', "q1"), result("42", "q1"), said("It is 42.")]
         row = a_round("It is 42.", replaces=hidden)
         records, _ = await past.newest(desk_on(store))
-        read = table(past.rows(records, [row], frozenset()))
+        read = table(past.rows(records, [row]))
         assert [(one["seq"], one["role"], one["status"]) for one in read] == [
             (1, "user", "completed"),
             (2, "assistant", "tool_call"),
@@ -115,7 +134,7 @@ async def test_a_message_longer_than_a_cell_says_where_the_rest_is() -> None:
     async with in_memory() as store:
         names = await put(store, [user("é" * 600_000)])
         records, _ = await past.newest(desk_on(store))
-        content = table(past.rows(records, [], frozenset()))[0]["content"]
+        content = table(past.rows(records, []))[0]["content"]
         assert len(content.encode()) < 1_000_000 - 1000
         assert content.endswith(f'[cut here; recall(id="{names[0]}") has all of it]')
 

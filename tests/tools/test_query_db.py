@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from proxy.errors import ToolRefused
-from proxy.tools.query_db import ROOM, shown
+from proxy.tools.query_db import ROOM, bare, shown
 from proxy.tools.sandbox import Answer
 from tests.tools.rig import (
     CANARY,
@@ -83,12 +85,65 @@ async def test_the_operators_limit_on_results_is_kept() -> None:
                 assert len(await ask(desk, "query_db", sql=sql)) <= limit
 
 
-async def test_what_is_dropped_is_there_and_marked() -> None:
+async def test_what_has_left_is_found_by_the_question_of_the_source_and_what_was_taken_back_is_not() -> None:
     async with in_memory() as store:
         await put(store, TALK)
-        await store.put([gone(rows_of(TALK)[0])])
-        sql = "SELECT content FROM messages WHERE status = 'dropped'"
-        assert (await ask(desk_on(store), "query_db", sql=sql)).endswith("\nread it")
+        first, _, _, answer, _ = rows_of(TALK)
+        taken = msgspec.structs.replace(gone(answer), thread="", stage="operator")
+        await store.put([gone(first), taken])
+        sql = "SELECT content FROM messages WHERE status != 'dropped' AND content LIKE '%{}%' ORDER BY seq DESC LIMIT 1"
+        desk = desk_on(store)
+        assert (await ask(desk, "query_db", sql=sql.format("read it"))).endswith("\nread it")
+        assert await ask(desk, "query_db", sql=sql.format("parser lives")) == "[no rows]"
+        found = await ask(desk, "query_db", sql="SELECT seq, status FROM messages WHERE in_prompt = 0 ORDER BY seq")
+        assert found.endswith('\n[1, "completed"]\n[4, "dropped"]')
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "```sql\nSELECT 1\n```",
+        "```\nSELECT 1;\n```\n",
+        "`SELECT 1`",
+        "~~~sqlite\n-- how many\nSELECT 1\n~~~",
+        "-- how many\n/* of\nthem */ SELECT 1 -- all",
+        "/**/\n--\nWITH c AS (SELECT 1) SELECT * FROM c",
+        "```sql\n\n  -- one\n  VALUES (1)",
+    ],
+)
+async def test_code_fences_and_comments_in_front_are_taken_off(sql: str) -> None:
+    async with in_memory() as store:
+        found = await ask(desk_on(store), "query_db", sql=sql)
+        assert found.endswith("\n[1]"), found
+
+
+@pytest.mark.parametrize(
+    "sql", ["-- SELECT 1", "/* SELECT 1", "```sql\n```", "/**/ PRAGMA user_version", "```\nDROP x"]
+)
+async def test_what_is_behind_them_is_judged_as_ever(sql: str) -> None:
+    async with in_memory() as store:
+        assert "begins with SELECT" in error(await ask(desk_on(store), "query_db", sql=sql))
+
+
+def test_taking_them_off_is_linear() -> None:
+    for text in ("-- x\n" * 2000, "/*" * 5000, "`" + " " * 9000 + "x", " " * 10_000, "/* */" * 2000 + "x"):
+        began = time.perf_counter()
+        bare(text)
+        assert time.perf_counter() - began < 0.5
+
+
+async def test_json_in_a_result_is_taken_apart() -> None:
+    listed = json.dumps({"files": [{"name": "a.py", "size": 3}, {"name": "b.py", "size": 5}]})
+    async with in_memory() as store:
+        await put(store, [user("list"), calls("list", "{}"), result(listed), said("There are two.")])
+        desk = desk_on(store)
+        rows = "FROM messages m, json_each(m.content, '$.files') f WHERE m.role = 'tool' AND json_valid(m.content)"
+        found = await ask(desk, "query_db", sql=f"SELECT f.value ->> '$.name', f.value ->> 'size' {rows}")
+        assert found.endswith('\n["a.py", 3]\n["b.py", 5]')
+        sql = "SELECT content -> '$.files[0]' FROM messages WHERE role = 'tool'"
+        assert (await ask(desk, "query_db", sql=sql)).endswith('\n{"name":"a.py","size":3}')
+        sql = "SELECT count(*) FROM json_tree('[1,[2]]')"
+        assert (await ask(desk, "query_db", sql=sql)).endswith("[4]")
 
 
 async def test_others_of_the_same_file_are_not_there(tmp_path: Path) -> None:

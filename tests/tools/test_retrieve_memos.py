@@ -68,3 +68,15 @@ async def test_many_are_cut_to_a_few_whole_ones(store: Store) -> None:
         assert shown == [f"z{n}" for n in range(49, 49 - len(shown), -1)]
         assert more_fit == f"[{50 - len(shown)} more fit: name more tags]"
     assert len(shown) == MOST
+
+
+async def test_a_chinese_memo_is_saved_and_found_again() -> None:
+    async with in_memory() as store:
+        desk = desk_on(store)
+        assert (await ask(desk, "save_memo", content="支付服务的密钥保存在金库中不在配置里", tags=["支付"])).startswith(
+            "[saved"
+        )
+        for query in ("密钥", "支付服务的密钥在哪里"):
+            assert len(found(await ask(desk, "retrieve_memos", query=query))) == 1
+        assert len(found(await ask(desk, "retrieve_memos", tags=["支付"]))) == 1
+        assert "[none of 1 memos fits." in await ask(desk, "retrieve_memos", query="天气")

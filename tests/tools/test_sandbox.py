@@ -16,7 +16,7 @@ from tests.tools.attacks import ALLOWED, BOMBS, changed, lag
 
 def row(n: int, content: str) -> bytes:
     return json.dumps(
-        [n, f"id{n}", "g1", "user", content, None, "completed", "openai", 3, "2026-01-01 00:00:00"]
+        [n, f"id{n}", "g1", "user", content, None, "completed", "openai", 3, "2026-01-01 00:00:00", 1]
     ).encode()
 
 
@@ -51,6 +51,12 @@ async def test_a_statement_that_takes_too_long_is_ended_and_the_model_told() -> 
     assert time.monotonic() - began < ALLOWED
     assert "ended" in str(found.error)
     assert not children()
+
+
+async def test_a_child_that_gets_no_processor_for_long_is_not_ended(tmp_path: Path) -> None:
+    say = "        _say(answer(database, json.loads(line)))"
+    slow = changed(tmp_path, (say, "        time.sleep(2.5)\n" + say))
+    assert (await Sandbox(slow).query(ROWS, "SELECT 1", search=False)).rows == [[1]]
 
 
 @pytest.mark.timed

@@ -113,3 +113,10 @@ def test_no_score_falls_by_what_is_shared(scores: list[float], share: float, rea
     found = terms.spread(scores, share, reach)
     assert len(found) == len(scores)
     assert all(after >= before for before, after in zip(scores, found, strict=True))
+
+
+def test_texts_in_scripts_without_blanks_are_ranked_by_what_they_are_about() -> None:
+    texts = documents("登录服务用缓存保存会话", "报表服务每天重建索引", "支付服务的密钥在金库中", "deploy goes first")
+    for asked, best in (("索引什么时候重建", 1), ("密钥在哪里", 2), ("会话缓存", 0)):
+        scores = terms.bm25(query(asked), texts)
+        assert max(range(4), key=scores.__getitem__) == best, asked
