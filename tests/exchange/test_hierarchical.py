@@ -304,3 +304,46 @@ async def test_e1_e9_a_conversation_of_one_prompt_ages_behind_a_system_prompt_to
         async with asyncio.timeout(5):  # the process is idle: what is due is compressed ahead
             while not proxy.count("ahead_total", outcome="planned"):
                 await asyncio.sleep(0.05)
+
+
+async def test_e2_alike_tasks_are_summarised_once_each_is_answered(tmp_path: Path) -> None:
+    answers: list[Any] = []
+    for n in range(8):
+        answers += [*(calls((f"call_{n}_{k}", "read"), n=n, k=k) for k in range(4)), f"File {n} is fine."]
+    model, clock = Scripted(*answers), Clock()
+    async with serving(tmp_path, model, clock) as proxy:
+        agent = Agent(proxy, NAMED)
+        for n in range(8):
+            await work(agent, f"check the configuration file number {n}", 4)
+        texts = [t or "" for t in model.texts()]
+        assert sum(t.startswith("[summary of ") for t in texts) == 7
+        assert sum(LOG in t for t in texts) <= 4
+        valid(model.last)
+
+
+@pytest.mark.parametrize("helped", [False, True])
+async def test_e2_e4_no_exchange_of_plain_chat_leaves_without_a_summary(tmp_path: Path, helped: bool) -> None:
+    told = "They spoke of a garden."
+    model, helper, clock = Scripted("The answer has many words about gardens. " * 60), Scripted(told), Clock()
+
+    def set_clock(app: ContextProxy) -> None:
+        app.parts.now = clock
+
+    async with faulty(model) as upstream, faulty(helper) as beside:
+        tree = settings(tmp_path, upstream.port, beside.port, {"timeout_s": 2.0}) | {"policy": "hierarchical"}
+        tree = tree if helped else {"policy": "hierarchical"}
+        async with running(0 if helped else upstream.port, before=set_clock, **tree) as proxy:
+            agent = Agent(proxy, NAMED)
+            for n in range(40):
+                await agent.say(f"question {n}: " + "what of the garden, and why? " * 40)
+                if helped:
+                    await idle(proxy)
+            sent = [m["content"] for m in model.last["messages"]]
+            whole = {n for n in range(40) if any(t.startswith(f"question {n}:") for t in sent)}
+            stood = [t for t in sent if t.startswith("[summary of ")]
+            assert len(whole) < 40, "something has left"
+            counted = sum(int(t.split()[2]) for t in stood)
+            assert counted == 2 * (40 - len(whole)), "all that left is told of"
+            assert any(told in t for t in stood) == helped
+            assert {f for *_, f in await proxy.outcomes()} == {None}
+            valid(model.last)

@@ -20,14 +20,14 @@ COUNT = "Previous {0} turns: {1} user messages, {1} model responses, 0 tool call
 
 
 @asynccontextmanager
-async def serving(folder: Path, answer: Any) -> AsyncIterator[tuple[Running, Scripted, Scripted]]:
+async def serving(folder: Path, answer: Any, **helped: Any) -> AsyncIterator[tuple[Running, Scripted, Scripted]]:
     """The proxy, its model with a window of 2,500 tokens, and a helper that gives this answer to everything."""
     text = shipped("policies/summarize.toml").read_text().replace('"summarize"', '"mine"')
     (folder / "mine.toml").write_text(text)
     (folder / "models").write_text("[models.m]\nwindow = 2_500\n")
     model, helper = Scripted(WORDS), Scripted(answer)
     async with faulty(model) as upstream, faulty(helper) as beside:
-        tree = settings(folder, upstream.port, beside.port, {"timeout_s": 2.0})
+        tree = settings(folder, upstream.port, beside.port, {"timeout_s": 2.0, **helped})
         async with running(0, **tree | {"policy": "mine", "models_file": str(folder / "models")}) as proxy:
             yield proxy, model, helper
 
@@ -50,13 +50,32 @@ def bearer(model: Scripted) -> str:
 async def test_d4_what_the_helper_says_stands_for_what_it_was_asked_about(tmp_path: Path, stream: bool) -> None:
     async with serving(tmp_path, " They spoke of little things. ") as (proxy, model, helper):
         agent = await talk(proxy, 26, stream=stream)
-    # Batches of twenty messages: one is answered, what came after it is counted.
+    # Batches of twenty messages, one of which is answered; what came after it was asked for while it was left out, and
+    # what is left out with this very request is counted, since nobody waits for the helper here.
     first = next(n for n, m in enumerate(agent.messages) if bearer(model).startswith(m["content"]))
-    rest = COUNT.format(first - 20, (first - 20) // 2)
-    assert bearer(model) == f"{agent.messages[first]['content']}\n\nThey spoke of little things.\n\n{rest}"
+    told, *more = bearer(model).removeprefix(agent.messages[first]["content"]).strip().split("\n\n")
+    assert told == "They spoke of little things."
+    assert set(more[:-1]) <= {told}
+    assert all(one == told or one.startswith(("Previous 1 turns: ", "Previous 2 turns: ")) for one in more[-1:])
     assert len(helper.chats) == len({str(chat["messages"]) for chat in helper.chats}), "nothing is asked twice"
     assert "question 0" in str(helper.chats[0]["messages"])
     assert "question 10" not in str(helper.chats[0]["messages"])
+
+
+async def test_d4_what_is_left_out_now_is_asked_for_and_waited_for_whatever_its_number(tmp_path: Path) -> None:
+    async with serving(tmp_path, "They spoke of little things.", wait_ms=5000) as (proxy, model, helper):
+        agent = Agent(proxy, (b"x-context-session: a",))
+        for n in range(14):
+            agent.messages += [{"role": "user", "content": f"question {n}: {WORDS}{WORDS}"}]
+            agent.messages += [{"role": "assistant", "content": WORDS + WORDS}]
+        await agent.say("and now?")
+        first = next(n for n, m in enumerate(agent.messages) if bearer(model).startswith(m["content"]))
+        assert 10 <= first < 20, "no whole batch is left out"
+        assert bearer(model) == f"{agent.messages[first]['content']}\n\nThey spoke of little things."
+        assert len(helper.chats) == 1
+        await agent.say("and then?")
+        assert "Previous" not in bearer(model)
+        assert len(helper.chats) == 2, "what is new alone"
 
 
 async def down(_: Request, there: Connection) -> None:

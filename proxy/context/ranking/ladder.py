@@ -179,15 +179,41 @@ class Ladder:
                 self._write(step.start, text, reason, self.view.groups[group].end - 1)
             self._move(i, Level.SESSION)
 
-    def leave(self, group: int, reason: str) -> bool:
-        """A finished group leaves whole, where nothing in it has to stay. Whether it did."""
-        found = self.view.groups[group]
-        inside = [i for i, g in enumerate(self.layout.group_of) if g == group and self.layout.kinds[i] != "system"]
-        if any(self.layout.fixed[i] for i in inside):
+    def digest(self, groups: Sequence[int], reason: str) -> bool:
+        """Finished groups that follow each other become one summary, in the first message of the first of them, where
+        nothing in them has to stay. Whether they did: no group leaves without a summary."""
+        inside = [i for i, g in enumerate(self.layout.group_of) if g in groups and self.layout.kinds[i] != "system"]
+        prompts = self.layout.prompts[groups[0]]
+        if not prompts or any(self.layout.fixed[i] for i in inside):
             return False
-        for i in inside:
+        bearer = self.layout.steps[prompts[0]].start
+        if self.view.messages[bearer].shape not in ("string", "parts"):
+            return False
+        told = [self.layout.steps[i] for i in inside]
+        stay = {prompts[0]}
+        if self.view.model.alternate:  # between two user messages an answer has to stand
+            answer = self.layout.answers[groups[0]]
+            if answer is None:
+                return False
+            stay.add(answer)
+        ask = extracts.ask(self.view, told, self.sizes.brief, self.sizes.ids)
+        answer_text = self.view.answers.get(ask.id, "")
+        if answer_text.strip():
+            text = extracts.answered(self.view, told, answer_text, 2 * self.sizes.brief)
+        else:
+            text = extracts.of_talk(self.view, told, self.sizes.brief if len(groups) == 1 else self.sizes.summary)
+        leaving = [i for i in inside if i not in stay]
+        if edited_size(self.view, bearer, text) >= self.size(prompts[0]) + sum(map(self.size, leaving)):
+            return False
+        mine = {self.view.keys[n] for step in told for n in range(step.start, step.end)}
+        self.asks = [known for known in self.asks if not mine.issuperset(known.about)]
+        if not answer_text.strip():
+            self.asks.append(ask)
+        since = self.view.groups[groups[-1]].end - 1
+        self._write(bearer, text, reason, since, grow=True)
+        for i in leaving:
             for n in range(self.layout.steps[i].start, self.layout.steps[i].end):
-                self._gone(n, reason, found.end - 1)
+                self._gone(n, reason, since, needs=bearer)
         return True
 
     def _carrier(self, steps: Sequence[int]) -> int | None:

@@ -12,6 +12,8 @@ from proxy.context.ranking.ladder import Ladder
 from proxy.context.ranking.levels import Block, Level
 
 Over = Callable[[], bool]
+MERGED = 10
+"""Groups that have one summary together where one each is too much."""
 
 
 def ranked(ladder: Ladder, level: Level) -> list[int]:
@@ -67,14 +69,20 @@ def compress_session(ladder: Ladder, over: Over, reason: str) -> None:
 
 
 def leave(ladder: Ladder, over: Over, reason: str) -> None:
-    """Finished groups leave whole, and summaries of the active one: what is left of them is in the store alone."""
+    """Finished groups leave but for a summary of each, then of `MERGED` together, then of all of them; and summaries of
+    the active one leave: what is left of them is in the store alone."""
     last = len(ladder.view.groups) - 1
     for group in _ranked_groups(ladder):
         if not over():
             return
-        if not ladder.leave(group, reason):
+        if not ladder.digest([group], reason):
             for block in of_group(ladder, group):
                 _drop(ladder, block, reason)
+    for size in (MERGED, last):
+        for first in range(1, last, size or 1):
+            if not over():
+                return
+            ladder.digest(range(first, min(first + size, last)), reason)
     for block in _ranked_blocks(ladder, (b for b in of_group(ladder, last) if b in ladder.folded)):
         if not over():
             return

@@ -185,8 +185,17 @@ class CompressLevels:
         for i, level in enumerate(ladder.levels):
             if level is Level.VOLATILE and ladder.layout.group_of[i] < began:
                 ladder.drop(i, "volatile, and of a task that is finished")
-        for group in range(began):
-            triage.finish(ladder, group, "its task is finished")
+        for group in range(len(view.groups) - 1):
+            if group < began or self._is_answered(view, ladder, group):
+                triage.finish(ladder, group, "its task is finished")
+
+    def _is_answered(self, view: View, ladder: Ladder, group: int) -> bool:
+        """Whether the model has answered it in text and the user has gone on to something else."""
+        if ladder.layout.answers[group] is None:
+            return False
+        after, goes_on = view.groups[group + 1], pattern(self.goes_on)
+        prompt = "\n".join(m.text for m in view.messages[after.start : after.prompt_end] if m.role == "user")
+        return goes_on is None or not goes_on.search(prompt)
 
     def _is_new_task(self, view: View, group: int) -> bool:
         first = view.messages[view.groups[group].start]

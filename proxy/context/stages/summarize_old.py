@@ -61,27 +61,31 @@ class SummarizeOld:
         yield Proposal(old.bearer, "append", NAME, why, after, before + text, since=last, joint=True)
 
     def asks(self, view: View) -> Iterator[Ask]:
-        """A question for each batch of old messages that has not been answered yet."""
+        """A question for each batch of old messages that has not been answered yet. What is left out with this very
+        request is asked for whatever its number, and the answer is wanted now."""
         if self.only_over and (view.budget is None or view.total <= view.budget * self.ahead):
             return
+        now = not self.only_over or (view.budget is not None and view.total > view.budget)
         old = view.once(self, lambda: _look(view, self.keep))
         if old is None:
             return
         gone = {n for n in old.covered if _is_gone(view, n)}
-        for batch in self._batches(view, old.first):
+        batches, rest = self._batches(view, old.first)
+        for batch in [*batches, *_pieces(view, rest)] if now else batches:
             ask = _ask(view, batch)
             if ask.id in view.answers or not gone.isdisjoint(batch) or not set(batch) & old.covered_set:
                 continue
             messages = [view.messages[n] for n in batch]
             longest = sum(map(summary.size, messages))
-            yield Ask("summary", summary.question(messages), ask.about, longest=longest)
+            yield Ask("summary", summary.question(messages), ask.about, longest=longest, now=now)
 
     def _text(self, view: View, told: Sequence[int], first: int) -> str | None:
         """What is said of these messages: answers for the batches that have one, a count of the rest. None where it
         would be no shorter than they are."""
         left = set(told)
         parts = []
-        for batch in self._batches(view, first):
+        batches, rest = self._batches(view, first)
+        for batch in (piece for one in [*batches, rest] for piece in _pieces(view, one)):
             if not left.isdisjoint(batch):
                 source = sum(summary.size(view.messages[n]) for n in batch)
                 answer = summary.accepted(view.answers.get(_ask(view, batch).id), source) if view.answers else None
@@ -93,18 +97,31 @@ class SummarizeOld:
         text = "\n\n" + "\n\n".join(parts)
         return text if len(text) < sum(summary.size(view.messages[n]) for n in told) else None
 
-    def _batches(self, view: View, first: int) -> Iterator[list[int]]:
+    def _batches(self, view: View, first: int) -> tuple[list[list[int]], list[int]]:
         """Messages before `first` in whole steps, at least `batch` at a time, counted from the first message on: the
-        same for every request, so that a batch is asked for once."""
+        same for every request, so that a batch is asked for once; and those that are no batch yet."""
+        batches: list[list[int]] = []
         batch: list[int] = []
         for step in view.steps:
             if step.end > first:
-                return
+                break
             if not view.messages[step.start].is_system:
                 batch += range(step.start, step.end)
             if len(batch) >= self.batch:
-                yield batch
+                batches.append(batch)
                 batch = []
+        return batches, batch
+
+
+def _pieces(view: View, batch: list[int]) -> Iterator[list[int]]:
+    """The batch itself where it is answered, else what of it was asked for by itself while it was growing, and what is
+    left of it."""
+    begin = 0
+    while begin < len(batch):
+        ends = range(len(batch), begin, -1) if view.answers else ()
+        end = next((end for end in ends if _ask(view, batch[begin:end]).id in view.answers), len(batch))
+        yield batch[begin:end]
+        begin = end
 
 
 @dataclass(frozen=True, slots=True)

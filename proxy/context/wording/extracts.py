@@ -126,6 +126,19 @@ def of_steps(view: View, steps: Sequence[Step], brief: Sequence[bool], limit: in
     return "\n".join(rows)
 
 
+def of_talk(view: View, steps: Sequence[Step], limit: int) -> str:
+    """What was said in several steps in at most `limit` characters, a line each with who said it."""
+    rows = [head(view, steps)]
+    room = limit - len(rows[0])
+    for n, step in enumerate(steps):
+        row = f"{view.messages[step.start].role}: {_row(line(view, step), short=True)}"
+        row = cut(row, max(24, room // (len(steps) - n) - 3))
+        room -= len(row) + 3
+        if room >= 0:
+            rows.append("- " + row)
+    return "\n".join(rows)
+
+
 def _row(told: Line, *, short: bool) -> str:
     if short:
         return told.call or told.first
@@ -162,7 +175,7 @@ def ask(view: View, steps: Sequence[Step], longest: int, keep: int) -> Ask:
     shown = " ".join(part for one in told for part in (one.first, *one.errors, *one.ids))
     ids = facts.unique(name for name in facts.names(shown) if len(name) <= 40 and not name.endswith("..."))
     text = PROMPT + f" At most {longest} characters.\n\n" + "\n\n".join(rows)
-    return Ask("summary", text, tuple(keys), tuple(ids[:keep]), longest)
+    return Ask("summary", text, tuple(keys), tuple(ids[:keep]), longest, now=True)
 
 
 def ask_again(view: View, steps: Sequence[Step], summaries: Sequence[str], longest: int) -> Ask:
@@ -170,4 +183,4 @@ def ask_again(view: View, steps: Sequence[Step], summaries: Sequence[str], longe
     of them does, since what an Ask is about names it."""
     keys = tuple(view.keys[n] for step in steps for n in range(step.start, step.end))
     text = PROMPT + f" At most {longest} characters.\n\n" + "\n\n".join(summaries)
-    return Ask("summary", text, keys, (), longest)
+    return Ask("summary", text, keys, (), longest, now=True)

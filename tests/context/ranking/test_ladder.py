@@ -140,13 +140,39 @@ def test_tell_keeps_the_beginnings_of_a_finished_groups_prompt_and_answer() -> N
     check(made)
 
 
-def test_leave_takes_a_group_whole_unless_something_in_it_has_to_stay() -> None:
-    values = [user("a"), assistant("b"), user("c"), *step(1), assistant("d"), user("e")]
+def test_digest_leaves_one_summary_of_a_group_in_its_first_message_unless_something_has_to_stay() -> None:
+    values = [user("a"), assistant("b"), user("c" * 200), *step(1, LONG), assistant("d" * 90), user("e")]
     made = ladder(values)
-    assert not made.leave(0, "the first prompt is permanent")
-    assert made.leave(1, "because")
-    assert [(p.index, p.action) for p in made.proposals()] == [(n, "gone") for n in (2, 3, 4, 5)]
+    assert not made.digest([0], "the first prompt is permanent")
+    assert made.digest([1], "because")
+    assert [(p.index, p.action) for p in made.proposals()] == [(2, "text"), *((n, "gone") for n in (3, 4, 5))]
+    text = made.proposals()[0].text or ""
+    assert text.startswith("[summary of 4 messages, ")
+    assert [row.partition(":")[0] for row in text.splitlines()[1:3]] == ["- user", "- assistant"]
+    assert len(made.asks) == 1
     check(made)
+
+
+def test_digest_of_several_groups_is_one_summary_and_asks_once() -> None:
+    values = [user("a"), assistant("b"), *[m for n in range(4) for m in (user("c" * 200), assistant(f"d{n} " * 90))]]
+    made = ladder([*values, user("e")])
+    for group in (1, 2, 3):
+        assert made.digest([group], "because")
+    assert len(made.asks) == 3
+    assert made.digest(range(1, 5), "because")
+    assert [(p.index, p.action) for p in made.proposals()] == [(2, "text"), *((n, "gone") for n in range(3, 10))]
+    assert (made.proposals()[0].text or "").startswith("[summary of 8 messages, ")
+    assert len(made.asks) == 1
+    check(made)
+
+
+def test_where_roles_take_turns_the_answer_stays_beside_the_digest() -> None:
+    strict = replace(PLAIN, alternate=True)
+    values = [user("a"), assistant("b"), user("c" * 200), *step(1, LONG), assistant("d" * 90), user("e")]
+    made = ladder(values, model=strict)
+    assert made.digest([1], "because")
+    assert [(p.index, p.action) for p in made.proposals()] == [(2, "text"), (3, "gone"), (4, "gone")]
+    check(made, strict)
 
 
 def test_where_roles_take_turns_nothing_leaves_that_would_bring_two_of_a_kind_together() -> None:

@@ -69,7 +69,7 @@ def test_e1_working_memory_is_compressed_after_five_minutes() -> None:
 
 
 def test_e1_the_session_is_compressed_after_thirty_minutes() -> None:
-    values = [user("a"), *step(1, LONG), *step(2, LONG), assistant("done " * 200), user("and more")]
+    values = [user("a"), *step(1, LONG), *step(2, LONG), assistant("done " * 200), user("go on")]
     sizes = [play(values, [age] * 6 + [0]).after for age in (0, 301, 1800, 1801)]
     assert sizes[0] == play(values).before
     assert sizes[0] > sizes[1] == sizes[2] > sizes[3]
@@ -125,7 +125,9 @@ def test_e1_permanent_is_never_compressed_and_told_when_it_is_too_much() -> None
     assert note(plan, "levels")["permanent"] > 3000
 
 
-@pytest.mark.parametrize("prompt", ["Next task: write the README", "completely different gardening question tulips"])
+@pytest.mark.parametrize(
+    "prompt", ["Next task: write the README", "the gardening question about tulips", "ok, next task"]
+)
 def test_e2_e5_a_new_task_compresses_the_last_and_clears_what_was_volatile(prompt: str) -> None:
     values = [user("fix the lexer"), *step(1, LONG), *step(2, LONG, name="grep"), *step(3, LONG), assistant("done")]
     plan = play([*values, user(prompt)])
@@ -136,7 +138,7 @@ def test_e2_e5_a_new_task_compresses_the_last_and_clears_what_was_volatile(promp
     assert note(plan, "levels")["volatile"] == 0
 
 
-@pytest.mark.parametrize("prompt", ["continue", "Next", "go on!", "the lexer still prints one line of text too much"])
+@pytest.mark.parametrize("prompt", ["continue", "Next", "go on!"])
 def test_e5_going_on_with_a_task_compresses_nothing(prompt: str) -> None:
     values = [user("fix the lexer"), *step(1, LONG), *step(2, LONG, name="grep"), assistant("done"), user(prompt)]
     assert play(values).edits == {}
