@@ -16,6 +16,7 @@ from proxy.exchange.parts import Parts
 from proxy.exchange.record import Sent
 from proxy.exchange.steering.foreseeing import Foreseen, foresee
 from proxy.exchange.steering.place import PAGE, Here, find
+from proxy.exchange.steering.pruned import is_prunable
 from proxy.exchange.steering.shapes import SessionStats
 from proxy.store.base import ExchangeRecord
 
@@ -115,7 +116,8 @@ async def stats(parts: Parts, tenant: str, session: str, *, thread: str | None =
     seen = await foresee(parts, here)
     sums = added_up(parts, await _exchanges(parts, here))
     made = _stats(parts, here, seen, sums)
-    return msgspec.structs.replace(made, planned_as=planned_as(parts, seen.turn.policy))
+    prunable = await is_prunable(parts, here, seen)
+    return msgspec.structs.replace(made, planned_as=planned_as(parts, seen.turn.policy), prunable=prunable)
 
 
 def planned_as(parts: Parts, policy: Policy) -> str:

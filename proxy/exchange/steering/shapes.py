@@ -197,3 +197,5 @@ class SessionStats(Struct, frozen=True):
     planned_as: str = ""
     refetched: dict[str, int] = {}
     """Cut results that the model fetched again, by kind: repeat, reread, recall."""
+    prunable: bool = False
+    """Pruning would make the next prompt smaller."""

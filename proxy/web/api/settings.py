@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from proxy.context.evidence.iteration import Urgency
 from proxy.context.policy import ScheduleName
-from proxy.exchange.steering import adjusting, deciding, rebuilding
+from proxy.exchange.steering import adjusting, deciding, pruning, rebuilding
 from proxy.exchange.steering.shapes import Changed, Rebuilt, SessionSettings
 from proxy.web.api import wire
 from proxy.web.api.desk import AtPlace
@@ -81,8 +81,8 @@ async def window(place: AtPlace, body: WindowBody) -> Response:
 
 @router.post("/prune", response_model=wire.described(SessionSettings))
 async def prune(place: AtPlace) -> Response:
-    """The next request is planned as if its budget were smaller than what it has."""
-    return wire.answer(await adjusting.prune(place.parts, place.tenant, place.session))
+    """The next prompt is pruned, as if its budget were smaller than what it has, and what leaves stays out."""
+    return wire.answer(await pruning.prune(place.parts, place.tenant, place.session))
 
 
 @router.post("/compress", response_model=wire.described(SessionSettings))

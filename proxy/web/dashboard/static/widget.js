@@ -192,7 +192,7 @@
         button.type = "button";
         button.disabled = Boolean(this._busy);
         button.addEventListener("click", () => this.prune());
-        if (full || this.hasAttribute("always")) box.append(button);
+        if (stats.prunable || this.hasAttribute("always")) box.append(button);
       }
       const info = make("div", "info", make("strong", "", "Automatic management"));
       info.append(make("div", "", "Context is pruned before requests go out when utilization exceeds the policy's share, 80 % by default."));

@@ -1,0 +1,36 @@
+"""Pruning on demand: what it would take out of the next prompt, and how that lasts.
+
+Under a schedule that keeps its edits, the next request is planned with a smaller budget, and its edits stay. A literal
+policy plans every request anew, so that a smaller budget for one request would be gone with it: there the messages that
+it would leave out are dropped as the operator's own decision, which `restore` takes back.
+"""
+
+from __future__ import annotations
+
+from proxy.chat.key import public_id
+from proxy.exchange.parts import Parts
+from proxy.exchange.steering import adjusting, deciding
+from proxy.exchange.steering.foreseeing import Foreseen, foresee
+from proxy.exchange.steering.place import Here, find
+from proxy.exchange.steering.pruned import foresee_pruned
+from proxy.exchange.steering.shapes import SessionSettings
+
+
+async def prune(parts: Parts, tenant: str, session: str) -> SessionSettings:
+    """Prune the next prompt, so that it lasts. Raises Conflict where the policy changes nothing."""
+    here = await find(parts, tenant, session)
+    plain = await foresee(parts, here)
+    if plain.turn.policy.mode == "rewrite" and plain.turn.policy.literal:
+        leaving = _leaving(here, plain, await foresee_pruned(parts, here))
+        if leaving:
+            await deciding.drop(parts, tenant, session, leaving, thread=here.thread.name, only="message")
+            return await adjusting.settings(parts, tenant, session)
+    return await adjusting.prune(parts, tenant, session)
+
+
+def _leaving(here: Here, plain: Foreseen, pruned: Foreseen) -> list[str]:
+    """Public ids of the messages that are in the next prompt and would leave it."""
+    gone = {k for k, edit in pruned.edits.items() if edit.action == "gone"}
+    gone -= {k for k, edit in plain.edits.items() if edit.action == "gone"}
+    messages = here.request.messages
+    return [public_id(k) for n, k in enumerate(here.keys) if k in gone and not messages[n].is_system][: deciding.MOST]

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import pytest
+
+from proxy.errors import Conflict
+from proxy.exchange.steering import adjusting, counting, deciding, pruning
+from tests.exchange.steering.agent import ROUND, numbers, of, talking
+
+LONG = "\n".join(f"line {n} of what it found" for n in range(400))
+
+
+@pytest.mark.parametrize(("policy", "long"), [("rolling", False), ("importance", True), ("thrifty", True)])
+async def test_what_is_pruned_stays_out_of_every_later_prompt(policy: str, long: bool) -> None:
+    async with talking(policy) as talk:
+        if long:
+            talk.agent.messages[3]["content"] = LONG
+        await talk.ask()
+        before = await counting.stats(talk.parts, talk.tenant, "s")
+        assert before.prunable
+        await pruning.prune(talk.parts, talk.tenant, "s")
+        for text in ("More.", "And more."):
+            said = await talk.ask(text)
+            (last,) = await talk.parts.store.exchanges(talk.tenant, "s", 1)
+            assert last.tokens_after < before.sent, text
+            assert LONG not in said
+        assert (await adjusting.settings(talk.parts, talk.tenant, "s")).force == ""
+
+
+async def test_under_a_literal_policy_what_was_pruned_can_be_restored() -> None:
+    async with talking("rolling") as talk:
+        await pruning.prune(talk.parts, talk.tenant, "s")
+        left = numbers(await talk.ask())
+        assert of(0) - left, "the first group has left"
+        await deciding.restore(talk.parts, talk.tenant, "s", await talk.groups())
+        assert of(*range(ROUND)) <= numbers(await talk.ask())
+
+
+@pytest.mark.parametrize("policy", ["passthrough", "observe"])
+async def test_where_pruning_would_do_nothing_nothing_offers_it(policy: str) -> None:
+    async with talking(policy) as talk:
+        talk.agent.messages[3]["content"] = LONG
+        await talk.ask()
+        assert not (await counting.stats(talk.parts, talk.tenant, "s")).prunable
+        with pytest.raises(Conflict):
+            await pruning.prune(talk.parts, talk.tenant, "s")
