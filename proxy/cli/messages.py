@@ -20,6 +20,7 @@ COLUMNS = (
     Column("id", lambda m: m["id"], style="cyan", fits=True),
     Column("group", lambda m: m["group"], style="bright_black", fits=True),
     Column("role", lambda m: marked(m["role"], ROLES)),
+    Column("snapshot", lambda m: m["snapshot"] if m["snapshot"] is not None else "-", number=True),
     Column("tokens", lambda m: m["tokens"], number=True),
     Column("when", lambda m: ago(m["created_at"]), number=True),
     Column("text", lambda m: m["text"], fills=True),

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from msgspec import DecodeError, Struct
 from msgspec.json import decode
 
-from proxy.store.fetch import Fetch
+from proxy.store.fetch import Fetch, chunks, per_chunk
 
 Place = tuple[float, str, str]
 """(last_at, tenant, session) of the last line of a page."""
@@ -145,8 +145,27 @@ GROUP BY l.group_id, l.role ORDER BY min(l.position), l.role"""
 _BEHIND_ALL = (1e300, "", "")
 
 
+SNAPSHOTS = per_chunk("""
+WITH RECURSIVE up (start, key, parent, role) AS (
+    SELECT m.key, m.key, m.parent, m.role FROM messages m WHERE m.tenant = ? AND m.session = ? AND m.key IN ({keys})
+    UNION ALL
+    SELECT up.start, m.key, m.parent, m.role FROM up
+    JOIN messages m ON /* each */ (m.tenant = ? AND m.session = ? AND m.key = up.parent)
+    WHERE up.role IN ('tool', 'function') AND m.key <> up.key
+)
+SELECT up.start, e.prompt_tokens + coalesce(e.completion_tokens, 0) FROM up
+JOIN exchanges e ON e.tenant = ? AND e.session = ? AND e.answer = up.key
+WHERE up.role = 'assistant' AND e.prompt_tokens IS NOT NULL ORDER BY e.started_at""")
+"""From a result up to the answer that called, and what was reported for that."""
+
+
 class ListingStore(Protocol):
     """Its part of a `Store`."""
+
+    async def snapshots(self, tenant: str, session: str, keys: Sequence[bytes]) -> dict[bytes, int]:
+        """By the keys of answers of ours and of results of their calls, the tokens of the prompt and of the answer as
+        the provider reported them."""
+        ...
 
     async def list_sessions(
         self, tenant: str | None, after: Place | None = None, limit: int = 50, only: SessionFilter | None = None
@@ -195,6 +214,13 @@ def _within(value: object, text: str) -> bool:
 
 class ListingReads(Fetch):
     """The reading half of `ListingStore`."""
+
+    async def snapshots(self, tenant: str, session: str, keys: Sequence[bytes]) -> dict[bytes, int]:
+        found: dict[bytes, int] = {}
+        for chunk in chunks(keys):
+            args = (tenant, session, *chunk, tenant, session, tenant, session)
+            found.update(await self._fetch(SNAPSHOTS[len(chunk)], args))
+        return found
 
     async def list_sessions(
         self, tenant: str | None, after: Place | None = None, limit: int = 50, only: SessionFilter | None = None

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from proxy.store import files
-from proxy.store.base import Store
+from proxy.store.base import Row, Store
 from proxy.store.listing import MessageFilter, SessionFilter, says
 from proxy.store.migrate import migrate
 from proxy.store.schema import MIGRATIONS
@@ -187,3 +187,17 @@ async def test_whose_a_session_is_can_be_asked_by_its_name_alone(store: Store) -
     assert await store.owners("both", limit=1) == ["t1"]
     assert await store.owners("theirs") == ["t2"]
     assert await store.owners("bot") == []
+
+
+async def test_an_answer_and_results_of_its_calls_have_what_was_reported_for_it(store: Store, make: Make) -> None:
+    def message(name: bytes, parent: bytes, role: str) -> Row:
+        return replace(make.message(name, parent), role=role)
+
+    await store.put([
+        *make.begin(), message(b"user", b"root", "user"), message(b"answer", b"user", "assistant"),
+        message(b"one", b"answer", "tool"), message(b"two", b"one", "tool"), message(b"foreign", b"two", "assistant"),
+        message(b"three", b"foreign", "tool"), make.exchange("x1"), make.outcome("x1"),
+    ])  # fmt: skip
+    keys = [b"user", b"answer", b"one", b"two", b"foreign", b"three", b"none"]
+    assert await store.snapshots("t1", "s1", keys) == {b"answer": 950, b"one": 950, b"two": 950}
+    assert await store.snapshots("t1", "s2", keys) == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
@@ -23,15 +24,16 @@ router = APIRouter(prefix="/api/sessions/{session}", tags=["messages"], response
 
 class MessageLine(BaseModel):
     """A message in a list. id: its name in prompts, hints and paths. seq: its number in the session. answer: the proxy
-    itself gave it. text: how it begins."""
+    itself gave it. text: how it begins. tokens: by our own count. snapshot: of an answer, and of the results of its
+    calls, the tokens of its prompt and of itself as the provider reported them."""
 
     model_config = ConfigDict(
         json_schema_extra={
             "examples": [
                 {
                     "id": "mfzwizltoq", "seq": 7, "position": 6, "group": "nbswy3dpeb", "thread": "krugs4zanfzsa43f",
-                    "role": "tool", "status": "completed", "strategy": "openai", "tokens": 812, "answer": False,
-                    "call_id": "call_1", "created_at": 1767225600.0, "text": "total 48 drwxr-xr-x 7 ...",
+                    "role": "tool", "status": "completed", "strategy": "openai", "tokens": 812, "snapshot": 14250,
+                    "answer": False, "call_id": "call_1", "created_at": 1767225600.0, "text": "total 48 drwxr-xr-x",
                 }
             ]
         }
@@ -46,6 +48,7 @@ class MessageLine(BaseModel):
     status: str
     strategy: str
     tokens: int
+    snapshot: int | None
     answer: bool
     call_id: str | None
     created_at: float
@@ -104,18 +107,20 @@ async def list_messages(
     after = at[0] if at else (1 << 62 if newest else 0)
     only = MessageFilter(role, group, thread, q)
     rows = await place.parts.store.messages(place.tenant, place.session, after, limit + 1, only, newest=newest)
-    return pages.page(rows, limit, _line, lambda row: [row.seq])
+    told = await _snapshots(place, rows)
+    return pages.page(rows, limit, lambda row: MessageLine(**_fields(row, told)), lambda row: [row.seq])
 
 
-def _line(row: MessageRecord) -> MessageLine:
-    return MessageLine(**_fields(row))
+async def _snapshots(place: Place, rows: Sequence[MessageRecord]) -> dict[bytes, int]:
+    keys = [row.key for row in rows if row.role in ("assistant", "tool", "function")]
+    return await place.parts.store.snapshots(place.tenant, place.session, keys) if keys else {}
 
 
-def _fields(row: MessageRecord) -> dict[str, Any]:
+def _fields(row: MessageRecord, told: Mapping[bytes, int]) -> dict[str, Any]:
     return {
         "id": key.public_id(row.key), "seq": row.seq, "position": row.position, "group": row.group_id,
         "thread": row.thread, "role": row.role, "status": row.status, "strategy": row.strategy, "tokens": row.tokens,
-        "answer": row.answer, "call_id": row.call_id, "created_at": row.created_at,
+        "snapshot": told.get(row.key), "answer": row.answer, "call_id": row.call_id, "created_at": row.created_at,
         "text": pages.preview(pages.text_of(row.body)),
     }  # fmt: skip
 
@@ -130,7 +135,7 @@ async def show(place: AtPlace, message: Id) -> MessageShown:
         for edit, _ in await place.parts.store.edits(place.tenant, place.session, thread):
             if edit.key == row.key and edit.action not in OVER:
                 edits.append(shown_edit(edit))
-    return MessageShown(**_fields(row), message=pages.shown(row.body), edits=edits)
+    return MessageShown(**_fields(row, await _snapshots(place, [row])), message=pages.shown(row.body), edits=edits)
 
 
 async def found(place: Place, message: str) -> MessageRecord:
