@@ -146,6 +146,6 @@ def test_files_are_private_even_with_an_open_umask(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.communicate(timeout=20)
-    names = ("store.sqlite3", "store.sqlite3-wal", "store.sqlite3-shm", "store.sqlite3.lock")
+    names = [f"store.sqlite3{end}" for end in ("", "-wal", "-shm", ".lock", ".gaps")]
     assert modes == dict.fromkeys(names, "0o600")
     assert path.parent.stat().st_mode & 0o777 == 0o700
