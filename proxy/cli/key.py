@@ -16,6 +16,7 @@ import typer
 from pydantic import ValidationError
 from rich.console import Console
 
+from proxy.cli.basic_auth import make_password, web_config
 from proxy.cli.render import literal
 from proxy.errors import ConfigError
 from proxy.sections import Key, Plane
@@ -45,12 +46,17 @@ def key(
 
 
 def fill(folder: Path, tenant: str) -> None:
-    """A key of each plane as a file, and keys.toml, a config file with their entries; nothing where it is there.
+    """A key of each plane as a file, and keys.toml, a config file with their entries; nothing where it is there. Also
+    a password for Prometheus' own pages, and the web.yml by which it asks for it.
 
     For containers: the first start makes the keys, later ones keep them. Whoever scrapes /metrics runs as another user,
-    so that key alone can be read by others.
+    and so does Grafana, which asks Prometheus: that key and the password alone can be read by others.
     """
     config = folder / "keys.toml"
+    if not (folder / "web.yml").exists():
+        password = make_password()
+        write(folder / "prometheus.password", password, 0o644)
+        write(folder / "web.yml", web_config(password), 0o644)
     if config.exists():
         typer.echo(f"{config} is there already; its keys stay as they are")
         return

@@ -8,8 +8,10 @@ import re
 import shutil
 import socket
 import subprocess
+import urllib.error
 import urllib.parse
 import urllib.request
+from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from proxy.cli.key import fill
 from tests.faulty import faulty
 from tests.running import Running, running
 from tests.scripted import Scripted, reply
@@ -86,8 +89,8 @@ async def fails(request: Any, there: Any) -> None:
 
 
 @asynccontextmanager
-async def prometheus(there: Running, folder: Path) -> AsyncIterator[str]:
-    """A Prometheus with the shipped config, but for who is scraped and how often; its URL."""
+async def prometheus(there: Running, folder: Path, *more: str) -> AsyncIterator[str]:
+    """A Prometheus with the shipped config, but for who is scraped and how often; its URL. more: further flags."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -98,7 +101,7 @@ async def prometheus(there: Running, folder: Path) -> AsyncIterator[str]:
     shutil.copy(SHIPPED / "alerts.yml", folder)
     process = await asyncio.create_subprocess_exec(
         "prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/tsdb",
-        f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn", stderr=asyncio.subprocess.DEVNULL,
+        f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn", *more, stderr=asyncio.subprocess.DEVNULL,
     )  # fmt: skip
     try:
         yield f"http://127.0.0.1:{port}"
@@ -157,3 +160,36 @@ async def test_prometheus_scrapes_the_proxy_and_every_query_of_the_dashboard_has
                 assert 0 < values[0] < 1
                 assert list(variables()) == ["job", "instance"]
                 assert set(await ask(url, "/api/v1/label/job/values")) == {"context-proxy"}
+
+
+async def test_s8_prometheus_asks_for_the_password_that_the_first_start_made(tmp_path: Path) -> None:
+    compose = (ROOT / "docker-compose.yml").read_text()
+    (flag,) = re.findall(r'"(--web\.config\.file=/keys/)web\.yml"', compose)
+    fill(tmp_path, "default")
+    password = (tmp_path / "prometheus.password").read_text()
+
+    web = f"{flag.replace('/keys/', f'{tmp_path}/')}web.yml"
+    async with (
+        faulty(Scripted()) as upstream,
+        running(upstream.port) as there,
+        prometheus(there, tmp_path, web) as url,
+    ):
+
+        def status(word: str | None) -> int:
+            asked = urllib.request.Request(f"{url}/api/v1/query?query=up")
+            if word is not None:
+                asked.add_header("authorization", "Basic " + b64encode(f"prometheus:{word}".encode()).decode())
+            try:
+                with urllib.request.urlopen(asked, timeout=5) as answer:
+                    return int(answer.status)
+            except urllib.error.HTTPError as refused:
+                return refused.code
+            except OSError:
+                return 0  # it does not listen yet
+
+        async with asyncio.timeout(30):
+            while (found := await asyncio.to_thread(status, password)) == 0:
+                await asyncio.sleep(0.1)
+        assert found == 200
+        assert await asyncio.to_thread(status, None) == 401
+        assert await asyncio.to_thread(status, "wrong") == 401
