@@ -194,7 +194,7 @@ class Identity(Section):
         "thread-id", "x-session-id", "x-session-affinity", "x-opencode-session", "x-opencode-session-id",
         "x-conversation-id", "x-openwebui-chat-id", "x-task-id", "x-roo-task-id", "x-kilocode-taskid",
         "goose-session-id", "x-litellm-session-id", "x-litellm-trace-id", "helicone-session-id",
-        "x-sm-conversation-id", "x-grok-conv-id",
+        "x-sm-conversation-id", "x-grok-conv-id", "x-affinity",
     )  # fmt: skip
     """Headers that agents and tools already send, first match wins."""
     generic_header: Pattern = "^x-(?!parent-).+-session-id$"

@@ -323,3 +323,9 @@ async def test_what_was_killed_while_it_was_stored_goes_on_where_it_broke_off(tm
             assert [kind for _, kind in await threads(agent.proxy)] == ["main"]
     assert [(position, role) for position, role, _ in rows] == list(enumerate(("user", "assistant") * 4))
     assert len({thread for *_, thread in rows}) == 1
+
+
+async def test_mistral_vibe_names_its_session_by_x_affinity() -> None:
+    async with faulty(Scripted("Well.")) as upstream, running(upstream.port, policy="thrifty") as proxy:
+        found = await proxy.post({"model": "m", "messages": [{"role": "user", "content": "Hi"}]}, b"x-affinity: s1")
+        assert found.session == "s1"
