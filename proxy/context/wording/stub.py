@@ -16,6 +16,7 @@ from proxy.context.evidence import facts, outcome
 from proxy.context.evidence.commands import CALL, Command
 from proxy.context.evidence.facts import Held, Standing
 from proxy.context.evidence.outcome import Outcome
+from proxy.context.wording import records
 
 _ERROR = re.compile(
     r"\b(?:[A-Za-z]*(?:Error|Exception)|Traceback|FAIL(?:ED|URE|URES)?|panic|fatal|error|denied|not found|No such)\b"
@@ -70,7 +71,10 @@ def _rough(message: Message, command: Command, *, is_view: bool) -> int:
     loose = sum(len(name) + 1 for name in facts.listed(message) if len(name) <= _NAME and name not in have)
     kept = sum(map(len, shown)) + len(shown)
     new = 0.5 if command.kind == "run" else 0.9  # a run names what the agent has just written or run before
-    return int(kept + min(fixed, 1200) + min(new * loose, 4000, 0.25 * len(message.text))) + 60
+    room = 0.25 * len(message.text)
+    if records.is_record(message, command):
+        return int(kept + min(fixed, 1200) + min(8000, records.ROOM * room)) + 60
+    return int(kept + min(fixed, 1200) + min(new * loose, 4000, room)) + 60
 
 
 def errors(message: Message) -> tuple[int, ...]:
@@ -130,8 +134,12 @@ class Writer:
         kept = self._fixed(message, lines, held, command, is_view=is_view)
         for start, end in referred:
             kept.update(range(start, min(end, len(lines))))
+        room = min(self._keep.chars, int(self._keep.share * len(message.text)))
+        if records.is_record(message, command):
+            kept.update(records.kept(lines, int(records.ROOM * room)))
+            room = 0
         bridge(lines, kept)
-        names, more = self._loose(message, lines, held, kept)
+        names, more = self._loose(message, lines, held, kept, room)
         text = render(message.text, lines, kept, names, name, more)
         self._standing.remove(held)
         self._standing.add(facts.replaced(message, text))
@@ -156,9 +164,11 @@ class Writer:
             kept.update(message.derive(imports))
         return kept
 
-    def _loose(self, message: Message, lines: Sequence[str], held: Held, kept: set[int]) -> tuple[list[str], int]:
-        """Names of the lines that leave, where they stand nowhere else, by their worth; and how many more there are."""
-        room = min(self._keep.chars, int(self._keep.share * len(message.text)))
+    def _loose(
+        self, message: Message, lines: Sequence[str], held: Held, kept: set[int], room: int
+    ) -> tuple[list[str], int]:
+        """Names of the lines that leave, where they stand nowhere else, by their worth, in at most `room` characters;
+        and how many more there are."""
         shown = [lines[n] for n in kept]
         have = set(facts.names("\n".join([line[:_SHOWN] for line in shown])))
         if all(len(line) <= _SHOWN for line in shown):

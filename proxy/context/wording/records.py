@@ -1,0 +1,57 @@
+"""Records: results that are made of labelled fields, and which of their lines stay.
+
+JSON on several lines, `key: value` and tables say what each value is. A list of their names without the labels would
+not, so that the agent would have to look the record up again. Of a record, whole lines stay, from its beginning on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from proxy.chat.message import Message
+from proxy.context.evidence.commands import Command
+
+SHARE = 0.6
+"""Share of the lines with text that have to be fields or rows: most are, whatever stands around them."""
+LEAST = 6
+"""Lines with text from which a result is taken for a record."""
+LABELS = 3
+"""Different labels of a record: lines that all begin with the same word are messages."""
+ROOM = 2.0
+"""Room for labelled lines, in units of the room for bare names: a label takes as many characters as its value."""
+_LONG = 300
+"""Characters above which a line is no field, but a text."""
+_FIELD = re.compile(r"""\s*(?:[-*]\s+)?["']?[A-Za-z_][\w .()/-]{0,40}["']?\s*[:=]\s*(?=\S)(?!//)""")
+_ROW = re.compile(r"\s*\S+(?:(?: {2,}|\t| ?\| ?)\S[^|\t]{0,80}?){2,}\s*\|?\s*$")
+_BRACKETS = re.compile(r"\s*[\[\]{}(),]*\s*$")
+
+
+def is_record(message: Message, command: Command) -> bool:
+    """True where a tool's result is made of labelled fields or the rows of a table."""
+    if command.kind != "call" or command.edits:
+        return False
+    return message.derive(_is_record)
+
+
+def _is_record(message: Message) -> bool:
+    lines = [line for line in message.text.splitlines() if not _BRACKETS.match(line)]
+    if len(lines) < LEAST:
+        return False
+    labels = [found[0] for line in lines if (found := _FIELD.match(line)) is not None]
+    rows = sum(_ROW.match(line) is not None for line in lines)
+    return max(len(labels) if len(set(labels)) >= LABELS else 0, rows) >= SHARE * len(lines)
+
+
+def kept(lines: Sequence[str], room: int) -> set[int]:
+    """The lines of a record that stay, from the first on, in at most `room` characters: its fields or rows, and the
+    brackets between them."""
+    found: set[int] = set()
+    for n, line in enumerate(lines):
+        if len(line) > _LONG:
+            continue
+        room -= len(line) + 1
+        if room < 0:
+            break
+        found.add(n)
+    return found
