@@ -32,6 +32,8 @@ SUMMARIES = 3
 """Summary lines that stay: the last ones."""
 SHORT = 400
 """Characters of a line above which it is no exit code and no summary."""
+LONG = 4 * SHORT
+"""Characters of a line that are looked at."""
 
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-B0-2])")
 _TASK = re.compile(r"(?:\[[\w:./-]+\] (?!\$)|[\w.-]+ +\| |#\d+ (?:\d+\.\d+ )?|\d{4}-\d\d-\d\dT[\d:.]+Z )")
@@ -76,6 +78,8 @@ _BRIEF = 300
 
 _CODES = ("exit_code", "exitCode", "exit_status", "exitStatus", "returncode", "return_code", "returnCode", "code")
 _OUTPUTS = ("output", "stdout", "stderr", "text", "result", "content", "logs", "message", "error")
+HEAD, TAIL = 2000, 6000
+"""Lines at the front and at the end that are looked at. Of a result with more, nothing says that it succeeded."""
 _PARSED = 400_000
 """Characters of a result that are parsed as JSON."""
 
@@ -184,11 +188,13 @@ def _number(value: object) -> int | None:
 
 
 def bare(line: str) -> str:
-    """A line without colours, indentation, what a carriage return has overwritten, and a task's name in front."""
-    if "\x1b" in line:
-        line = _ANSI.sub("", line)
+    """The beginning of a line, without colours, indentation, what a carriage return has overwritten, and a task's name
+    in front."""
     if "\r" in line:
         line = line.rstrip("\r").rpartition("\r")[2]
+    line = line.lstrip()[:LONG]
+    if "\x1b" in line:
+        line = _ANSI.sub("", line)
     line = line.strip()
     found = _TASK.match(line)
     return line[found.end() :].lstrip() if found is not None else line
@@ -223,7 +229,7 @@ def _read(given: Lines, command: Command) -> Outcome:
     )
     nothing_found = code == 1 and command.search and not told.failed
     verdict = _verdict(command, code, told, timed_out=timed_out, ends_badly=ends_badly, given=given.failed)
-    if nothing_found and not timed_out:
+    if (nothing_found and not timed_out) or (verdict == "succeeded" and len(rows) > HEAD + TAIL):
         verdict = "unknown"
     suspicious = verdict == "failed" or bool(told.failed) or ends_badly
     failures = _failures(rows, patterns) if suspicious else ()
@@ -285,7 +291,7 @@ def _told(rows: Sequence[str], but: set[int]) -> _Told:
     told = _Told([], [], [], [], [], _ends(rows, LAST))
     final = told.ends[-1] if told.ends else None
     for n in _candidates(rows):
-        if n in but or len(rows[n]) > 4 * SHORT:
+        if n in but or HEAD <= n < len(rows) - TAIL or len(rows[n]) > LONG:
             continue
         line = bare(rows[n])
         if len(line) > SHORT or not line:
@@ -360,10 +366,10 @@ def _failures(rows: Sequence[str], patterns: runners.Patterns) -> tuple[int, ...
     groups: list[tuple[int, ...]] = []
     seen: set[str] = set()
     until = -1
-    for n, line in enumerate(rows):
-        if n <= until or len(line) > 4 * SHORT:
+    for n in (*range(min(HEAD, len(rows))), *range(max(HEAD, len(rows) - TAIL), len(rows))):
+        if n <= until or len(rows[n]) > LONG:
             continue
-        told = bare(line)
+        told = bare(rows[n])
         match = patterns.detail.match(told) if told else None
         if match is None or told in seen:
             continue
@@ -400,7 +406,8 @@ def _of_look(
     """Of a command that only shows: what it shows is no outcome of its own."""
     error = runners.compiled().error
     said = [n for n, line in enumerate(rows) if says(bare(line))] if len(rows) <= 8 else []
-    only_errors = bool(said) and all(error.match(bare(rows[n])) and _SAYS_NO.search(rows[n]) for n in said)
+    starts = [bare(rows[n]) for n in said]
+    only_errors = bool(said) and all(error.match(start) and _SAYS_NO.search(start) for start in starts)
     failures = tuple(said[:2]) if only_errors or (code and said) else ()
     verdict: Verdict = "unknown"
     if (code and not (code == 1 and command.search)) or (only_errors and code is None):

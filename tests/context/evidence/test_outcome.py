@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from proxy.chat.dialects.completions import read_message
 from proxy.chat.message import Call
 from proxy.context.evidence import commands, outcome, runners
 from proxy.context.evidence.commands import TOOL, Command
+from proxy.context.evidence.outcome import HEAD, TAIL
 from proxy.context.evidence.runners import RUNNERS
 from tests.context.evidence.runs import DOTS, GREEN, OFF, RED, RUNS, Run, xml
 
@@ -155,3 +157,27 @@ def test_a_reading_is_made_once_for_a_message_and_its_command() -> None:
     command = commands.read("pytest")
     assert outcome.of(message, command) is outcome.of(message, commands.read("pytest"))
     assert outcome.of(message).verdict == "unknown" or outcome.of(message) is not outcome.of(message, command)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "FAIL x.go\n" * 200_000,
+        "x" * 3_000_000,
+        "error: " + "a: " * 500_000,
+        "\n".join(["<a>" * 300_000, "not found"]),
+        "make: *** no\n" + " " * 2_000_000 + "\nok",
+    ],
+    ids=["many lines", "one line", "colons", "tags", "blanks"],
+)
+def test_a_huge_result_is_read_with_little_work(text: str) -> None:
+    """By processor time, with room for a busy machine: every line looked at by every pattern took ten times as long."""
+    began = time.process_time()
+    assert outcome.read(text, commands.read("go test ./...")).verdict != "succeeded"
+    assert time.process_time() - began < 2
+
+
+def test_of_a_result_with_more_lines_than_are_looked_at_nothing_says_that_it_succeeded() -> None:
+    for count, verdict in ((100, "succeeded"), (HEAD + TAIL, "unknown")):
+        text = "\n".join(["a line"] * count + ["=== 3 passed in 1.0s ==="])
+        assert outcome.read(text, commands.read("pytest")).verdict == verdict

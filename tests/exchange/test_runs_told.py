@@ -1,0 +1,53 @@
+"""Through the running proxy: a run that failed never reads as a success, in its result or in the record of work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.faulty import faulty
+from tests.running import Agent, running
+from tests.scripted import Scripted, calls
+
+TOOLS = {"tools": [{"type": "function", "function": {"name": "bash", "parameters": {"type": "object"}}}]}
+
+
+def specs(what: str) -> str:
+    """Two hundred lines, others for each run, so that none refers to another."""
+    return "\n".join(f"ok {what} number {n} works as it should and says so at length" for n in range(200))
+
+
+FAILED = {
+    "npm test": f"{specs('one')}\nAssertionError: expected 3 to equal 4\nnpm ERR! Test failed.  See above.",
+    "pytest -q": f"{specs('two')}\nE       assert 3 == 4\n=== 2 failed, 198 passed in 4.31s ===",
+    "go test ./...": f"{specs('three')}\n--- FAIL: TestResume (0s)\n    a_test.go:41: resumed at 3, want 4\nFAIL",
+    "cargo build": f"{specs('four')}\nerror: could not compile `app` (lib) due to 1 previous error",
+    "make build": f"{specs('five')}\nmake: *** [all] Segmentation fault",
+    "make | tail -300": f"<returncode>0</returncode>\n<output>\n{specs('six')}\nmake: *** [all] Error 2\n</output>",
+}
+WHY = (
+    "expected 3 to equal 4", "npm ERR! Test failed", "assert 3 == 4", "2 failed, 198 passed", "--- FAIL: TestResume",
+    "resumed at 3, want 4", "could not compile", "Segmentation fault", "[all] Error 2",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_t1_t4_what_failed_is_told_as_failed_after_its_results_were_shortened(stream: bool) -> None:
+    looks = [f"ls {n}" for n in range(6)]
+    asked = [*FAILED, *looks]
+    answers: list[Any] = [calls((f"c{n}", "bash"), command=command) for n, command in enumerate(asked)]
+    model = Scripted(*answers, "Well.")
+    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+        agent = Agent(proxy, (b"x-context-session: a",), stream=stream)
+        await agent.say("mend it", **TOOLS)
+        for command in asked:
+            agent.brings(FAILED.get(command, "a\nb"))
+            await agent.say(None, **TOOLS)
+    prompt = "\n".join(filter(None, model.texts()))
+    assert prompt.count("[shortened: ") >= len(FAILED) - 1
+    assert [part for part in WHY if part not in prompt] == []
+    assert "[From the record of your own work so far" in prompt
+    for command in FAILED:
+        assert f"`{command}` ok" not in prompt
+    assert "`npm test` failed" in prompt
