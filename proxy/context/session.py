@@ -139,10 +139,10 @@ class Session:
     def forked(self, keys: Sequence[bytes]) -> Session:
         """The session of a thread that leaves this one: only what belongs to the messages that both share."""
         shared = set(keys)
-        lasting = self.under(literal=False)
         return replace(
-            lasting,
-            edits={key: edit for key, edit in lasting.edits.items() if key in shared},
+            self,
+            edits={key: edit for key, edit in self.edits.items() if key in shared},
+            lasting=None if self.lasting is None else {k: e for k, e in self.lasting.items() if k in shared},
             states=tuple(state for state in self.states if state[0][:SIZE] in shared),
             pins=self.pins & shared,
             looked=min(self.looked, len(keys)),

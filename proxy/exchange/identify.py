@@ -325,5 +325,6 @@ def _fork(threads: Threads, thread: Thread, kind: Kind, system: bytes, shared: S
     made.parent = thread.name
     made.fork_key = shared[-1]
     made.offer = thread.offer
-    made.versions = {k: v for k, v in thread.versions.items() if k in made.state.edits}
+    kept = {*made.state.edits, *(made.state.lasting or ())}
+    made.versions = {k: v for k, v in thread.versions.items() if k in kept}
     return made

@@ -147,12 +147,16 @@ def exchanged(turn: Turn, forms: Forms, now: float) -> None:
 def _inherited(turn: Turn, now: float) -> list[Row]:
     """A fork's edits and states, copied: the old branch and the new one go their own ways from here."""
     thread, memory = turn.place.thread, turn.place.thread.memory
-    copied = [_edit_row(turn, e, thread.versions.get(k, 1), now) for k, e in thread.state.edits.items()]
-    if turn.policy.literal:  # they last, and an exchange under a literal policy has made none that does
-        copied = [msgspec.structs.replace(row, exchange="") for row in copied]
-    rows: list[Row] = [*copied]
+    state = thread.state
+    lasting = state.edits if state.lasting is None else state.lasting
+    rows: list[Row] = [_edit_row(turn, e, thread.versions.setdefault(k, 1), now) for k, e in lasting.items()]
+    if turn.policy.literal:
+        # No exchange under a literal policy has made an edit that lasts; those that do not last are copied as its own.
+        rows = [msgspec.structs.replace(row, exchange="") for row in rows if isinstance(row, EditRow)]
+        rows += edit_rows(turn, [e for k, e in state.edits.items() if lasting.get(k) != e], now)
+        rows += _taken_back(turn, [e for k, e in lasting.items() if k not in state.edits], now)
+    thread.number = len(rows)
     rows += [StateRow(turn.tenant, memory.session, thread.name, k, text, now) for k, text in thread.state.states]
-    thread.number = len(thread.state.edits)
     mine, turn.rows = turn.rows, []
     for k in sorted(thread.state.pins):
         pinned(turn, k, 0, now)
@@ -355,15 +359,17 @@ def _withdrawn(turn: Turn, now: float) -> list[EditRow]:
     if not gone:
         return []
     here = set(turn.woven.keys)
-    rows = edit_rows(turn, [e for e in gone if e.key in here], now)
-    return [msgspec.structs.replace(row, action="withdrawn", text=None) for row in rows]
+    return _taken_back(turn, [e for e in gone if e.key in here], now)
 
 
 def withdrawn(turn: Turn, now: float) -> list[EditRow]:
     """Rows that take back all edits of the turn's thread."""
     state = turn.place.thread.state
-    rows = edit_rows(turn, list({**(state.lasting or {}), **state.edits}.values()), now)
-    return [msgspec.structs.replace(row, action="withdrawn", text=None) for row in rows]
+    return _taken_back(turn, list({**(state.lasting or {}), **state.edits}.values()), now)
+
+
+def _taken_back(turn: Turn, edits: Sequence[Edit], now: float) -> list[EditRow]:
+    return [msgspec.structs.replace(row, action="withdrawn", text=None) for row in edit_rows(turn, edits, now)]
 
 
 def _edit_row(turn: Turn, edit: Edit, version: int, now: float) -> EditRow:

@@ -100,3 +100,25 @@ async def test_a_session_under_a_literal_policy_goes_on_as_ever() -> None:
         await works(agent, 24)
         assert len(model.last["messages"]) < 10
         await rebuilt(proxy, [r.body for r in model.received])
+
+
+async def test_a_fork_under_a_literal_policy_inherits_what_it_left_out_and_what_lasts(tmp_path: Path) -> None:
+    tree: dict[str, Any] = {"policy": "thrifty", "db": str(tmp_path / "store.sqlite3")}
+    model = model_that_looks()
+    async with faulty(model) as upstream:
+        async with running(upstream.port, **tree) as proxy:
+            agent = Agent(proxy, (b"x-context-session: a",))
+            await works(agent, 24, result=LONG)
+            before = model.last["messages"]
+            agent.brings("the newest")
+            for _ in range(2):  # the second one is a twin: a thread of its own
+                await agent.send(PROGRESSIVE)
+            (count,) = await proxy.rows("SELECT count(DISTINCT thread) FROM exchanges")
+            assert count == (2,)
+            await rebuilt(proxy, [r.body for r in model.received])
+        async with running(upstream.port, **tree) as proxy:
+            agent.proxy = proxy
+            await agent.send()
+            after = model.last["messages"]
+            assert after[: len(before) - 8] == before[: len(before) - 8]
+            await rebuilt(proxy, [r.body for r in model.received])
