@@ -64,7 +64,7 @@ async def test_a_model_without_prices_has_no_bill(prices: str) -> None:
 
 
 async def test_a_shortened_prompt_is_compared_with_the_client_s_own_and_its_cache(prices: str) -> None:
-    """A window of one group: the second request goes out without the first prompt and its answer."""
+    """A window of one group: the second request goes out without a long group in its middle."""
     model = Scripted("Done.", "Done again.")
     model.usage = usage(1000, 0)
     async with faulty(model) as upstream, running(upstream.port, models_file=prices, policy="rolling") as there:
@@ -72,7 +72,10 @@ async def test_a_shortened_prompt_is_compared_with_the_client_s_own_and_its_cach
         before = said(there)
         history = [*HISTORY, first.message]
         for n in range(6):
-            history += [{"role": "user", "content": f"And {n}? " + "y " * 200}, {"role": "assistant", "content": "So."}]
+            history += [
+                {"role": "user", "content": f"And {n}? " + "y " * (200 if n else 4000)},
+                {"role": "assistant", "content": "So."},
+            ]
         history.append({"role": "user", "content": "And now?"})
         answer = await there.post({"model": "priced", "messages": history})
         before_tokens, after_tokens = map(int, (answer.header("x-context-tokens") or "").split(","))
