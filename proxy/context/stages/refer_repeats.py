@@ -182,7 +182,7 @@ def is_fault(view: View, n: int, again: int) -> bool:
     or has references and is at most `again` steps old."""
     found = refetch.refetches(view)
     at = found.get(n)
-    while at is not None:
+    while at is not None and (at.kind != "reread" or _overlap(view.messages[n], view.messages[at.of])):
         edit = view.edit(at.of)
         if edit is not None and edit.action != "append":
             if edit.stage != "refer_repeats":
@@ -193,6 +193,12 @@ def is_fault(view: View, n: int, again: int) -> bool:
             return False
         at = found.get(at.of)
     return False
+
+
+def _overlap(one: Message, other: Message) -> bool:
+    """Whether most lines of a result stand in another one of the same file: another part of it is another page."""
+    mine = one.derive(_bare_hashes)
+    return 2 * len(mine & other.derive(_bare_hashes)) > len(mine)
 
 
 def _shown_lines(view: View, n: int) -> Lines:

@@ -61,7 +61,7 @@ class ShortenResults:
     """Steps for which a look-up that was made again stays whole: it had been taken too early."""
     least: int = 150
     """Tokens below which a result is left alone."""
-    save: float = 0.25
+    save: float = 0.15
     """Share of a result that its stub has to save."""
     errors: int = 8
     """Error lines that stay."""

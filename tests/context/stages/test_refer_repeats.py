@@ -246,3 +246,16 @@ def test_a_scripted_reader_that_takes_the_marks_can_read_every_pointer() -> None
         assert found is not None
         assert int(found[1]) == int(found[3]) - int(found[2]) + 1
         assert found[5].startswith(("read {", "write {", "bash {"))
+
+
+def test_another_part_of_a_file_is_another_page() -> None:
+    first, other = (
+        "\n".join(ROWS),
+        "\n".join(f"def other_{n}(argument_{n}): return {n} * argument_{n}" for n in range(60)),
+    )
+    values = reading(first, first, other)
+    edit = next(iter(planned(reading(first, first))[1].values()))
+    view = look(values, session=Session(edits={edit.key: edit}))
+    assert not is_fault(view, 6, 20), "nothing of it was taken"
+    again = look(reading(first, first, first), session=Session(edits={edit.key: edit}))
+    assert is_fault(again, 6, 20)
