@@ -30,8 +30,8 @@ PROMISED_S = 0.25
 SLACK = 4
 PEAK = 300 << 20
 """Bytes above idle."""
-LEFT = 60 << 20
-"""Bytes above idle a moment after the request."""
+LEFT = 80 << 20
+"""Bytes above idle a moment after the request: what is remembered of the one live conversation, of 16 MB at most."""
 MOST = 64 << 20
 """Bytes of a body by default."""
 
