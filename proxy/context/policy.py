@@ -91,6 +91,8 @@ class Policy:
         return self.schedule == "always"
 
 
+SHARED = ("aggressive", "emergency", "max_iterations", "urgency", "reflect", "low_stakes")
+"""Settings that mean the same in each stage and voice that has them."""
 _TOOL_KEYS = ("enabled", "offer")
 _CHOICES: dict[str, tuple[str, ...]] = {
     "schedule": get_args(ScheduleName),
@@ -138,7 +140,27 @@ def read_policy(
         values[key] = value
     if "name" not in values:
         raise ConfigError("name", None, "the policy's name", source=source)
-    return Policy(**values)
+    return _with_shared(Policy(**values), [*table.get("stages", []), *table.get("voices", [])], source)
+
+
+def _with_shared(policy: Policy, rows: Iterable[Mapping[str, Any]], source: str) -> Policy:
+    """The policy with the settings that mean the same in every stage and voice that has them: each is set in one table
+    and holds for all. ConfigError where two tables say two things."""
+    found: dict[str, Any] = {}
+    for row in rows:
+        for name in SHARED:
+            if name not in row:
+                continue
+            if found.setdefault(name, row[name]) != row[name]:
+                where = f"{row['use']}.{name}"
+                raise ConfigError(
+                    where, row[name], f"{found[name]!r}, as another table has it: one will do", source=source
+                )
+    return replace(
+        policy,
+        stages=tuple(changed(stage, found, "stages") for stage in policy.stages),
+        voices=tuple(changed(voice, found, "voices") for voice in policy.voices),
+    )
 
 
 def _tools(table: Any, source: str) -> tuple[tuple[str, ...], Offer]:

@@ -202,3 +202,20 @@ def test_a_prompt_is_measured_by_the_policys_own_budget_where_that_is_less_than_
     assert levels.limit_of(Model("m", window=9_000)) == 9_000
     assert Policy("test", stages=(CompressLevels(total="model"),)).limit_of(Model("m", window=9_000)) == 9_000
     assert Policy("test").limit_of(Model("m")) is None
+
+
+def test_b7_one_number_stands_in_one_table_and_holds_for_all_that_go_by_it() -> None:
+    """Else the model would read EMERGENCY while everything is still in the prompt."""
+    table = tomllib.loads((shipped_policies() / "progressive.toml").read_text())
+    for row in table["stages"]:
+        if row["use"] == "window_by_iteration":
+            row["emergency"] = 40
+    policy = read_policy(table, BUILT_IN, VOICES)
+    assert policy.stages[1].emergency == policy.voices[2].emergency == 40  # type: ignore[attr-defined]  # settings of ours
+    table["voices"][2]["emergency"] = 20
+    with pytest.raises(ConfigError, match=r"count_down\.emergency"):
+        read_policy(table, BUILT_IN, VOICES)
+
+
+def shipped_policies() -> Path:
+    return Path(__file__).parents[2] / "config" / "policies"

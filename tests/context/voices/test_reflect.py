@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,10 @@ import pytest
 from proxy.chat.key import chain
 from proxy.context.evidence import reflecting
 from proxy.context.pipeline import rewrite
+from proxy.context.policy import read_policy
 from proxy.context.session import Session
+from proxy.context.stages import BUILT_IN
+from proxy.context.voices import BUILT_IN as VOICES
 from proxy.context.voices.reflect import HEADING, Reflect, stuck
 from tests.context.agent import load
 from tests.context.research import plan, step, texts
@@ -173,7 +177,9 @@ def test_planning_is_quick_and_linear(reflect: str) -> None:
     assert took[4000] < 30 * took[400]
 
 
-def test_the_policy_file_sets_both_tables_alike() -> None:
+def test_the_policy_file_says_once_who_reflects_and_it_holds_for_both() -> None:
     text = (Path(__file__).parents[3] / "config/policies/reflective.toml").read_text()
-    assert text.count('reflect = "off"') == 2
-    assert text.count("batch = 1") == 2
+    assert text.count('\nreflect = "off"') == 1
+    table = tomllib.loads(text.replace('reflect = "off"', 'reflect = "helper"'))
+    policy = read_policy(table, BUILT_IN, VOICES)
+    assert [p.reflect for p in (*policy.stages, *policy.voices) if hasattr(p, "reflect")] == ["helper", "helper"]
