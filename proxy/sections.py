@@ -301,6 +301,9 @@ class Tools(Section):
     """Answers in a row that may go into tools of ours before the model has to answer without them."""
     seconds: Seconds = 60.0
     """How long these may take together."""
+    hold_text: bool = False
+    """Whether streamed text waits until no call of ours can follow it, and is left out where calls of the client's own
+    do: for clients that take the first text for the whole answer (pydantic-ai's `run_stream`)."""
     result_chars: Annotated[int, Field(ge=500, le=64_000)] = 8000
     """Longest result; what is longer says how to get the rest."""
     scratchpad_chars: Annotated[int, Field(ge=200, le=64_000)] = 8000

@@ -258,6 +258,7 @@ async def _stream(
             headings=kept,
             hidden=names,
             after=after,
+            hold=parts.settings.tools.hold_text,
         )
 
     relay = make(None)

@@ -106,6 +106,7 @@ class Rounds:
         except UpstreamError as problem:
             return relay or before, problem
         relay = make(relay or before)
+        relay.drop_held()
         return relay, await pump(reply, relay, out)
 
     async def whole(self, body: bytes, clean: Callable[[bytes], bytes]) -> bytes | None:

@@ -32,9 +32,9 @@ class Edits:
     """
 
     __slots__ = (
-        "_before", "_calls", "_drop_usage", "_finish", "_greeted", "_head", "_headings", "_hidden", "_late", "_limit",
-        "_number", "_shown_before", "_source", "_spent", "_tail", "_usage", "_waiting", "_withhold", "answer",
-        "filters", "goes_on", "hidden_calls", "round",
+        "_before", "_calls", "_drop_usage", "_earlier", "_finish", "_greeted", "_head", "_headings", "_hidden",
+        "_hold", "_late", "_limit", "_number", "_said", "_shown_before", "_source", "_spent", "_tail", "_usage",
+        "_waiting", "_withhold", "answer", "filters", "goes_on", "hidden_calls", "round",
     )  # fmt: skip
 
     def __init__(
@@ -47,6 +47,7 @@ class Edits:
         hidden: frozenset[str],
         before: Edits | None,
         limit: int,
+        hold: bool = False,
     ) -> None:
         self.answer = answer
         self.round = Answer(limit) if hidden or before else None
@@ -58,7 +59,11 @@ class Edits:
         self._drop_usage = drop_usage
         self._hidden = hidden
         self._limit = limit
-        self._late: dict[int, Event] = {}  # by choice: the event whose text was held back last
+        self._late: dict[int, Event] = dict(before._late) if before else {}
+        # By choice: the event whose text was held back last.
+        self._hold = hold and self.round is not None
+        self._said: dict[int, list[str]] = {}  # text of this round that waits, with `hold`
+        self._earlier: dict[int, list[str]] = before._waited() if before else {}  # and of those before
         self._calls: dict[int, CallFilter] = {}
         self._waiting: list[Held] = []  # of the event that is being looked at: fragments that wait for a name
         self._source: Event | None = None  # the first chunk, as a form for one of ours
@@ -119,6 +124,14 @@ class Edits:
         out.append(with_data(event, data))
         return True
 
+    def drop_held(self) -> None:
+        """What earlier rounds have said in front of their calls is no part of this answer."""
+        self._earlier.clear()
+
+    def _waited(self) -> dict[int, list[str]]:
+        indices = self._earlier.keys() | self._said.keys()
+        return {n: [*self._earlier.get(n, ()), *self._said.get(n, ())] for n in sorted(indices)}
+
     def end_texts(
         self, out: list[bytes], besides: set[int] | frozenset[int] = frozenset(), *, broken: bool = False
     ) -> None:
@@ -136,6 +149,7 @@ class Edits:
         if of_round is None:
             return
         complete = complete or not of_round.truncated
+        begin = len(out)
         for index, calls in self._calls.items():
             self._send_calls(index, calls.end() if complete else calls.drop(), out)
         found = self._calls.get(0)
@@ -146,6 +160,8 @@ class Edits:
             calls_made = [call for at, call in enumerate(of_round.calls) if found.mine(at)]
             self.hidden_calls = [HiddenCall(call.id, call.name, call.arguments) for call in calls_made]
             self.goes_on = not found.shown
+        if not self.goes_on:
+            self._release(out, begin)
         if not self.goes_on and complete and of_round.error is None:
             self._send_tail(out)
 
@@ -154,6 +170,7 @@ class Edits:
         self.goes_on = False
         if self._finish is None and self._source is not None:
             self._finish = (self._source, "stop")
+        self._release(out, len(out))
         self._send_tail(out)
 
     def _unread(self, event: Event, out: list[bytes]) -> bool:
@@ -190,7 +207,12 @@ class Edits:
             self._tail = event
             return True
         self._waiting = []
+        begin = len(out)
         chunk, changes = self._sort(of_round, event, whole, shown, out)
+        if self._hold:
+            shown = self._keep_back(event, whole, shown)
+            if self._calls_now() or any(choice.finish_reason for choice in chunk.choices or ()):
+                self._release(out, begin)
         self.answer.take(chunk, shown)
         if (changes or shown) and self._empty(chunk, shown):
             parts = [len((choice.delta or {}).get("tool_calls") or ()) for choice in whole.choices or ()]
@@ -209,6 +231,37 @@ class Edits:
         data = self._dressed(data, whole.usage, chunk.usage)
         out.append(event.raw if data is event.data else with_data(event, data))
         return data is not event.data
+
+    def _keep_back(self, event: Event, whole: Chunk, shown: dict[int, str]) -> dict[int, str]:
+        """By position, the texts that the client gets while those of the round wait for what becomes of it."""
+        shown = dict(shown)
+        for position, choice in enumerate(whole.choices or ()):
+            text = shown.get(position, (choice.delta or {}).get("content"))
+            if isinstance(text, str) and text:
+                self._said.setdefault(choice.index, []).append(text)
+                self._late[choice.index] = event
+                shown[position] = ""
+        return shown
+
+    def _calls_now(self) -> bool:
+        """Whether the client has got calls in this round."""
+        return any(calls.shown for calls in self._calls.values())
+
+    def _release(self, out: list[bytes], at: int) -> None:
+        """Puts the text that has waited in front of what was appended since `at`: the round is one that the client
+        sees. What earlier rounds said in front of a call of ours is left out where the client's own calls follow."""
+        if not self._hold:
+            return
+        self._hold = False
+        waited = self._said if self._calls_now() else self._waited()
+        late: list[bytes] = []
+        for index, texts in waited.items():
+            text, event = "".join(texts), self._late.get(index) or self._source
+            if text and event is not None:
+                self.answer.show(text, index)
+                choice = {"index": index, "delta": {"content": text}, "finish_reason": None}
+                late.append(with_data(event, self._like(event.data or b"", choice)))
+        out[at:at] = late
 
     def _sort(
         self, of_round: Answer, event: Event, whole: Chunk, shown: dict[int, str], out: list[bytes]
@@ -353,9 +406,12 @@ class Edits:
         """Appends a chunk for text that was held back: the chunk that it came in, with this text as its only choice."""
         if not text:
             return
-        self.answer.show(text, index)
         if self.round is not None:
             self.round.show(text, index)
+        if self._hold:
+            self._said.setdefault(index, []).append(text)
+            return
+        self.answer.show(text, index)
         event = self._late[index]
         data = self._like(event.data or b"", {"index": index, "delta": {"content": text}, "finish_reason": None})
         out.append(with_data(event, data))

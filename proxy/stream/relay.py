@@ -32,6 +32,7 @@ class Relay:
     the client did not ask for usage, we did. hidden: the names of our tools, whose calls the client never sees.
     after: the relay of the round before, which went on. This one continues its answer: chunks get the id, created,
     model and system_fingerprint of the first round, no second role, and usage with the completions of all rounds.
+    hold: text waits until it is known that no call of ours follows it.
 
     answer: what the client has got over all rounds, added up (with usage, without what was withheld). terminal: the
     [DONE] event and, where no calls are hidden, whatever came after it; b"" if none came or the round goes on.
@@ -53,6 +54,7 @@ class Relay:
         headings: tuple[str, ...] = state.HEADINGS,
         hidden: frozenset[str] = frozenset(),
         after: Relay | None = None,
+        hold: bool = False,
     ) -> None:
         self.answer: Answer = Answer(limit) if after is None else after.answer
         self.terminal = b""
@@ -73,6 +75,7 @@ class Relay:
             hidden=hidden,
             before=after._edits if after else None,
             limit=limit,
+            hold=hold,
         )
 
     @property
@@ -161,6 +164,10 @@ class Relay:
         else:
             out = self._last_of_round(rest)
         return b"".join(out)
+
+    def drop_held(self) -> None:
+        """What earlier rounds have said in front of their calls is no part of this answer."""
+        self._edits.drop_held()
 
     def stop(self) -> bytes:
         """Ends the answer although this round goes on: what was kept back of its end, without its calls of ours.

@@ -1,0 +1,87 @@
+"""`tools.hold_text`: text in front of a hidden round waits, for clients that take the first text for the answer."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.exchange.hiding import Played, assert_hidden, assert_true, offering, ours, says, theirs
+from tests.exchange.test_rounds import SCENARIOS
+from tests.faulty import Connection, Request, faulty
+from tests.running import Heard
+from tests.scripted import Answer, Scripted
+
+HOLD = {"hold_text": True}
+
+
+def deltas(found: Heard) -> list[str]:
+    """What each chunk of a stream brings: a text, or "call", or "end"."""
+    told = []
+    for event in found.events:
+        for choice in json.loads(event).get("choices", ()) if event != b"[DONE]" else ():
+            delta = choice["delta"]
+            told += [delta["content"]] if delta.get("content") else ["call"] if delta.get("tool_calls") else []
+            told += ["end"] if choice["finish_reason"] else []
+    return told
+
+
+@pytest.mark.parametrize("scenario", list(SCENARIOS))
+async def test_upstream_sees_what_it_wrote_though_the_client_did_not(scenario: str) -> None:
+    answers = [*SCENARIOS[scenario], "You are welcome.", says(None, ours(9)), "And that was that."]
+    model = Scripted(*answers)
+    async with faulty(model) as upstream, offering(upstream.port, tools=HOLD) as proxy:
+        played = Played(proxy, model, stream=True)
+        for text in ("Hello", "Thank you", "One more thing"):
+            await played.turn(text)
+            while played.agent.messages[-1].get("tool_calls"):
+                await played.turn(None)
+    assert len(model.received) == len(answers)
+    assert_true(model, answers)
+    assert_hidden(played.heard)
+
+
+@pytest.mark.parametrize("hold", [False, True])
+async def test_no_text_comes_in_front_of_the_clients_calls_that_was_said_in_front_of_ours(hold: bool) -> None:
+    answers: list[Answer] = [says("Let me look. ", ours(1)), says(None, theirs(1)), "It is so."]
+    model = Scripted(*answers)
+    async with faulty(model) as upstream, offering(upstream.port, tools={"hold_text": hold}) as proxy:
+        played = Played(proxy, model, stream=True)
+        found = await played.turn("Hello")
+        assert found.message["content"] == (None if hold else "Let me look. ")
+        assert [call["id"] for call in found.message["tool_calls"]] == [theirs(1)["id"]]
+        assert ("Let " in "".join(deltas(found))) is not hold
+        assert (await played.turn(None)).message["content"] == "It is so."
+    assert_true(model, answers)
+
+
+async def test_a_text_answer_loses_none_of_it() -> None:
+    model = Scripted(says("One. ", ours(1)), says("Two. ", ours(2)), "It is so.", says("All of it. ", ours(3)), "")
+    async with faulty(model) as upstream, offering(upstream.port, tools=HOLD) as proxy:
+        played = Played(proxy, model, stream=True)
+        found = await played.turn("Hello")
+        assert found.message["content"] == "One. Two. It is so."
+        assert deltas(found) == ["One. Two. It is so.", "end"], "at once, when nothing can follow it"
+        assert (await played.turn("And?")).message["content"] == "All of it. ", "the last round said nothing"
+    assert_hidden(played.heard)
+
+
+async def test_the_models_own_text_beside_the_clients_calls_comes_first() -> None:
+    model = Scripted(says("Both. ", theirs(1), ours(1)), says("Look. ", theirs(2)), "It is so.")
+    async with faulty(model) as upstream, offering(upstream.port, tools=HOLD) as proxy:
+        played = Played(proxy, model, stream=True)
+        for text, said in (("Hello", "Both. "), (None, "Look. ")):
+            found = await played.turn(text)
+            assert found.message["content"] == said
+            assert deltas(found)[:2] == [said, "call"]
+        assert (await played.turn(None)).message["content"] == "It is so."
+
+
+async def test_where_the_rounds_fail_the_original_is_answered_alone() -> None:
+    async def fails(_: Request, there: Connection) -> None:
+        await there.reset()
+
+    model = Scripted(says("Let me look. ", ours(1)), fails, "It is so.")
+    async with faulty(model) as upstream, offering(upstream.port, tools=HOLD) as proxy:
+        found = await Played(proxy, model, stream=True).turn("Hello")
+        assert found.message["content"] == "It is so."
