@@ -202,7 +202,9 @@ def _sent(parts: Parts, turn: Turn, incoming: Incoming) -> None:
     thread = turn.place.thread
     thread.sizes = len(incoming.body), len(turn.body)
     if turn.policy.mode == "rewrite":
-        thread.state = thread.state.after_sending(turn.plan, parts.now())
+        before = thread.state
+        thread.state = before.after_sending(turn.plan, parts.now())
+        parts.faults.note(turn.tenant, before, thread.state)
     if turn.rehearsed:
         thread.rehearsal = rehearsal(thread).after_sending(turn.plan, parts.now())
 

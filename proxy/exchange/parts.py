@@ -16,6 +16,7 @@ from proxy.exchange.asking import Asking
 from proxy.exchange.bounds import Patience, Purse
 from proxy.exchange.news import News
 from proxy.exchange.reading import MessageCache
+from proxy.exchange.tenant_faults import TenantFaults
 from proxy.exchange.threads import Threads
 from proxy.metrics import Metrics
 from proxy.settings import Settings
@@ -113,6 +114,8 @@ class Parts:
     """Where SQL of models runs; one for all, since it bounds how many children there are."""
     workers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(WORKERS, "plan"))
     """Where what takes long, and is pure Python, is done beside the event loop."""
+    faults: TenantFaults = field(default_factory=TenantFaults)
+    """Which tools' results the sessions of each tenant have fetched again."""
     now: Callable[[], float] = time.time
     limits: dict[tuple[str, str], Named] = field(default_factory=dict)
     """Context windows that upstreams have named, by upstream and model (`windows`)."""

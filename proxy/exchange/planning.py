@@ -287,6 +287,7 @@ async def planned(parts: Parts, turn: Turn, state: Session, *, frozen: bool) -> 
             weigh=turn.weigh, keys=left.keys, strategy=turn.strategy, strategies=left.pick(strategies), frozen=frozen,
             offered=frozenset(coming.names), guarded=weaving.guarded(turn), toll=toll,
             options=turn.options, times=left.pick(times), found=hits, relevance=turn.relevance,
+            elsewhere=parts.faults.elsewhere(turn.tenant, state),
             **told,
         )  # fmt: skip
         return left.completed(made)

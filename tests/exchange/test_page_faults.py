@@ -77,7 +77,8 @@ async def test_what_is_recalled_says_that_it_is_old() -> None:
         assert agent.messages[-1]["content"] == "It was."
 
 
-HITS = "\n".join(f"src/module_{n:03d}.py:{n}: value_{n} = handler_{n}(request_{n})" for n in range(300))
+LETTERS = "abcdefghijklmnopqrst"
+HITS = "\n".join(f"the value of {one * 5} is handled where {other * 7} asks" for one in LETTERS for other in LETTERS)
 
 
 async def test_a_cut_result_that_is_fetched_again_is_counted_in_the_metrics_and_in_the_sessions_stats() -> None:
