@@ -10,7 +10,7 @@ from proxy.errors import ProxyError
 from proxy.exchange.parts import Parts
 from proxy.exchange.steering import adjusting, deciding, rebuilding, showing, telling
 from proxy.exchange.steering.grammar import HELP, MARK, Command, parse
-from proxy.exchange.steering.shapes import Changed, GroupLine, ShownMessage
+from proxy.exchange.steering.shapes import Changed, GroupLine, ShownInsert, ShownMessage, ShownPrompt
 
 SHOWN = 200_000
 """Characters of a reply."""
@@ -36,7 +36,7 @@ async def _run(parts: Parts, tenant: str, session: str, command: Command, thread
             return "The whole history stays." if not command.number else f"The last {command.number} groups stay."
         case "show":
             shown = await showing.next_prompt(*place, thread=thread)
-            return f"{shown.tokens_after} of {shown.tokens_before} tokens\n\n" + _prompt(shown.messages)
+            return f"{shown.tokens_after} of {shown.tokens_before} tokens\n\n" + _whole(shown)
         case "rebuild":
             rebuilt = await rebuilding.rebuild(*place, thread=thread)
             return rebuilt.text or f"The next answer is asked for a new state ({rebuilt.outcome})."
@@ -71,6 +71,18 @@ def _listed(lines: Sequence[GroupLine]) -> str:
         for line in lines
     ]
     return "\n".join(["group       status      prompt    whole           reported  prompt", *made])
+
+
+def _whole(shown: ShownPrompt) -> str:
+    """The prompt with each text of ours behind the message that it is appended to, as it goes out."""
+    behind = {n: [_insert(one) for one in shown.inserts if one.index == n] for n in {i.index for i in shown.inserts}}
+    there = range(len(shown.messages))
+    made = [text for n in there for text in (_message(shown.messages[n]), *behind.get(n, ()))]
+    return "\n\n".join([*made, *(text for n, texts in sorted(behind.items()) if n not in there for text in texts)])
+
+
+def _insert(insert: ShownInsert) -> str:
+    return f"[+ {insert.source}, from the proxy]\n{insert.text.strip()}"
 
 
 def _prompt(messages: Sequence[ShownMessage]) -> str:

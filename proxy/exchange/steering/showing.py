@@ -26,6 +26,7 @@ from proxy.exchange.steering.foreseeing import Foreseen, foresee
 from proxy.exchange.steering.inforce import WIDE, InForce, read
 from proxy.exchange.steering.place import Here, find
 from proxy.exchange.steering.shapes import GroupLine, ShownInsert, ShownMessage, ShownPrompt, Status, Why
+from proxy.exchange.turn import Turn
 from proxy.memory.reflection import Iteration
 from proxy.store.base import EditRow
 
@@ -90,11 +91,24 @@ async def next_prompt(parts: Parts, tenant: str, session: str, *, thread: str | 
         tokens_before=plan.before,
         tokens_after=plan.before if turn.observed else plan.after,
         messages=messages,
-        inserts=[ShownInsert(index, insert.source, insert.text) for index, insert in plan.placed],
+        inserts=_placed(turn),
         body=turn.body.decode("utf-8", "replace"),
         original=turn.request.body.decode("utf-8", "replace"),
         refused=plan.refused or turn.fallback or "",
     )
+
+
+def _placed(turn: Turn) -> list[ShownInsert]:
+    """The texts of ours in a plan, each at the client's message that it stands in, -1 where that is none of the
+    client's."""
+    places: dict[bytes, int] = {}
+    for n, k in enumerate(turn.keys):
+        places.setdefault(k, n)
+    woven = turn.woven.keys
+    return [
+        ShownInsert(places.get(woven[index], -1) if 0 <= index < len(woven) else -1, insert.source, insert.text)
+        for index, insert in ([] if turn.observed else turn.plan.placed)
+    ]
 
 
 async def listing(parts: Parts, tenant: str, session: str, *, thread: str | None = None) -> list[GroupLine]:

@@ -6,7 +6,10 @@ import json
 
 import pytest
 
-from proxy.exchange.steering import deciding
+from proxy.exchange.steering import deciding, telling
+from proxy.memory import state
+from proxy.memory.memos import Memo
+from proxy.tools import notebook
 from tests.exchange.steering.agent import POLICIES, Talk, numbers, of, talking
 from tests.faulty import faulty
 from tests.running import Agent, running
@@ -123,3 +126,26 @@ async def test_the_operators_words_and_commands_agree() -> None:
     async with talking("thrifty", commands=ON) as talk:
         await deciding.drop(talk.parts, talk.tenant, "s", [(await talk.groups())[0]])
         assert "dropped by the operator" in await command(talk, "/context show")
+
+
+@pytest.mark.parametrize("policy", ["rolling", "thrifty"])
+async def test_context_show_is_the_prompt_that_goes_out_with_all_that_is_put_in(policy: str) -> None:
+    ask_always = {"ask": "always"} if policy == "thrifty" else {}
+    async with talking(policy, commands=ON, state=ask_always) as talk:
+        memo = Memo("m1", "The printers only read UTF-16, an old firmware", ("printers",), "s0", 1.0, 1.0)
+        await talk.parts.store.put([notebook.write(talk.tenant, memo)])
+        await telling.set_state(talk.parts, talk.tenant, "s", "Goal: the operator's\nContext: none")
+        await telling.set_scratchpad(talk.parts, talk.tenant, "s", "- [ ] the plan of the day")
+        await talk.ask("What do the printers with old firmware read?")
+        shown = await command(talk, "/context show")
+        await talk.ask("What do the printers with old firmware read?")
+        sent = talk.upstream.texts()
+    ours = [state.ask(), "the operator's", "the plan of the day"]
+    for text in ours + ([state.guidelines()] if policy == "rolling" else []):
+        assert text in shown, text
+        assert text in "".join(text or "" for text in sent)
+    # Which memos fit is up to the message that is not there yet; one that was quoted for good is in the history.
+    assert "UTF-16" in (shown if policy == "thrifty" else "".join(text or "" for text in sent))
+    heads = [line for line in shown.split("\n") if line.startswith("[+ ")]
+    wanted = ["guidelines", "state", "ask"] if policy == "rolling" else ["ask"]
+    assert [name for name in wanted if f"[+ {name}, from the proxy]" in heads] == wanted
