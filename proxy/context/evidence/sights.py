@@ -32,28 +32,30 @@ def newest_lines(view: View, gone: frozenset[int]) -> Mapping[int, frozenset[str
     """
     edits = [(n, *change) for n, call in refetch.paired(view.messages) if any(change := changed(call))]
     wanted = {line for _, removed, added in edits for line in (*removed, *added)}
-    shown = _shown(view, gone, wanted) if wanted else {}
+    shown = _shown(view, wanted) if wanted else {}
+    last = {line: edit for edit, removed, _ in edits for line in removed}
+    before: dict[str, frozenset[str]] = {}  # of a line: what stood in its place earlier
     found: dict[int, frozenset[str]] = {}
     for edit, removed, added in edits:
-        if not any(n < edit and n not in gone for line in removed for n in shown.get(line, ())):
+        old = frozenset(removed).union(*(before.get(line, ()) for line in removed)).difference(added)
+        before.update(dict.fromkeys(added, old))
+        if not any(n < edit and n not in gone for line in old for n in shown.get(line, ())):
             continue
-        newest = max((n for line in added for n in shown.get(line, ()) if n >= edit), default=-1)
+        true = frozenset(line for line in added if last.get(line, -1) <= edit)
+        newest = max((n for line in true for n in shown.get(line, ()) if n >= edit), default=-1)
         if newest in gone:
-            found[newest] = found.get(newest, frozenset()).union(added)
+            found[newest] = found.get(newest, frozenset()) | true
     return found
 
 
-def _shown(view: View, gone: frozenset[int], wanted: set[str]) -> dict[str, list[int]]:
-    """By the line: the results that show it now, those that are being shortened included."""
+def _shown(view: View, wanted: set[str]) -> dict[str, list[int]]:
+    """By the line: the results that show it now, in a stub as well."""
     found: dict[str, list[int]] = {}
     for n, message in enumerate(view.messages):
         if not view.is_result[n]:
             continue
-        edit, text = view.edit(n), message.text
-        if edit is not None and edit.action != "append":
-            if edit.stage != "refer_repeats" and n not in gone:
-                continue
-            text = edit.text or ""
+        edit = view.edit(n)
+        text = message.text if edit is None or edit.action == "append" else edit.text or ""
         for line in text.split("\n"):
             if len(line) >= _LINE and (said := _known(line, wanted)):
                 found.setdefault(said, []).append(n)

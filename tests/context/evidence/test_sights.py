@@ -52,6 +52,22 @@ def test_an_older_sight_may_go_where_a_newer_one_stays() -> None:
     assert spans(f"a.py:12:  {NEW}\n{OLD}", frozenset({NEW})) == [(0, 1)]
 
 
+def test_a_stub_that_shows_an_old_line_is_a_sight_as_well() -> None:
+    values = history()
+    keys = look(values).keys
+    edits = {keys[n]: Edit(keys[n], "text", f"[shortened]\n{OLD}", "shorten_results", "", 9, 1) for n in (2, 4)}
+    assert newest_lines(look(values, session=Session(edits=edits)), frozenset({6})) == {6: frozenset({NEW})}
+
+
+def test_of_several_edits_of_one_line_only_the_last_one_is_true() -> None:
+    third = "def function_4(argument): return 111111"
+    again = step("edit_file", {"path": "a.py", "old": NEW, "new": third}, f"edited\n{third}")
+    values = history(again)
+    assert newest_lines(look(values), frozenset({6, 8})) == {8: frozenset({third})}, "the first read still stands"
+    back = step("edit_file", {"path": "a.py", "old": third, "new": OLD}, f"edited\n{OLD}")
+    assert newest_lines(look(history(again, back)), frozenset({6, 8, 10})) == {}, "the first read is true again"
+
+
 def test_without_edits_nothing_has_to_stay() -> None:
     values = [user("go"), *step("read_file", {"path": "a.py"}, "\n".join(BODY))]
     assert newest_lines(look(values), frozenset({2})) == {}
