@@ -53,6 +53,28 @@ async def test_thrifty_shortens_observations_as_results() -> None:
         assert len(str(sent)) < 0.6 * len(str(agent.messages))
 
 
+@pytest.mark.parametrize("policy", ["thrifty", "hierarchical"])
+@pytest.mark.parametrize(
+    "wrapper",
+    ["Observation:\n", "**Observation:**\n\n", "Observation: {\n", "Observation:\nExecution logs:\n", "Observation: "],
+)
+async def test_the_label_of_an_observation_is_not_what_it_said(policy: str, wrapper: str) -> None:
+    model, rows = acting(), "\n".join(LONG.splitlines()[:60])
+    async with faulty(model) as upstream, running(upstream.port, policy=policy) as proxy:
+        agent = Agent(proxy, (b"x-context-session: a",))
+        await agent.say(TASK)
+        for n in range(30):
+            await agent.say(f"{wrapper}part {n} of the sizes\n{rows}")
+        texts = [m["content"] for m in model.last["messages"]]
+        short = [t for t in texts if t.startswith(("[shortened: ", "[extract of ", "[summary of "))]
+        assert short
+        for text in short:
+            told = [row for row in text.splitlines()[1:] if row.startswith("- ")] or [text]
+            assert any("of the sizes" in row for row in told), text
+            assert not any(row.startswith("- Observation") for row in told) or wrapper == "Observation: ", text
+        assert {f for *_, f in await proxy.outcomes()} == {None}
+
+
 @pytest.mark.parametrize(
     "policy", ["thrifty", "rolling", "chat", "importance", "summarize", "progressive", "reflective", "hierarchical"]
 )

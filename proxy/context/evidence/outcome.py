@@ -36,8 +36,13 @@ LONG = 4 * SHORT
 """Characters of a line that are looked at."""
 
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-B0-2])")
-_TASK = re.compile(r"(?:\[[\w:./-]+\] (?!\$)|[\w.-]+ +\| |#\d+ (?:\d+\.\d+ )?|\d{4}-\d\d-\d\dT[\d:.]+Z )")
-"""The name of a task, a service or a build step in front of each line, or the time."""
+_TASK = re.compile(
+    r"(?:\[[\w:./-]+\] (?!\$)|[\w.-]+ +\| |#\d+ (?:\d+\.\d+ )?|\d{4}-\d\d-\d\dT[\d:.]+Z )"
+    r"|[\[#* ]*(?i:observation|(?:execution|command|tool|last) (?:logs?|results?|outputs?|responses?)"
+    r"(?: of \[[^\]]{0,200}\]| from code snippet)?|\[[\w.-]{2,40} for [^\]]{0,200}\] results?)[\]* ]*:[* ]*"
+)
+"""The name of a task, a service or a build step in front of each line, or the time; and the words with which agents
+that act in plain text begin a result (`chat.observation`)."""
 _CODE = re.compile(
     r"""<(?:returncode|exit_?code|return_code)> \s* (-?\d{1,10}) \s* </\w+>
     | \W* (?:(?:the\s)? (?:process|command|script|program|shell|run|task)\s+)?
@@ -49,7 +54,8 @@ _CODE = re.compile(
 )
 """A line that is the exit code and nothing else."""
 _LABEL = re.compile(
-    r"(?:</?[\w:-]+(?: [^<>]*)?>\s*)+|\W*(?:output|stdout|stderr|result|logs?)\W*|(?:Wall time|Chunk ID)\b.*",
+    r"(?:</?[\w:-]+(?: [^<>]*)?>\s*)+|\W*(?:output|stdout|stderr|result|logs?|observation)\W*"
+    r"|(?:Wall time|Chunk ID)\b.*",
     re.IGNORECASE,
 )
 """A line of the wrapper around an output."""
@@ -189,7 +195,7 @@ def _number(value: object) -> int | None:
 
 def bare(line: str) -> str:
     """The beginning of a line, without colours, indentation, what a carriage return has overwritten, and a task's name
-    in front."""
+    or the label of an observation in front."""
     if "\r" in line:
         line = line.rstrip("\r").rpartition("\r")[2]
     line = line.lstrip()[:LONG]
@@ -207,6 +213,13 @@ def says(line: str) -> bool:
         and _LABEL.fullmatch(line) is None
         and not (len(line) < 80 and _CODE.fullmatch(line))
     )
+
+
+def opening(text: str) -> str:
+    """The first line of a text that says something; where none does, the first that is not blank."""
+    rows = text.splitlines()
+    found = next((row for row in rows if says(bare(row))), None)
+    return (next((row for row in rows if row.strip()), "") if found is None else found).strip()
 
 
 def _read(given: Lines, command: Command) -> Outcome:

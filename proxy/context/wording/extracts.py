@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from proxy.chat.group import Step
 from proxy.chat.key import public_id
-from proxy.context.evidence import facts
+from proxy.context.evidence import facts, outcome
 from proxy.context.plan import Ask, View
 from proxy.context.wording.stub import recalling
 
@@ -78,7 +78,7 @@ def _flat(text: str) -> str:
 
 
 def _first(text: str, limit: int) -> str:
-    return cut(next((row.strip() for row in text.splitlines() if row.strip()), ""), limit)
+    return cut(outcome.opening(text), limit)
 
 
 def cut(text: str, limit: int) -> str:

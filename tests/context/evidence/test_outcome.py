@@ -152,6 +152,35 @@ def test_the_first_line_that_says_something_is_no_wrapper() -> None:
     assert outcome.read('[\n  {\n    "id": 4821\n  }\n]').first == 2
 
 
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("Observation:\n300 files", 1),
+        ("OBSERVATION\n300 files", 1),
+        ("## Observation: [\n300 files", 1),
+        ("Observation: 300 files\nand more", 0),
+        ("Observation:\nExecution logs:\n300 files\nLast output from code snippet:\nNone", 2),
+        ("EXECUTION RESULT of [ls -l src]:\n300 files", 1),
+        ("[read_file for 'a.py'] Result:\n300 files", 1),
+        ("Tool output: <returncode>0</returncode>\n300 files", 1),
+        ("Observations of the night: 300 files", 0),
+    ],
+)
+def test_the_label_of_an_observation_is_a_wrapper(text: str, first: int) -> None:
+    assert outcome.read(text).first == first
+    assert outcome.opening(text) == text.splitlines()[first]
+
+
+def test_a_label_hides_no_failure() -> None:
+    assert outcome.read("Observation: Error: old string not found in file").verdict == "failed"
+    assert outcome.read("Observation: 2 failed, 198 passed in 3.1s", commands.read("pytest -q")).verdict == "failed"
+
+
+def test_what_says_nothing_opens_with_its_first_line() -> None:
+    assert outcome.opening("\n{\n}\n") == "{"
+    assert outcome.opening(" \n") == ""
+
+
 def test_a_reading_is_made_once_for_a_message_and_its_command() -> None:
     message = read_message(json.dumps({"role": "tool", "tool_call_id": "1", "content": "2 failed in 1s"}).encode())
     command = commands.read("pytest")
