@@ -11,7 +11,7 @@ from proxy.chat.message import Message
 from proxy.context import front
 from proxy.context.plan import Insert, View
 from proxy.context.policy import Policy
-from proxy.context.session import Session
+from proxy.context.session import Session, losses
 from proxy.memory import state
 
 
@@ -21,14 +21,25 @@ def inserts(view: View, session: Session, policy: Policy, edits: int) -> tuple[l
     if policy.state_place == "system":
         return front.system_inserts(view.request, session, policy, edits)
     found: list[Insert] = []
-    asked = front.may_ask(view.request) and front.wants(policy, session, edits)
     always = policy.ask == "always"
+    asked = front.may_ask(view.request) and front.wants(policy, session, edits)
+    asked = asked and (always or edits > losses(session.edits) or _is_worth_asking(view))
     if (edits or session.is_told or always) and session.state and not _stands(view, session.state):
         note = "\n\n" + state.recap(session.state)
         found.append(Insert("tail", "state", note, kept=session.is_told or not always))
     if asked:
         found.append(Insert("tail", "ask", "\n\n" + state.ask()))
     return found, asked
+
+
+def _is_worth_asking(view: View) -> bool:
+    """Whether a model that has not answered yet is asked once more: with each prompt of the user's, and behind results
+    ever more seldom (at the 1st, 2nd, 4th, 8th step of a prompt). A text at the tail moves along, so that the provider
+    caches the message in front of it once with the text and once without it."""
+    if view.messages[-1].role == "user":
+        return True
+    step = sum(message.role == "assistant" for message in view.messages[view.active :])
+    return step & (step - 1) == 0
 
 
 def _stands(view: View, text: str) -> bool:

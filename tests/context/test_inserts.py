@@ -216,13 +216,13 @@ def test_the_model_is_not_asked_again_because_its_own_note_was_put_back() -> Non
 
 def test_the_model_is_asked_until_an_answer_with_text_has_come() -> None:
     talk, session, asked = [*TALK, assistant("b"), user("c")], replace(edited(Session()), asked_at=0), []
-    for n in range(6):
+    for n in range(9):  # n steps after the prompt
         made, _ = plan(talk, THRIFTY, session)
         asked.append(made.asked)
         session = session.after_sending(made, 0.0)
-        session = session.after_answer(predicted=0, cached=None, state=None, settled=made.asked and n == 3)
+        session = session.after_answer(predicted=0, cached=None, state=None, settled=made.asked and n == 4)
         talk = [*talk, assistant(None, f"c{n}"), result(f"c{n}", "x")]
-    assert asked == [True, True, True, True, False, False]
+    assert asked == [True, True, True, False, True, False, False, False, False]
 
 
 def test_nothing_has_left_where_a_text_stands_elsewhere_in_the_prompt() -> None:

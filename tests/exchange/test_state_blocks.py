@@ -163,6 +163,11 @@ async def until_asked(agent: Agent, model: Scripted, most: int = 60) -> None:
     raise AssertionError("never asked")
 
 
+def steps(agent: Agent) -> int:
+    """Answers since the only prompt."""
+    return sum(message["role"] == "assistant" for message in agent.messages)
+
+
 @STREAMING
 async def test_thrifty_goes_on_asking_until_an_answer_with_text_has_come(stream: bool) -> None:
     model = Scripted(calls(("call_abcdefgh1", "look")))
@@ -170,11 +175,17 @@ async def test_thrifty_goes_on_asking_until_an_answer_with_text_has_come(stream:
         agent = Agent(proxy, (NAMED,), stream=stream, messages=[SYSTEM])
         await agent.say("Look at all of them")
         await until_asked(agent, model)
-        for number in range(3):
-            agent.brings(f"short result {number}")
+        asked = []
+        (cut,) = await proxy.rows("SELECT count(*) FROM edits")
+        while (step := steps(agent)) != 128:
+            agent.brings(f"short result {step}")
             await agent.say()
-            assert ask() in model.texts()[-1], "an answer that only calls leaves it open"
-        assert sum(ask() in (text or "") for text in model.texts()) == 1, "it is never left standing"
+            before, (cut,) = cut, await proxy.rows("SELECT count(*) FROM edits")
+            if cut == before and ask() in (model.texts()[-1] or ""):
+                asked.append(step)
+            assert sum(ask() in (text or "") for text in model.texts()) <= 1, "it is never left standing"
+        assert asked, "an answer that only calls leaves it open"
+        assert set(asked) <= {16, 32, 64}, "and where nothing more has left it is asked for ever more seldom"
         model.answers = ["Done.\n\n" + BLOCK]
         agent.brings("the last")
         assert (await agent.say()).message["content"] == "Done."
@@ -192,9 +203,12 @@ async def test_an_answer_with_text_and_no_note_is_an_answer_too() -> None:
         agent = Agent(proxy, (NAMED,), messages=[SYSTEM])
         await agent.say("Look at all of them")
         await until_asked(agent, model)
-        model.answers = ["I write no notes."]
+        model.answers = ["Not asked."]
         agent.brings("short")
         await agent.say()
+        assert ask() not in model.texts()[-1], "behind results it is asked for ever more seldom"
+        model.answers = ["I write no notes."]
+        await agent.say("How far are you?")
         assert ask() in model.texts()[-1]
         await agent.say("Well, go on")
         assert ask() not in model.texts()[-1]
