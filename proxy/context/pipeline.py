@@ -314,7 +314,8 @@ def _kept(seen: View, index: int, insert: Insert, old: Edit | None) -> Edit:
 def _plan(
     seen: View, session: Session, policy: Policy, drawn: _Draft, notes: list[Note], made: Rendering, now: float
 ) -> Plan:
-    old, edits = session.edits, drawn.edits
+    old = session.edits
+    edits = proposals.for_the_first_reason(drawn.edits, old) if policy.literal else drawn.edits
     placed = [(n, i) for n, found in sorted(drawn.by_index.items()) for i in found] + [(-1, i) for i in drawn.after]
     same = edits is seen.edits and not policy.literal  # then all of them are among those of the session
     new = () if same else tuple(e for k, e in edits.items() if (o := old.get(k)) is not e and o != e)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from proxy.chat.group import Group, Step
@@ -81,6 +82,14 @@ def take(seen: View, chosen: Sequence[Proposal], old: Mapping[bytes, Edit], *, l
             edits.pop(k, None)
             edits.update({k: old[k]} if k in old else {})
     return turns.mended(seen, turns.whole_steps(seen, edits, old), old)
+
+
+def for_the_first_reason(edits: Mapping[bytes, Edit], old: Mapping[bytes, Edit]) -> Mapping[bytes, Edit]:
+    """These edits, where each that was in force before and differs in its reason alone is as it was: what is made anew
+    with every request is stored once, with the reason for which it was made first, and not whenever a score moves."""
+    known = ((k, edit, old[k]) for k, edit in edits.items() if k in old)
+    kept = {k: was for k, edit, was in known if was.reason != edit.reason and was == replace(edit, reason=was.reason)}
+    return {**edits, **kept} if kept else edits
 
 
 def _stands(edit: Edit | None) -> bool:

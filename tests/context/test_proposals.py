@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from proxy.context import proposals
-from proxy.context.plan import Proposal, View
+from proxy.context.plan import Edit, Proposal, View
 from proxy.context.stage import When
 from tests.conversations import assistant, look, result, system, user
 
@@ -42,3 +42,15 @@ def test_half_a_step_is_not_taken() -> None:
 def test_units_cover_every_message_once() -> None:
     found = [n for unit in proposals.units(look(TALK)) for n in range(unit.start, unit.end)]
     assert sorted(found) == list(range(len(TALK)))
+
+
+def test_an_edit_that_only_its_reason_tells_from_the_one_before_stays_as_it_was() -> None:
+    old = {k: Edit(k, "text", "short", "a", "priority 70 of 100", 50, 5) for k in (b"1", b"2")}
+    new = {
+        b"1": Edit(b"1", "text", "short", "a", "priority 7 of 100", 50, 5),
+        b"2": Edit(b"2", "gone", None, "a", "priority 7 of 100", 50, 0),
+        b"3": Edit(b"3", "gone", None, "a", "priority 5 of 100", 50, 0),
+    }
+    found = proposals.for_the_first_reason(new, old)
+    assert found == {**new, b"1": old[b"1"]}
+    assert proposals.for_the_first_reason(old, old) is old

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from proxy.chat.dialects.completions import read_request
+from proxy.cli import prompt as cli_prompt
 from proxy.context import rules
 from proxy.context.prices import Model
 from proxy.exchange.rebuild import prompt
@@ -347,3 +350,41 @@ async def test_e2_e4_no_exchange_of_plain_chat_leaves_without_a_summary(tmp_path
             assert any(told in t for t in stood) == helped
             assert {f for *_, f in await proxy.outcomes()} == {None}
             valid(model.last)
+
+
+@pytest.mark.parametrize(("total", "of"), [(5000, ""), (1200, ", the highest of its block")])
+async def test_e3_where_priority_chose_the_why_says_it_in_the_api_and_on_the_command_line(
+    tmp_path: Path, total: int, of: str
+) -> None:
+    model, clock = scripted(12), Clock()
+    async with serving(tmp_path, model, clock, total=total, recent=1, block=3) as proxy:
+        agent = Agent(proxy, NAMED)
+        await agent.say("look around")
+        for n in range(12):
+            clock.at += 5
+            agent.brings(f"result {n}\n{LOG}")
+            await agent.say()
+        ((last,),) = await proxy.rows("SELECT exchange FROM exchanges ORDER BY started_at DESC LIMIT 1")
+        shown = (await proxy.get(f"/api/sessions/a/exchanges/{last}/prompt")).json()
+        reasons = [m["why"]["reason"] for m in shown["messages"] if m.get("why")]
+        by_priority = [found for r in reasons if (found := re.fullmatch(r"priority (\d+) of 100(.*?): .* is full", r))]
+        assert len(by_priority) == len(reasons) > 3, reasons
+        assert of in {found[2] for found in by_priority}
+        assert all(0 <= int(found[1]) <= 100 for found in by_priority)
+        told = cli_prompt.whole(shown).plain
+        assert all(reason in told for reason in reasons)
+
+
+async def test_e3_a_priority_that_sinks_with_time_is_no_new_edit(tmp_path: Path) -> None:
+    model, clock = scripted(12), Clock()
+    async with serving(tmp_path, model, clock, total=4000, recent=1, working_s=9000) as proxy:
+        agent = Agent(proxy, NAMED)
+        await work(agent, "look around", 12)
+        stored = await proxy.rows("SELECT count(*) FROM edits")
+        assert stored[0][0] > 0
+        for _ in range(3):
+            clock.at += 100
+            await agent.say("go on")
+        edits = await proxy.rows("SELECT key, text, action, reason FROM edits ORDER BY key, version")
+        same = [(a, b) for a, b in pairwise(edits) if a[:3] == b[:3]]
+        assert not same, "each edit is stored once, for the reason that it was made for"

@@ -1,7 +1,7 @@
 """What goes first when there is too much: working memory is compressed, the session's further, and then they leave.
 
 Each function goes down one rung of the ladder, lowest priority and then oldest first, and stops as soon as `over` says
-that there is room.
+that there is room. The reason of an edit tells the priority by which it was chosen.
 """
 
 from __future__ import annotations
@@ -14,6 +14,11 @@ from proxy.context.ranking.levels import Block, Level
 Over = Callable[[], bool]
 MERGED = 10
 """Groups that have one summary together where one each is too much."""
+
+
+def of_step(ladder: Ladder, i: int, reason: str) -> str:
+    """The reason of an edit of a step that was chosen by its priority."""
+    return f"priority {ladder.priorities[i]} of 100: {reason}"
 
 
 def ranked(ladder: Ladder, level: Level) -> list[int]:
@@ -43,50 +48,51 @@ def compress_working(ladder: Ladder, over: Over, reason: str) -> None:
         for i in ranked(ladder, Level.WORKING):
             if not over():
                 return
-            ladder.extract(i, reason)
-    for block in _ranked_blocks(ladder, (b for b in ladder.layout.blocks if b.done)):
+            ladder.extract(i, of_step(ladder, i, reason))
+    for rank, block in _ranked_blocks(ladder, (b for b in ladder.layout.blocks if b.done)):
         if not over():
             return
-        ladder.fold(block, reason)
-    for group in _ranked_groups(ladder):
+        ladder.fold(block, _of_block(rank, reason))
+    for rank, group in _ranked_groups(ladder):
         if not over():
             return
-        ladder.tell(group, ladder.sizes.told, reason)
+        ladder.tell(group, ladder.sizes.told, _of_group(rank, reason))
 
 
 def compress_session(ladder: Ladder, over: Over, reason: str) -> None:
     """What has been summarised becomes shorter still: summaries of summaries."""
     last = len(ladder.view.groups) - 1
-    for group in _ranked_groups(ladder):
+    for rank, group in _ranked_groups(ladder):
         if not over():
             return
         blocks = [b for b in of_group(ladder, group) if b in ladder.folded]
-        ladder.brief(group, blocks, reason)
-    for block in _ranked_blocks(ladder, (b for b in of_group(ladder, last) if b in ladder.folded)):
+        ladder.brief(group, blocks, _of_group(rank, reason))
+    for rank, block in _ranked_blocks(ladder, (b for b in of_group(ladder, last) if b in ladder.folded)):
         if not over():
             return
-        ladder.brief(last, [block], reason)
+        ladder.brief(last, [block], _of_block(rank, reason))
 
 
 def leave(ladder: Ladder, over: Over, reason: str) -> None:
     """Finished groups leave but for a summary of each, then of `MERGED` together, then of all of them; and summaries of
     the active one leave: what is left of them is in the store alone."""
     last = len(ladder.view.groups) - 1
-    for group in _ranked_groups(ladder):
+    for rank, group in _ranked_groups(ladder):
         if not over():
             return
-        if not ladder.digest([group], reason):
+        chosen = _of_group(rank, reason)
+        if not ladder.digest([group], chosen):
             for block in of_group(ladder, group):
-                _drop(ladder, block, reason)
+                _drop(ladder, block, chosen)
     for size in (MERGED, last):
         for first in range(1, last, size or 1):
             if not over():
                 return
             ladder.digest(range(first, min(first + size, last)), reason)
-    for block in _ranked_blocks(ladder, (b for b in of_group(ladder, last) if b in ladder.folded)):
+    for rank, block in _ranked_blocks(ladder, (b for b in of_group(ladder, last) if b in ladder.folded)):
         if not over():
             return
-        _drop(ladder, block, reason)
+        _drop(ladder, block, _of_block(rank, reason))
 
 
 def _drop(ladder: Ladder, block: Block, reason: str) -> None:
@@ -94,15 +100,24 @@ def _drop(ladder: Ladder, block: Block, reason: str) -> None:
         ladder.drop(i, reason)
 
 
-def _ranked_blocks(ladder: Ladder, blocks: Iterable[Block]) -> list[Block]:
-    found = [block for block in blocks if block.steps]
-    return sorted(found, key=lambda block: (max(ladder.priorities[i] for i in block.steps), block.steps))
+def _of_block(rank: int, reason: str) -> str:
+    return f"priority {rank} of 100, the highest of its block: {reason}"
 
 
-def _ranked_groups(ladder: Ladder) -> list[int]:
-    """The finished groups: all but the last."""
+def _of_group(rank: int, reason: str) -> str:
+    return f"priority {rank} of 100, the highest of its group: {reason}"
+
+
+def _ranked_blocks(ladder: Ladder, blocks: Iterable[Block]) -> list[tuple[int, Block]]:
+    """The blocks, each with the highest priority in it."""
+    found = [(max(ladder.priorities[i] for i in block.steps), block) for block in blocks if block.steps]
+    return sorted(found, key=lambda one: (one[0], one[1].steps))
+
+
+def _ranked_groups(ladder: Ladder) -> list[tuple[int, int]]:
+    """The finished groups, all but the last, each with the highest priority in it."""
     worth = [0] * len(ladder.view.groups)
     for i, group in enumerate(ladder.layout.group_of):
         if ladder.layout.kinds[i] != "system":
             worth[group] = max(worth[group], ladder.priorities[i])
-    return sorted(range(len(worth) - 1), key=lambda group: (worth[group], group))
+    return sorted((worth[group], group) for group in range(len(worth) - 1))

@@ -258,7 +258,7 @@ class CompressLevels:
         for i in triage.ranked(ladder, Level.VOLATILE):
             if not full():
                 return
-            ladder.drop(i, f"volatile: {reason}")
+            ladder.drop(i, triage.of_step(ladder, i, f"volatile: {reason}"))
         triage.compress_working(ladder, full, reason)
         triage.compress_session(ladder, full, reason)
         triage.leave(ladder, lambda: ladder.total > limit, "the prompt is over its budget")

@@ -95,3 +95,14 @@ def test_summaries_of_the_active_group_leave_last() -> None:
 def test_blocks_are_found_by_their_group() -> None:
     made = ladder(TALK, recent=2)
     assert [len(triage.of_group(made, g)) for g in range(4)] == [1, 1, 1, 0]
+
+
+def test_e3_the_reason_tells_the_priority_by_which_a_step_a_block_or_a_group_was_chosen() -> None:
+    made = ladder(TALK, recent=1)
+    made.priorities = [20 + n for n in range(len(made.layout.steps))]
+    triage.compress_working(made, lambda: len(made.changes) < 1, "full")
+    assert {p.reason for p in made.proposals()} == {"priority 21 of 100: full"}
+    triage.compress_working(made, always, "full")
+    assert "priority 22 of 100, the highest of its block: full" in {p.reason for p in made.proposals()}
+    triage.leave(made, always, "over")
+    assert "priority 23 of 100, the highest of its group: over" in {p.reason for p in made.proposals()}
