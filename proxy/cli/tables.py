@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from proxy.cli.asks import SHARED
 from proxy.cli.fields import fields, summary
 from proxy.cli.render import LISTS, literal
-from proxy.context.stages import BUILT_IN
+from proxy.context.stages import BUILT_IN as STAGES
+from proxy.context.voices import BUILT_IN as VOICES
 from proxy.metrics import Metrics
 from proxy.settings import Key, Section, Settings, Upstream, Webhook
 from proxy.web import app as web
 from proxy.web.api.app import ROUTERS
 from proxy.web.doors import Doors
 
-NAMES = ("settings", "stages", "metrics", "commands", "routes")
+NAMES = ("settings", "stages", "voices", "metrics", "commands", "routes")
 """Every table that there is, as the markers in the README name it."""
 
 DOORS = Doors(route for router in ROUTERS for route in router.routes)
@@ -29,7 +30,7 @@ class NoSource(Exception):
 def table(name: str, commands: Any) -> str:
     """A table in Markdown. commands: the whole command line, as typer made it
     (its types are private). Raises NoSource where what it describes is missing."""
-    made = {"settings": _settings, "stages": _stages, "metrics": _metrics, "routes": _routes}
+    made = {"settings": _settings, "stages": _stages, "voices": _voices, "metrics": _metrics, "routes": _routes}
     rows = _commands(commands) if name == "commands" else made[name]()
     return "\n".join(rows) + "\n"
 
@@ -54,8 +55,16 @@ def _settings() -> Iterator[str]:
 
 
 def _stages() -> Iterator[str]:
-    yield from _head("Stage", "What it does", "Settings")
-    for name, kind in BUILT_IN.items():
+    return _parts("Stage", STAGES)
+
+
+def _voices() -> Iterator[str]:
+    return _parts("Voice", VOICES)
+
+
+def _parts(title: str, kinds: Mapping[str, type]) -> Iterator[str]:
+    yield from _head(title, "What it does", "Settings")
+    for name, kind in kinds.items():
         settings = [f"`{told.name} = {_short(told.default)}` {told.text}" for told in fields(kind)]
         yield _row(f"`{name}`", summary(kind), "<br>".join(settings) or "none")
 

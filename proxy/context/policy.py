@@ -91,7 +91,7 @@ class Policy:
         return self.schedule == "always"
 
 
-SHARED = ("aggressive", "emergency", "max_iterations", "urgency", "reflect", "low_stakes")
+SHARED = ("aggressive", "emergency", "max_iterations", "urgency", "reflect", "reflect_batch", "low_stakes")
 """Settings that mean the same in each stage and voice that has them."""
 _TOOL_KEYS = ("enabled", "offer")
 _CHOICES: dict[str, tuple[str, ...]] = {

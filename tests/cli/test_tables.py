@@ -4,8 +4,11 @@ import pytest
 from typer.main import get_command
 
 from proxy.cli import tables
+from proxy.cli.fields import fields
 from proxy.cli.main import app
 from proxy.cli.tables import NoSource
+from proxy.context.stages import BUILT_IN as STAGES
+from proxy.context.voices import BUILT_IN as VOICES
 from proxy.metrics import Metrics
 from proxy.settings import Settings
 from proxy.web import app as web
@@ -15,7 +18,9 @@ def table(name: str) -> str:
     return tables.table(name, get_command(app))
 
 
-@pytest.mark.parametrize("name", ["settings", "stages", "metrics", "commands"])  # routes have a test of their own below
+@pytest.mark.parametrize(
+    "name", ["settings", "stages", "voices", "metrics", "commands"]
+)  # routes have a test of their own below
 def test_tables_are_tables(name: str) -> None:
     head, rule, *rows = table(name).splitlines()
     columns = head.count("|")
@@ -31,6 +36,16 @@ def test_no_setting_is_left_out() -> None:
             assert f"`{name}.{key}`" in text
     assert "`upstreams.NAME.base_url`" in text
     assert "`port`" in text
+
+
+@pytest.mark.parametrize(("name", "parts"), [("stages", STAGES), ("voices", VOICES)])
+def test_no_stage_voice_or_field_of_one_is_left_out(name: str, parts: dict[str, type]) -> None:
+    rows = {row.split("`")[1]: row for row in table(name).splitlines()[2:]}
+    assert rows.keys() == parts.keys()
+    for part, kind in parts.items():
+        for told in fields(kind):
+            assert f"`{told.name} = " in rows[part]
+            assert told.text, f"{part}.{told.name} says nothing"
 
 
 def test_no_metric_is_left_out() -> None:

@@ -277,7 +277,9 @@ async def test_c5_low_stakes_calls_are_recorded_but_not_reflected_on(stream: boo
 
 async def test_c5_a_batch_is_reflected_on_at_once_and_its_records_know_it(tmp_path: Path) -> None:
     text = (Path(__file__).parents[2] / "config/policies/reflective.toml").read_text()
-    (tmp_path / "few.toml").write_text(text.replace("batch = 1", "batch = 2").replace('"reflective"', '"few"'))
+    (tmp_path / "few.toml").write_text(
+        text.replace("reflect_batch = 1", "reflect_batch = 2").replace('"reflective"', '"few"')
+    )
     items = [{"call": n, "insights": f"insight {n}"} for n in (1, 2)]
     block = "\n\n### REFLECTION\n" + json.dumps({"tool_calls": items})
     model = Scripted(searching(0), searching(1), "Well." + block)

@@ -35,7 +35,7 @@ class Reflecting:
 
     reflect: str = "off"
     """off; inline (the model, in its answer); helper (the helper model). `x-context-reflect` overrides it."""
-    batch: int = 1
+    reflect_batch: int = 1
     """Steps that are reflected on at once."""
     low_stakes: tuple[str, ...] = LOW_STAKES
     """Tools that are not reflected on."""
@@ -44,8 +44,8 @@ class Reflecting:
         """Both come from a file."""
         if self.reflect not in get_args(Mode):
             raise ConfigError("reflect", self.reflect, "one of " + ", ".join(get_args(Mode)))
-        if self.batch < 1:
-            raise ConfigError("batch", self.batch, "1 or more")
+        if self.reflect_batch < 1:
+            raise ConfigError("reflect_batch", self.reflect_batch, "1 or more")
 
     def mode(self, options: Mapping[str, str]) -> str:
         """Who reflects on this request's calls."""
@@ -119,7 +119,7 @@ def _together(called: Sequence[Sequence[Done]], reflecting: Reflecting) -> list[
         fresh = [one for one in step if one.call.name not in low]
         if not fresh:
             continue
-        if count % reflecting.batch == 0:
+        if count % reflecting.reflect_batch == 0:
             found.append([])
         found[-1] += fresh
         count += 1
@@ -127,7 +127,7 @@ def _together(called: Sequence[Sequence[Done]], reflecting: Reflecting) -> list[
 
 
 def _is_full(batch: Batch, reflecting: Reflecting) -> bool:
-    return len({one.source for one in batch.done}) == reflecting.batch
+    return len({one.source for one in batch.done}) == reflecting.reflect_batch
 
 
 def _batch(messages: Sequence[Message], keys: Sequence[bytes], found: tuple[Done, ...]) -> Batch:
@@ -174,7 +174,7 @@ class Looked(NamedTuple):
 
 def look(view: View, reflecting: Reflecting) -> Looked:
     """What there is to tell of a conversation; found once a View."""
-    settings = Reflecting(reflecting.reflect, reflecting.batch, reflecting.low_stakes)
+    settings = Reflecting(reflecting.reflect, reflecting.reflect_batch, reflecting.low_stakes)
     return view.once(settings, lambda: _look(view, settings))
 
 

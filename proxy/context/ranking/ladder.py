@@ -26,13 +26,15 @@ ELSEWHERE = "[in the summary beside this]"
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """Characters: of a block's summary, of a group's, of a prompt or answer that is kept in a finished group. ids: how
-    many identifiers a helper's summary has to hold. low: priority below which a step is told by its call alone."""
+    many identifiers a helper's summary has to hold. low: priority below which a step is told by its call alone.
+    prompt: what a helper is told."""
 
     summary: int
     brief: int
     told: int
     ids: int
     low: int
+    prompt: str = extracts.PROMPT
 
 
 class Change(NamedTuple):
@@ -196,7 +198,7 @@ class Ladder:
             if answer is None:
                 return False
             stay.add(answer)
-        ask = extracts.ask(self.view, told, self.sizes.brief, self.sizes.ids)
+        ask = extracts.ask(self.view, told, self.sizes.brief, self.sizes.ids, self.sizes.prompt)
         answer_text = self.view.answers.get(ask.id, "")
         if answer_text.strip():
             text = extracts.answered(self.view, told, answer_text, 2 * self.sizes.brief)
@@ -257,7 +259,8 @@ class Ladder:
     def _ask(self, told: Sequence[Step]) -> Ask:
         first = self.view.messages[told[0].start]
         name = ("ask", self.view.keys[told[-1].end - 1], len(told), self.sizes)
-        return first.derive(lambda _: extracts.ask(self.view, told, self.sizes.summary, self.sizes.ids), name)
+        sizes = self.sizes
+        return first.derive(lambda _: extracts.ask(self.view, told, sizes.summary, sizes.ids, sizes.prompt), name)
 
     def _ask_again(self, group: int, blocks: Sequence[Block], told: Sequence[Step]) -> Ask | None:
         """Once every block of the group has its summary from a helper; before that there is nothing to sum up."""
@@ -267,7 +270,8 @@ class Ladder:
         prompts = [self.layout.steps[i] for i in self.layout.prompts[group]]
         first = self.view.messages[told[0].start]
         name = ("ask again", self.view.keys[told[-1].end - 1], tuple(parts), self.sizes)
-        return first.derive(lambda _: extracts.ask_again(self.view, [*prompts, *told], parts, self.sizes.brief), name)
+        limit, asked = self.sizes.brief, self.sizes.prompt
+        return first.derive(lambda _: extracts.ask_again(self.view, [*prompts, *told], parts, limit, asked), name)
 
     def _editable(self, n: int) -> bool:
         message = self.view.messages[n]

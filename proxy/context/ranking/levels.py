@@ -102,13 +102,33 @@ class Layout:
     answers: Sequence[int | None]
 
 
-def priority(minutes: float | None, references: float, relevance: float, marked: bool) -> int:
-    """0 to 100 (FEATURES.md E3, weights of its source): 0.3 recency, 0.2 references, 0.4 relevance, 0.1 mark; 50
-    where its age is unknown."""
+@dataclass(frozen=True, slots=True)
+class PriorityWeights:
+    """The weight of each term of a priority (FEATURES.md E3); the defaults are those of its source."""
+
+    recency: float = 0.3
+    references: float = 0.2
+    relevance: float = 0.4
+    mark: float = 0.1
+
+    @property
+    def sum(self) -> float:
+        """What all terms together weigh."""
+        return self.recency + self.references + self.relevance + self.mark
+
+
+WEIGHTS = PriorityWeights()
+
+
+def priority(
+    minutes: float | None, references: float, relevance: float, marked: bool, weights: PriorityWeights = WEIGHTS
+) -> int:
+    """0 to 100: the terms, each 0 to 1, by their weights; 50 where its age is unknown."""
     if minutes is None:
         return DEFAULT
-    score = 0.3 / (1 + max(0.0, minutes)) + 0.2 * references + 0.4 * relevance + 0.1 * marked
-    return round(100 * score)
+    recency = 1 / (1 + max(0.0, minutes))
+    score = weights.recency * recency + weights.references * references + weights.relevance * relevance
+    return round(100 * (score + weights.mark * marked) / weights.sum)
 
 
 def lay_out(view: View, rules: Rules, block: int) -> Layout:
@@ -214,7 +234,7 @@ def _arrange(
     return prompts, answers, blocks
 
 
-def priorities(view: View, layout: Layout) -> list[int]:
+def priorities(view: View, layout: Layout, weights: PriorityWeights = WEIGHTS) -> list[int]:
     """The priority of each step: 50 for all where nobody has noted when they came."""
     if len(view.times) != len(view.messages):
         return [DEFAULT] * len(layout.steps)
@@ -224,7 +244,7 @@ def priorities(view: View, layout: Layout) -> list[int]:
     for i, step in enumerate(layout.steps):
         minutes = (now - times[step.end - 1]) / 60
         marked = layout.fixed[i] and layout.kinds[i] != "system" and _holds_pin(view, step)
-        found.append(priority(minutes, mentioned[i], relevant[i], marked))
+        found.append(priority(minutes, mentioned[i], relevant[i], marked, weights))
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,8 +12,9 @@ from proxy.context.evidence import terms
 from proxy.context.plan import Ask, Edit, Note, Proposal, View
 from proxy.context.ranking import triage
 from proxy.context.ranking.ladder import STAGE, Ladder, Sizes
-from proxy.context.ranking.levels import Level, compiled, lay_out, pattern, priorities
+from proxy.context.ranking.levels import WEIGHTS, Level, PriorityWeights, compiled, lay_out, pattern, priorities
 from proxy.context.stage import When
+from proxy.context.wording import extracts, placeholders
 from proxy.errors import ConfigError
 
 TOTAL = 16_000
@@ -42,6 +44,14 @@ class CompressLevels:
     """Seconds after which the session level is compressed further."""
     working_s: int = 300
     """Seconds after which the working level is compressed."""
+    recency: float = WEIGHTS.recency
+    """Weight in a priority of how new a step is: 1 / (1 + minutes)."""
+    references: float = WEIGHTS.references
+    """Weight of how much of it is mentioned later."""
+    relevance: float = WEIGHTS.relevance
+    """Weight of how near it is to the current task."""
+    mark: float = WEIGHTS.mark
+    """Weight of a pin. The weights may have any sum: a priority is their share, 0 to 100."""
     low: int = 30
     """Priority (0 to 100) below which a step is told by its call alone."""
     block: int = 10
@@ -56,6 +66,8 @@ class CompressLevels:
     """Characters of a prompt or an answer that stay when its group is finished and summarised."""
     ids: int = 5
     """Identifiers that a helper's summary has to hold."""
+    summary_prompt: str = extracts.PROMPT
+    """What the helper model is told; `<CHARACTERS>` is how long its summary may be."""
     verbose: int = 1_500
     """Tokens of results above which they are verbose: volatile."""
     rules: tuple[str, ...] = (r"\b(?:always|never|from now on|under no circumstances)\b", r"^\s*(?:rule|constraint)s?:")
@@ -92,12 +104,27 @@ class CompressLevels:
     def __post_init__(self) -> None:
         if not isinstance(self.total, int) and self.total != "model":
             raise ConfigError(f"stages.{STAGE}.total", self.total, 'a number of tokens, or "model"')
+        self._check_weights()
+        placeholders.check(f"stages.{STAGE}.summary_prompt", self.summary_prompt, ("CHARACTERS",), None)
         for name in ("rules", "decisions", "exploring", "dead_ends", "new_task", "goes_on"):
             try:
                 pattern(getattr(self, name))
             except (re.error, TypeError) as problem:
                 allowed = f"a list of regular expressions ({problem})"
                 raise ConfigError(f"stages.{STAGE}.{name}", getattr(self, name), allowed) from problem
+
+    def _check_weights(self) -> None:
+        for name in ("recency", "references", "relevance", "mark"):
+            weight = getattr(self, name)
+            if not math.isfinite(weight) or weight < 0:
+                raise ConfigError(f"stages.{STAGE}.{name}", weight, "a weight of 0 or more")
+        if not self.weights.sum:
+            raise ConfigError(f"stages.{STAGE}.recency", self.recency, "a weight above 0, of this or another term")
+
+    @property
+    def weights(self) -> PriorityWeights:
+        """What counts how much in a priority."""
+        return PriorityWeights(self.recency, self.references, self.relevance, self.mark)
 
     @property
     def ages(self) -> tuple[int, ...]:
@@ -158,10 +185,10 @@ class CompressLevels:
     def _decided(self, view: View) -> Ladder:
         rules = compiled(self.rules, self.decisions, self.exploring, self.dead_ends, self.verbose, self.recent)
         layout = lay_out(view, rules, self.block)
-        sizes = Sizes(self.summary_chars, self.brief_chars, self.told_chars, self.ids, self.low)
+        sizes = Sizes(self.summary_chars, self.brief_chars, self.told_chars, self.ids, self.low, self.summary_prompt)
         ladder = Ladder(view, layout, (), sizes)
         if not self._is_quiet(view, ladder):
-            ladder.priorities = priorities(view, layout)
+            ladder.priorities = priorities(view, layout, self.weights)
             self._finish_tasks(view, ladder)
             self._age(view, ladder)
             self._empty_levels(view, ladder)

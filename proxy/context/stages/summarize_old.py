@@ -11,7 +11,7 @@ from proxy.context.plan import Ask, Proposal, View
 from proxy.context.ranking.units import closure, units
 from proxy.context.stage import When
 from proxy.context.stages.drop_unimportant import marked_with
-from proxy.context.wording import summary
+from proxy.context.wording import placeholders, summary
 
 NAME = "summarize_old"
 
@@ -33,7 +33,13 @@ class SummarizeOld:
     """Share of the budget from which the helper model is asked, so that its answer is there in time."""
     batch: int = 20
     """How many messages the helper model summarises at once. Each batch is asked for once."""
+    summary_prompt: str = summary.INSTRUCTION
+    """What the helper model is told."""
     when: ClassVar[When] = "schedule"
+
+    def __post_init__(self) -> None:
+        """The prompt comes from a file."""
+        placeholders.check(f"stages.{NAME}.summary_prompt", self.summary_prompt, (), None)
 
     def __call__(self, view: View) -> Iterable[Proposal]:
         """Everything old is gone, and the first user message that stays says so; all of it or nothing."""
@@ -77,7 +83,7 @@ class SummarizeOld:
                 continue
             messages = [view.messages[n] for n in batch]
             longest = sum(map(summary.size, messages))
-            yield Ask("summary", summary.question(messages), ask.about, longest=longest, now=now)
+            yield Ask("summary", summary.question(messages, self.summary_prompt), ask.about, longest=longest, now=now)
 
     def _text(self, view: View, told: Sequence[int], first: int) -> str | None:
         """What is said of these messages: answers for the batches that have one, a count of the rest. None where it

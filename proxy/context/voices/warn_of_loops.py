@@ -5,39 +5,47 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from proxy.context.evidence.iteration import check_urgency, urgency
 from proxy.context.evidence.signs import Signs
 from proxy.context.evidence.stuck import KINDS, Loop, loops
 from proxy.context.plan import Insert, View
+from proxy.context.wording import placeholders
 from proxy.errors import ConfigError
 
 _FIRM = {
     "theme_loop": "ERROR: You're repeating yourself. Take action immediately.",
-    "same_call_still": "[LOOP: {what} was called {run} times with the same arguments and brought the same each time. Do"
+    "same_call_still": "[LOOP: <WHAT> was called <RUN> times with the same arguments and brought the same each time. Do"
     " not call it like that again: use what it brought, try something else, or say what is in the way.]",
-    "cycle": "[LOOP: the last calls are a round that you have gone through {run} times with the same results. Break it:"
+    "cycle": "[LOOP: the last calls are a round that you have gone through <RUN> times with the same results. Break it:"
     " use what they brought, try something else, or say what is in the way.]",
-    "same_call": "[LOOP: {what} was called {run} times with the same arguments and brought the same each time. Calling"
+    "same_call": "[LOOP: <WHAT> was called <RUN> times with the same arguments and brought the same each time. Calling"
     " it again will bring nothing new.]",
-    "same_error": "[LOOP: the same error {run} times: {what} - Change what causes it before trying again.]",
-    "same_text": "[LOOP: you have said the same {run} times. Take the next step, or say what is in the way.]",
-    "repeated_planning": "[LOOP: {run} thoughts in a row without a tool call. Call a tool now, or give your answer.]",
-    "no_progress": "[LOOP: {run} iterations without a new result. Change the approach, or answer with what you have.]",
+    "same_error": "[LOOP: the same error <RUN> times: <WHAT> - Change what causes it before trying again.]",
+    "same_text": "[LOOP: you have said the same <RUN> times. Take the next step, or say what is in the way.]",
+    "repeated_planning": "[LOOP: <RUN> thoughts in a row without a tool call. Call a tool now, or give your answer.]",
+    "no_progress": "[LOOP: <RUN> iterations without a new result. Change the approach, or answer with what you have.]",
 }
 """The one for the theme loop is the source's, word for word."""
 _GENTLE = {
-    "theme_loop": "[Note: your last {run} thoughts were about {what}. It may be time to act.]",
-    "same_call_still": "[Note: {what} was called {run} times with the same arguments, with the same result each time."
+    "theme_loop": "[Note: your last <RUN> thoughts were about <WHAT>. It may be time to act.]",
+    "same_call_still": "[Note: <WHAT> was called <RUN> times with the same arguments, with the same result each time."
     " Another way may be better.]",
-    "cycle": "[Note: the last calls are a round gone through {run} times with the same results.]",
-    "same_call": "[Note: {what} was called {run} times with the same arguments, with the same result each time.]",
-    "same_error": "[Note: the same error came {run} times: {what}]",
-    "same_text": "[Note: you have said the same {run} times.]",
-    "repeated_planning": "[Note: {run} thoughts in a row without a tool call. It may be time to act, or to answer.]",
-    "no_progress": "[Note: the last {run} iterations brought no new result.]",
+    "cycle": "[Note: the last calls are a round gone through <RUN> times with the same results.]",
+    "same_call": "[Note: <WHAT> was called <RUN> times with the same arguments, with the same result each time.]",
+    "same_error": "[Note: the same error came <RUN> times: <WHAT>]",
+    "same_text": "[Note: you have said the same <RUN> times.]",
+    "repeated_planning": "[Note: <RUN> thoughts in a row without a tool call. It may be time to act, or to answer.]",
+    "no_progress": "[Note: the last <RUN> iterations brought no new result.]",
 }
-_TEXTS = {"firm": _FIRM, "gentle": _GENTLE}
+TEXTS: Mapping[tuple[str, str], str] = {
+    **{(kind, "firm"): text for kind, text in _FIRM.items()},
+    **{(kind, "gentle"): text for kind, text in _GENTLE.items()},
+}
+"""By (kind, urgency)."""
+_NAMED = frozenset(kind for (kind, _), text in TEXTS.items() if "<WHAT>" in text)
+"""Kinds of which it is known what goes round: a call, an error, a theme."""
 
 _COVERED: Mapping[str, frozenset[str]] = {
     "same_call": frozenset({"same_call_still", "cycle"}),
@@ -45,6 +53,14 @@ _COVERED: Mapping[str, frozenset[str]] = {
     "no_progress": frozenset({"same_call_still", "cycle", "same_call", "same_error", "same_text"}),
 }
 """Loops that say nothing more where one of these is seen too."""
+
+
+class Words(NamedTuple):
+    """The words for a kind of loop at an urgency."""
+
+    kind: str
+    urgency: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +74,9 @@ class WarnOfLoops(Signs):
     """The kinds of loop that are spoken of."""
     urgency: str = "firm"
     """off, gentle or firm; `x-context-urgency` overrides it."""
+    texts: tuple[Words, ...] = ()
+    """Words in place of ours: tables with `kind`, `urgency` (firm or gentle) and `text`. `<RUN>` is how many
+    times, `<WHAT>` the call, error or theme, where the kind has one."""
 
     def __post_init__(self) -> None:
         """Kinds and level come from a file."""
@@ -66,6 +85,7 @@ class WarnOfLoops(Signs):
         for kind in self.kinds:
             if kind not in KINDS:
                 raise ConfigError("voices.warn_of_loops.kinds", kind, "some of " + ", ".join(KINDS))
+        object.__setattr__(self, "texts", tuple(map(_words, self.texts)))
 
     def __call__(self, view: View) -> Iterable[Insert]:
         """At most one note."""
@@ -74,8 +94,25 @@ class WarnOfLoops(Signs):
             return
         loop = worth_telling(loops(view, self), view.said, self.kinds)
         if loop is not None:
-            text = _TEXTS[level][loop.kind].format(run=loop.run, what=loop.what)
+            own = {(words.kind, words.urgency): words.text for words in self.texts}
+            words = own.get((loop.kind, level), TEXTS[loop.kind, level])
+            text = placeholders.fill(words, RUN=loop.run, WHAT=loop.what)
             yield Insert("tail", "warn_of_loops", f"\n\n{text}", said=(loop.kind, loop.total), alone=True)
+
+
+def _words(given: object) -> Words:
+    """Words as they are in a file, or in the code."""
+    if isinstance(given, Words):
+        return given
+    key = "voices.warn_of_loops.texts"
+    if not isinstance(given, Mapping) or set(given) != set(Words._fields):
+        raise ConfigError(key, given, "tables with " + ", ".join(Words._fields))
+    kind, urgency, text = given["kind"], given["urgency"], given["text"]
+    if kind not in KINDS or urgency not in ("firm", "gentle"):
+        allowed = f"tables with a kind ({', '.join(KINDS)}) and an urgency (firm, gentle)"
+        raise ConfigError(key, given, allowed)
+    placeholders.check(key, text, (), ("RUN", "WHAT") if kind in _NAMED else ("RUN",))
+    return Words(kind, urgency, text)
 
 
 def _acts(view: View) -> bool:

@@ -15,13 +15,14 @@ from proxy.chat.group import Step
 from proxy.chat.key import public_id
 from proxy.context.evidence import facts, outcome
 from proxy.context.plan import Ask, View
+from proxy.context.wording import placeholders
 from proxy.context.wording.stub import recalling
 
 PROMPT = (
     "Summarize the following conversation, preserving: key decisions, action items, errors encountered, and current "
-    "task state. Be concise."
+    "task state. Be concise. At most <CHARACTERS> characters."
 )
-"""The source's own words (hierarchical memory, FEATURES.md E4)."""
+"""The source's own words (hierarchical memory, FEATURES.md E4), and how long the summary may be."""
 
 CALL, FIRST, ERROR, NAME = 120, 160, 160, 80
 """Characters of a call, of a first line, of an error line and of an identifier that are shown."""
@@ -162,9 +163,9 @@ def shortened(text: str, limit: int, name: str = "") -> str:
     return f"{kept}\n[... {len(text) - len(kept)} characters left out{whole}]"
 
 
-def ask(view: View, steps: Sequence[Step], longest: int, keep: int) -> Ask:
+def ask(view: View, steps: Sequence[Step], longest: int, keep: int, prompt: str = PROMPT) -> Ask:
     """The question for a summary of these steps. keep: how many identifiers the answer has to hold at least, of those
-    that an extract would show."""
+    that an extract would show. prompt: what the helper is told."""
     rows, keys = [], []
     for step in steps:
         for n in range(step.start, step.end):
@@ -174,13 +175,13 @@ def ask(view: View, steps: Sequence[Step], longest: int, keep: int) -> Ask:
     told = (line(view, step) for step in steps)
     shown = " ".join(part for one in told for part in (one.first, *one.errors, *one.ids))
     ids = facts.unique(name for name in facts.names(shown) if len(name) <= 40 and not name.endswith("..."))
-    text = PROMPT + f" At most {longest} characters.\n\n" + "\n\n".join(rows)
+    text = "\n\n".join((placeholders.fill(prompt, CHARACTERS=longest), *rows))
     return Ask("summary", text, tuple(keys), tuple(ids[:keep]), longest, now=True)
 
 
-def ask_again(view: View, steps: Sequence[Step], summaries: Sequence[str], longest: int) -> Ask:
+def ask_again(view: View, steps: Sequence[Step], summaries: Sequence[str], longest: int, prompt: str = PROMPT) -> Ask:
     """The question for a summary of summaries: the steps are those that the summaries stand for, and more than any one
     of them does, since what an Ask is about names it."""
     keys = tuple(view.keys[n] for step in steps for n in range(step.start, step.end))
-    text = PROMPT + f" At most {longest} characters.\n\n" + "\n\n".join(summaries)
+    text = "\n\n".join((placeholders.fill(prompt, CHARACTERS=longest), *summaries))
     return Ask("summary", text, keys, (), longest, now=True)

@@ -41,9 +41,9 @@ def accepted(summary: str | None, source: int) -> str | None:
     return found if found and len(found) < source else None
 
 
-def question(messages: Sequence[Message]) -> str:
+def question(messages: Sequence[Message], instruction: str = INSTRUCTION) -> str:
     """The whole question to a helper model: what it is to do, and excerpts of the messages."""
-    return "\n\n".join((INSTRUCTION, *(message.derive(_excerpt) for message in messages)))
+    return "\n\n".join((instruction, *(message.derive(_excerpt) for message in messages)))
 
 
 def _excerpt(message: Message) -> str:

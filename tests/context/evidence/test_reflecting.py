@@ -42,7 +42,7 @@ def test_c5_batches_keep_their_names_while_the_conversation_grows() -> None:
     seen: list[str] = []
     for n in range(7):
         values += step("search", f"found {n}")
-        found = [batch.ask for batch in batched(values, batch=3)]
+        found = [batch.ask for batch in batched(values, reflect_batch=3)]
         assert len(found) == (n + 1) // 3
         assert found[: len(seen)] == seen
         seen = found
@@ -72,7 +72,7 @@ def test_settings_that_are_wrong_are_named() -> None:
     with pytest.raises(ConfigError, match="inline"):
         Reflecting(reflect="sometimes")
     with pytest.raises(ConfigError, match="1 or more"):
-        Reflecting(batch=0)
+        Reflecting(reflect_batch=0)
     assert Reflecting().mode({"reflect": "Inline"}) == "inline"
     assert Reflecting(reflect="helper").mode({"reflect": "what"}) == "helper"
 

@@ -10,7 +10,17 @@ import pytest
 
 from proxy.context.plan import View
 from proxy.context.policy import Policy, compile_patterns
-from proxy.context.ranking.levels import Layout, Level, compiled, lay_out, pattern, priorities, priority, task
+from proxy.context.ranking.levels import (
+    Layout,
+    Level,
+    PriorityWeights,
+    compiled,
+    lay_out,
+    pattern,
+    priorities,
+    priority,
+    task,
+)
 from proxy.context.stages.compress_levels import CompressLevels
 from tests.conversations import Json, assistant, look, result, system, user
 
@@ -47,6 +57,16 @@ def test_e3_priority_on_the_numbers_of_the_table(
     minutes: float | None, references: float, relevance: float, marked: bool, expected: int
 ) -> None:
     assert priority(minutes, references, relevance, marked) == expected
+
+
+def test_e3_the_weights_are_settings_and_a_priority_stays_of_100() -> None:
+    only = PriorityWeights(recency=0, references=0, relevance=0, mark=7)
+    assert (priority(0, 1, 1, True, only), priority(0, 1, 1, False, only)) == (100, 0)
+    double = PriorityWeights(recency=0.6, references=0.4, relevance=0.8, mark=0.2)
+    assert [priority(10, 0, 0.5, False, w) for w in (PriorityWeights(), double)] == [23, 23]
+    view, layout = laid([user("tokenizer"), *step(1, "tokenizer"), *step(2, "other"), *step(3)])
+    view = replace(view, times=[0.0] * len(view.messages), now=6e5)
+    assert priorities(view, layout, PriorityWeights(relevance=0))[1] == 0
 
 
 def test_e3_a_clock_that_went_back_counts_as_now() -> None:

@@ -226,6 +226,39 @@ def test_settings_that_cannot_be_used_are_refused_by_their_name(field: str, valu
         make_stage({"use": "compress_levels", field: value}, BUILT_IN)
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"recency": -0.1},
+        {"relevance": float("nan")},
+        {"mark": float("inf")},
+        {"recency": 0, "references": 0, "relevance": 0, "mark": 0},
+        {"references": True},
+        {"summary_prompt": "Sum it up."},
+        {"summary_prompt": " "},
+        {"summary_prompt": 3},
+    ],
+)
+def test_e3_e4_weights_and_the_prompt_are_checked_at_the_start(fields: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=rf"stages\.compress_levels\.{next(iter(fields))}"):
+        make_stage({"use": "compress_levels", **fields}, BUILT_IN)
+
+
+def test_e3_the_weights_decide_what_is_compressed_first() -> None:
+    values = [user("tokenizer"), *step(1, "tokenizer\n" + LONG), *step(2, "other\n" + LONG), *step(3, LONG)]
+    ages = [5000.0, 5000, 5000, 100, 100, 0]
+    more = {"total": 2000, "working_s": 9000, "session_s": 9000}
+    assert touched(play(values, ages, **more), values) == {4: "text"}
+    newest = {"recency": 1.0, "references": 0.0, "relevance": 0.0, "mark": 0.0}
+    assert touched(play(values, ages, **more, **newest), values) == {2: "text"}
+
+
+def test_e4_the_prompt_is_a_setting() -> None:
+    values = [user("a"), *(m for n in range(11) for m in step(n, LONG)), *step(12)]
+    (ask,) = play(values, total=800, summary_prompt="Fasse zusammen, in <CHARACTERS> Zeichen.").asks
+    assert ask.prompt.startswith("Fasse zusammen, in 1200 Zeichen.\n\n")
+
+
 def test_total_takes_a_number_or_model() -> None:
     assert make_stage({"use": "compress_levels", "total": "model"}, BUILT_IN) == CompressLevels(total="model")
     assert make_stage({"use": "compress_levels", "total": 7}, BUILT_IN) == CompressLevels(total=7)

@@ -108,7 +108,7 @@ def test_c2_c3_the_answer_takes_the_place_of_the_deterministic_line() -> None:
 
 
 def test_c5_a_batch_is_asked_about_at_once() -> None:
-    policy = reflective(reflect="helper", batch=3)
+    policy = reflective(reflect="helper", reflect_batch=3)
     assert not plan(worked(2), policy).asks
     (ask,) = plan(worked(3), policy).asks
     assert len(ask.about) == 3
@@ -137,7 +137,7 @@ def test_c3_under_other_schedules_an_edit_stays_as_it_was_made() -> None:
 def test_c2_c3_every_plan_is_valid_whoever_reflects(
     place: str, schedule: str, story: Story, mode: str, batch: int
 ) -> None:
-    for turn in story.play(reflective(place, schedule, reflect=mode, batch=batch)):
+    for turn in story.play(reflective(place, schedule, reflect=mode, reflect_batch=batch)):
         assert turn.plan.refused is None, turn.plan.notes
         out = sent(turn)
         assert unpaired(out) == []

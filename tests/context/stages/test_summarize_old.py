@@ -18,6 +18,7 @@ from proxy.context.prices import Model
 from proxy.context.session import Session
 from proxy.context.stages.fit_budget import FitBudget
 from proxy.context.stages.summarize_old import SummarizeOld
+from proxy.errors import ConfigError
 from tests.conversations import PLAIN, WEIGH, Json, assistant, look, request, result, system, user
 
 STAGE = SummarizeOld(only_over=False)
@@ -190,3 +191,11 @@ def test_d4_one_long_task_is_summed_up_again_and_again_behind_its_prompt() -> No
         left = len(talk) - len(plan.messages or talk)
         assert counted(told) == left
     assert told.count("Previous ") > 1
+
+
+def test_d4_the_prompt_is_a_setting_and_is_not_blank() -> None:
+    _, asks = asked(TALK, replace(STAGE, summary_prompt="Fasse zusammen."))
+    assert asks
+    assert all(ask.prompt.startswith("Fasse zusammen.\n\n[") for ask in asks)
+    with pytest.raises(ConfigError, match=r"stages\.summarize_old\.summary_prompt"):
+        SummarizeOld(summary_prompt=" ")

@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 
 from proxy.context.plan import View
+from proxy.context.stage import make_voice
+from proxy.context.voices import BUILT_IN
 from proxy.context.voices.count_down import CountDown
 from proxy.errors import ConfigError
 from tests.context.research import working
@@ -42,6 +44,21 @@ def test_b3_boundaries_are_settings() -> None:
 def test_b2_the_request_overrides_how_many_there_may_be() -> None:
     view = replace(look(working(15)), options={"max-iterations": "20"})
     assert told(view) == ["[5 iterations left. Complete your answer.]"]
+
+
+def test_b7_the_words_are_settings() -> None:
+    firm, gently = ("Noch <LEFT>.", "Nur noch <LEFT>!"), ("<LEFT>, bitte", "<LEFT>")
+    voice = CountDown(firm=firm[0], firm_emergency=firm[1], gentle=gently[0], gentle_emergency=gently[1])
+    assert [told(look(working(n)), voice) for n in (15, 20)] == [["Noch 15."], ["Nur noch 10!"]]
+    gentle = [told(replace(look(working(n)), options={"urgency": "gentle"}), voice) for n in (15, 20)]
+    assert gentle == [["15, bitte"], ["10"]]
+
+
+@pytest.mark.parametrize("name", ["firm", "firm_emergency", "gentle", "gentle_emergency"])
+@pytest.mark.parametrize("text", ["", "Hurry up.", "<LEFT> <MOST>"])
+def test_b7_words_without_the_number_that_they_need_are_refused_at_the_start(name: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=rf"voices\.count_down\.{name}"):
+        make_voice({"use": "count_down", name: text}, BUILT_IN)
 
 
 def test_b7_gentle_is_polite_and_off_is_silent() -> None:

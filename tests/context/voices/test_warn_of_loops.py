@@ -10,7 +10,10 @@ import pytest
 from proxy.context.evidence.signs import Signs
 from proxy.context.evidence.stuck import KINDS, Loop
 from proxy.context.plan import Insert
-from proxy.context.voices.warn_of_loops import _TEXTS, WarnOfLoops, worth_telling
+from proxy.context.stage import make_voice
+from proxy.context.voices import BUILT_IN
+from proxy.context.voices.warn_of_loops import TEXTS, WarnOfLoops, worth_telling
+from proxy.context.wording import placeholders
 from proxy.errors import ConfigError
 from tests.context.research import plan, step
 from tests.conversations import Json, assistant, look, user
@@ -85,9 +88,36 @@ def test_b7_gentle_is_polite_and_off_is_silent() -> None:
 @pytest.mark.parametrize("level", ["firm", "gentle"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_b7_every_kind_has_words_of_every_urgency(kind: str, level: str) -> None:
-    text = _TEXTS[level][kind].format(run=3, what="x")
+    text = TEXTS[kind, level]
     assert text
-    assert "{" not in text
+    assert "<" not in placeholders.fill(text, RUN=3, WHAT="x")
+
+
+def test_b7_the_words_are_settings_a_kind_and_an_urgency_each() -> None:
+    own = {"kind": "theme_loop", "urgency": "firm", "text": "<RUN> Mal <WHAT>."}
+    voice = make_voice({"use": "warn_of_loops", "texts": [own]}, BUILT_IN)
+    assert isinstance(voice, WarnOfLoops)
+    assert said(PLANS, voice)[0].text.strip() == "3 Mal planning."
+    (gentle,) = said(PLANS, voice, options={"urgency": "gentle"})
+    assert "3 thoughts were about planning" in gentle.text
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"kind": "theme_loops", "urgency": "firm", "text": "x"},
+        {"kind": "theme_loop", "urgency": "off", "text": "x"},
+        {"kind": "theme_loop", "urgency": "firm", "text": ""},
+        {"kind": "theme_loop", "urgency": "firm", "text": "<RUNS>"},
+        {"kind": "no_progress", "urgency": "firm", "text": "<WHAT>"},
+        {"kind": "theme_loop", "urgency": "firm"},
+        {"kind": "theme_loop", "urgency": "firm", "text": "x", "loud": True},
+        "theme_loop",
+    ],
+)
+def test_b7_words_that_cannot_be_used_are_refused_at_the_start(own: object) -> None:
+    with pytest.raises(ConfigError, match=r"voices\.warn_of_loops\.texts"):
+        make_voice({"use": "warn_of_loops", "texts": [own]}, BUILT_IN)
 
 
 def test_settings_of_another_kind_are_refused() -> None:

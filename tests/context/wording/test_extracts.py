@@ -102,7 +102,7 @@ def test_e4_a_summary_of_summaries_is_another_question() -> None:
     view = look([user("a"), *step(1), *step(2), user("b")])
     again = extracts.ask_again(view, view.steps[0:3], ["first summary", "second"], 400)
     assert again.kind == "summary"
-    assert again.prompt.startswith(extracts.PROMPT)
+    assert again.prompt.startswith(extracts.PROMPT.replace("<CHARACTERS>", "400") + "\n\n")
     assert again.prompt.endswith("first summary\n\nsecond")
     assert again.id != extracts.ask(view, view.steps[1:3], 400, 0).id
 

@@ -1,0 +1,27 @@
+"""Placeholders in texts of a policy file: `<LEFT>` stands for what is known only when the text is used."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from proxy.errors import ConfigError
+
+_PLACEHOLDER = re.compile(r"<([A-Z]+)>")
+
+
+def check(key: str, text: object, needs: Sequence[str], others: Sequence[str] | None = ()) -> None:
+    """ConfigError where a text is blank, lacks a placeholder that it needs, or has one that nobody fills. others: those
+    that it may have as well; None: any, since the text may speak of tags."""
+    listed = " and ".join(f"<{name}>" for name in needs)
+    found = set(_PLACEHOLDER.findall(text)) if isinstance(text, str) else set()
+    if not isinstance(text, str) or not text.strip() or not found.issuperset(needs):
+        raise ConfigError(key, text, f"a text with {listed} in it" if listed else "a text")
+    if others is not None and (unknown := found.difference(needs, others)):
+        known = ", ".join(f"<{name}>" for name in (*needs, *others)) or "none"
+        raise ConfigError(key, text, f"a text with these placeholders at most: {known}; not <{min(unknown)}>")
+
+
+def fill(text: str, **values: object) -> str:
+    """The text with its placeholders filled. What they bring is not searched for more of them."""
+    return _PLACEHOLDER.sub(lambda found: str(values.get(found[1], found[0])), text)
