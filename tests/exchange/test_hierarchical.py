@@ -18,6 +18,7 @@ from proxy.chat.dialects.completions import read_request
 from proxy.cli import prompt as cli_prompt
 from proxy.context import rules
 from proxy.context.prices import Model
+from proxy.errors import ConfigError
 from proxy.exchange.rebuild import prompt
 from proxy.settings import shipped
 from proxy.web.app import ContextProxy
@@ -373,6 +374,19 @@ async def test_e3_where_priority_chose_the_why_says_it_in_the_api_and_on_the_com
         assert all(0 <= int(found[1]) <= 100 for found in by_priority)
         told = cli_prompt.whole(shown).plain
         assert all(reason in told for reason in reasons)
+
+
+async def test_e3_e4_weights_are_settings_of_the_policy_and_checked_at_the_start(tmp_path: Path) -> None:
+    model, clock = scripted(12), Clock()
+    weights: dict[str, Any] = {"recency": 0, "references": 0, "relevance": 0, "mark": 1}
+    async with serving(tmp_path, model, clock, total=5000, recent=1, **weights) as proxy:
+        await work(Agent(proxy, NAMED), "look around", 12)
+        reasons = {reason for (reason,) in await proxy.rows("SELECT reason FROM edits")}
+    assert reasons == {"priority 0 of 100: the prompt is full"}
+    for wrong in ({"mark": 0}, {"recency": -1}):
+        with pytest.raises(ConfigError, match=r"stages\.compress_levels\.recency"):
+            async with serving(tmp_path, model, clock, **{**weights, **wrong}):
+                pass
 
 
 async def test_e3_a_priority_that_sinks_with_time_is_no_new_edit(tmp_path: Path) -> None:

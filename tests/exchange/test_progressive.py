@@ -47,6 +47,24 @@ async def test_b1_b3_the_four_windows_reach_the_upstream() -> None:
     assert emergency[-1].endswith("[EMERGENCY: 10 iterations remaining. Synthesize NOW.]")
 
 
+def worded(folder: Path, words: str, name: str = "mine") -> dict[str, str]:
+    """Settings for `progressive` with words of one's own: lines under the countdown, the last table."""
+    text = (Path(__file__).parents[2] / "config/policies/progressive.toml").read_text()
+    (folder / f"{name}.toml").write_text(text.replace('"progressive"', f'"{name}"') + words)
+    return {"policies_dir": str(folder), "policy": name}
+
+
+async def test_b7_the_words_of_the_countdown_are_settings(tmp_path: Path) -> None:
+    tree = worded(tmp_path, 'firm = "Noch <LEFT> Schritte."\ngentle = "Bitte: <LEFT>."\n')
+    assert (await forwarded(working(15), **tree))[-1].endswith("\n\nNoch 15 Schritte.")
+    assert (await forwarded(working(15), b"x-context-urgency: gentle", **tree))[-1].endswith("\n\nBitte: 15.")
+
+
+async def test_b7_words_without_their_placeholder_are_refused_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"count_down\.firm.*<LEFT>"):
+        await forwarded(working(15), **worded(tmp_path, 'firm = "Hurry up."\n'))
+
+
 async def test_b4_progress_is_told_from_the_fifth_iteration_on() -> None:
     thoughts = [assistant(f"thought {n}") for n in range(4)]
     values = [user("a"), *thoughts, *step("search", "x"), *step("get_page", "y", None, "c2")]
