@@ -6,6 +6,8 @@ for ever a socket that says nothing, half a head, one byte a second of head or b
 - Fields behind a chunked body (trailers) are dropped. They would end up among the headers, behind every check of them.
 - What comes behind a request that is being answered (pipelining) waits in a short queue; what cannot be read there ends
   the connection after the answer, and never writes into it. A client that leaves is noticed all the same.
+- A connection that is not read, because enough of it waits, would not say that the client has left: so the socket is
+  asked (Linux alone tells; elsewhere it is noticed when reading goes on).
 - An offer to change the protocol (`Upgrade: h2c`, as Java sends it) is declined by going on.
 """
 
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import select
 from typing import Any, Final
 
 import httptools
@@ -43,6 +46,11 @@ SLACK: Final = 256 * 1024
 """Bytes that one receive may bring; a head is looked at between two of them."""
 LOOKS: Final = 4
 """How often within the shorter deadline each connection is looked at: a quarter of it is how late it is noticed."""
+
+WATCHED_S: Final = 0.2
+"""Seconds between two looks at the socket of a connection that is not read."""
+ENDED: Final = getattr(select, "POLLRDHUP", 0)
+"""The poll's word for a client that says nothing more, 0 where there is none."""
 
 HEAD: Final = 0
 """A head is awaited, or the rest of one."""
@@ -89,6 +97,7 @@ class Connection(HttpToolsProtocol):
         self._looked = self._since
         self._running: RequestResponseCycle | None = None
         self._look_again: asyncio.TimerHandle | None = None
+        self._watching: asyncio.TimerHandle | None = None
         self._every = min(self.header_s, self.body_s) / LOOKS
 
     # What the event loop calls
@@ -106,6 +115,8 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._look_again is not None:
             self._look_again.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
         self.half_open.remove(self._address, self)
         running = self._running
         if running is not None and not running.response_complete:
@@ -131,6 +142,8 @@ class Connection(HttpToolsProtocol):
             self._end(431, "the request's head is too long")
         elif self._phase == HEAD and not self._is_answering() and not self.transport.is_closing():
             self.half_open.add(self._address, self, self.loop.time())  # half a head on a connection that was used
+        if self.flow.read_paused and self._watching is None and ENDED:
+            self._watching = self.loop.call_later(WATCHED_S, self._watch)
 
     # What the parser calls
 
@@ -177,6 +190,8 @@ class Connection(HttpToolsProtocol):
             return
         super().on_message_complete()
         self._phase = DONE
+        if self.cycle is self._running:
+            self.flow.resume_reading()  # a long body has stopped it, and the application may never ask for more
         if self.cycle.response_complete:  # answered before it had come: nobody else watches what follows
             self._expect_head()
 
@@ -294,6 +309,16 @@ class Connection(HttpToolsProtocol):
                     self._late("the request's body came too slowly", told=True)
                 self._since, self._bytes = now, 0
 
+    def _watch(self) -> None:
+        """Close once the client has left; looks again in a moment for as long as nothing is read."""
+        self._watching = None
+        if not self.flow.read_paused or self.transport.is_closing():
+            return
+        if has_ended(self.transport.get_extra_info("socket").fileno()):
+            self.transport.close()
+        else:
+            self._watching = self.loop.call_later(WATCHED_S, self._watch)
+
     def _late(self, why: str, *, told: bool) -> None:
         if told:
             self._end(408, why)
@@ -301,6 +326,13 @@ class Connection(HttpToolsProtocol):
             self.metrics.refused_connections_total.labels(why="silent").inc()
             self._deaf = True
             self.transport.close()
+
+
+def has_ended(number: int) -> bool:
+    """Whether the other side of this socket has closed or reset it, unread bytes before that or not."""
+    poll = select.poll()
+    poll.register(number, ENDED)
+    return bool(poll.poll(0))
 
 
 def connections(settings: Settings, metrics: Metrics) -> type[Connection]:

@@ -133,8 +133,9 @@ class Upload:
     Hearing goes on ahead of the reading, but at most HELD bytes: then it stops, and so does the client (back-pressure).
     """
 
-    def __init__(self, receive: Receive) -> None:
+    def __init__(self, receive: Receive, leaving: Leaving | None = None) -> None:
         self._receive = receive
+        self._leaving = leaving
         self._parts: deque[bytes] = deque()
         self._size = 0
         self._whole = False
@@ -156,7 +157,13 @@ class Upload:
 
     async def while_connected(self, work: Coroutine[Any, Any, T]) -> T:
         """As the function of that name; `work` reads `parts`."""
-        return await _attend(self._hear(), work)
+        if self._leaving is None:
+            return await _attend(self._hear(), work)
+        if self._leaving.has_left():
+            work.close()
+            raise ClientGone("the client has left")
+        # Who hears may be waiting for the upstream to take what has come, so a connection of ours tells by itself.
+        return await self._leaving.attend(_attend(self._hear(), work))
 
     async def _hear(self) -> None:
         while not self._whole:

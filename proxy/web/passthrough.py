@@ -17,6 +17,7 @@ from proxy.metrics import Metrics
 from proxy.upstream.client import Client, Target
 from proxy.upstream.headers import first
 from proxy.web.listen import (
+    LEAVING,
     Receive,
     Scope,
     Send,
@@ -64,7 +65,7 @@ async def passthrough(
     if rules is not None and target.key is not None:
         rules.check(scope["method"], path)
     if body is None and has_body(scope):
-        upload = Upload(receive)
+        upload = Upload(receive, scope.get(LEAVING))
         await upload.while_connected(_relay(scope, send, client, metrics, target, path, upload.parts()))
     else:
         await while_connected(scope, receive, _relay(scope, send, client, metrics, target, path, body))

@@ -264,6 +264,66 @@ async def test_c9_a_client_that_leaves_with_more_requests_waiting_is_noticed() -
         assert len(upstream.requests) == 1
 
 
+@pytest.mark.parametrize("size", [1_000, 100_000, 300_000, 4_000_000])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/x"])
+async def test_c2_a_client_that_leaves_before_the_answer_is_noticed_whatever_its_body(path: str, size: int) -> None:
+    async def wait(_: Request, there: Connection) -> None:
+        await there.left()
+
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "H" * size}]}).encode()
+    async with faulty(wait) as upstream, running(upstream.port, policy="thrifty") as proxy:
+        client = await connect(proxy.port)
+        head, _, rest = say(path, b"content-type: application/json", body=body).partition(b"\r\n\r\n")
+        await client.send(head + b"\r\n\r\n")
+        await asyncio.sleep(0.05)
+        await client.send(rest)
+        await until(lambda: len(upstream.requests) == 1, 10)
+        client.writer.close()
+        assert await upstream.none_open(0.5 * 4)
+        await until(lambda: proxy.app.bodies.held == 0 and proxy.app.room.taken == 0)
+
+
+async def test_c2_a_client_that_leaves_is_noticed_while_its_next_request_waits_to_be_read() -> None:
+    async def wait(_: Request, there: Connection) -> None:
+        await there.left()
+
+    async with faulty(wait) as upstream, running(upstream.port) as proxy:
+        client = await connect(proxy.port)
+        await client.send(say("/v1/x", body=b"1"))
+        await until(lambda: upstream.open == 1)
+        await client.send(say("/v1/x", body=b"2" * 200_000)[:-1])
+        await asyncio.sleep(0.1)
+        client.writer.close()
+        assert await upstream.none_open(0.5 * 4)
+        assert len(upstream.requests) == 1
+
+
+async def test_c2_a_client_that_leaves_is_noticed_while_the_upstream_takes_nothing() -> None:
+    accepted: list[asyncio.StreamWriter] = []
+
+    def deaf(_: asyncio.StreamReader, there: asyncio.StreamWriter) -> None:
+        there.transport.pause_reading()  # type: ignore[attr-defined]  # of a socket it has one
+        accepted.append(there)
+
+    server = await asyncio.start_server(deaf, "127.0.0.1", 0)
+    try:
+        async with running(server.sockets[0].getsockname()[1]) as proxy:
+            client = await connect(proxy.port)
+            client.writer.write(say("/v1/x", body=b"x" * 40_000_000))
+            await until(lambda: len(accepted) == 1)
+            await asyncio.sleep(0.5)
+            assert proxy.app.room.taken == 1
+            client.writer.transport.get_extra_info("socket").setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+            )
+            client.writer.transport.abort()
+            await until(lambda: proxy.app.room.taken == 0, 0.5 * 4)
+    finally:
+        for there in accepted:
+            there.transport.abort()
+        server.close()
+
+
 async def test_c9_expect_100_continue_is_answered_once_and_only_when_the_body_is_wanted() -> None:
     async with faulty(echo) as upstream, running(upstream.port) as proxy:
         client = await connect(proxy.port)

@@ -269,6 +269,26 @@ async def test_a_client_that_leaves_in_its_upload_ends_the_work() -> None:
         await upload.while_connected(work())
 
 
+async def test_a_client_that_leaves_is_told_while_its_upload_waits_to_be_taken() -> None:
+    leaving, ended = Leaving(), asyncio.Event()
+    upload = Upload(Wire([part(b"x" * HELD), part(b"y")]), leaving)
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(10)
+        finally:
+            ended.set()
+
+    task = asyncio.create_task(upload.while_connected(work()))
+    await asyncio.sleep(0.01)
+    leaving.tell()
+    with pytest.raises(ClientGone):
+        await task
+    assert ended.is_set()
+    with pytest.raises(ClientGone):
+        await upload.while_connected(work())
+
+
 async def test_a_client_that_takes_nothing_is_given_up() -> None:
     async def never(_: Message) -> None:
         await asyncio.sleep(10)
