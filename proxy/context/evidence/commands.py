@@ -8,10 +8,10 @@ the code proves nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -24,6 +24,12 @@ other tool, of whose result a convention of runners says nothing."""
 
 ARGUMENTS = ("command", "cmd", "script")
 """Names of arguments that hold a shell command."""
+FILE_COMMANDS = frozenset((
+    "view", "read", "create", "write", "str_replace", "insert", "edit", "undo_edit",
+))  # fmt: skip
+"""Values of the argument `command` with which file tools such as `str_replace_editor` are told what to do."""
+PATHS = ("file_path", "path", "filename", "file", "notebook_path", "target_file")
+"""Names of arguments that hold a file's path."""
 _HOLDERS = ("params", "arguments", "input")
 _RUNNING = frozenset((
     "bash", "sh", "shell", "zsh", "powershell", "terminal", "console", "exec", "run", "command", "cmd", "process",
@@ -45,6 +51,8 @@ _SHOWING = frozenset((
     "declare", "wait", "break", "continue", "return",
 ))  # fmt: skip
 """Commands that show, search, filter or print, and whose exit code says nothing of a run."""
+_SETTING = frozenset(("cd", "pushd", "popd", "export", "unset", "source", "."))
+"""Of these, those that decide what a later command does."""
 _GIT_SHOWING = frozenset((
     "show", "log", "diff", "status", "blame", "grep", "branch", "ls-files", "rev-parse", "remote", "describe",
     "config", "cat-file", "ls-tree", "reflog", "merge-base", "shortlog", "rev-list",
@@ -65,10 +73,13 @@ _SHELLS = frozenset((
     "bash", "sh", "zsh", "dash",
 ))  # fmt: skip
 
-_HEREDOC = re.compile(r"<<-?[ \t]*(['\"]?)(\w+)\1([^\n]*)\n.*?(?:^[ \t]*\2[ \t]*$|\Z)", re.DOTALL | re.MULTILINE)
+_HEREDOC = re.compile(r"<<-?[ \t]*(['\"]?)(\w+)\1([^\n]*)\n(.*?)(?:^[ \t]*\2[ \t]*$|\Z)", re.DOTALL | re.MULTILINE)
 _QUOTED = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*\"", re.DOTALL)
 _REDIRECT = re.compile(r"\d?>&\d|&?\d?>>?[ \t]*[^\s;|&]+")
 _COMMENT = re.compile(r"(?:^|(?<=[\s;]))#[^\n]*")
+_PIPES = ("|", "|&")
+_DOCUMENT = "heredoc_"
+"""The word that stands for a here-document, with a hash of its text."""
 _SPLIT = re.compile(r"(&&|\|\||\|&|[;|\n&])")
 _ASSIGNED = re.compile(r"\w+=\S*")
 _STRICT = re.compile(r"\bset\s+(?:-\w+\s+)*-\w*e|\bset\s+-o\s+errexit|\b(?:ba|z|da)?sh\s+-\w*e")
@@ -79,6 +90,16 @@ SHOWN = 200
 """Characters of a command that are kept."""
 LOOK = 20_000
 """Characters of a command that are read. Of a longer one the code proves nothing."""
+
+
+class _Part(NamedTuple):
+    """A simple command. operator: what stands in front. first: its first word. words: all, with what is assigned in
+    front. shows: it only shows something."""
+
+    operator: str
+    first: str
+    words: str
+    shows: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +123,8 @@ class Command:
     single: bool = True
     """It runs one thing."""
     core: str = ""
-    """The parts that run something, without what only shows: the same for `make test` and `make test | tail`."""
+    """The whole of a run but for the filters behind it: the same for `make test` and `make test | tail`, another one
+    in another directory, with other assignments, or with another text given to it."""
 
 
 CALL = Command("", "call")
@@ -126,6 +148,8 @@ def of(call: Call) -> Command:
     given = _object(arguments)
     runs = bool(words & _RUNNING)
     text = _command(given)
+    if text in FILE_COMMANDS and not runs and (words & EDITING or any(given.get(name) for name in PATHS)):
+        return CALL if text in ("view", "read") else EDIT
     if text is None and runs and not given and arguments[:1] not in ("{", "["):
         text = arguments  # a custom tool takes the command as it is
     if text is not None:
@@ -156,52 +180,73 @@ def _command(given: Mapping[str, Any]) -> str | None:
 
 def read(text: str) -> Command:
     """The reading of a shell command."""
-    shown = _brief(" ".join(text[: 4 * SHOWN].split()))
+    shown = _brief(" ".join(text[: 4 * SHOWN].split()), text if len(text) > 4 * SHOWN else "")
     if len(text) > LOOK:
         return Command(shown, "run", proves=False, cut=True, single=False)
-    bare = _HEREDOC.sub(r" \3\n", text).replace("\\\n", " ")
+    bare = _HEREDOC.sub(lambda found: f" {_DOCUMENT}{_digest(found[4])} {found[3]}\n", text).replace("\\\n", " ")
     bare = _COMMENT.sub("", _REDIRECT.sub(" ", _QUOTED.sub(_quoted, bare)))
     strict, pipefail = _STRICT.search(bare) is not None, _PIPEFAIL.search(bare) is not None
     simple = _BRANCHES.search(bare) is None
     bare = bare.replace("$(", "\n").replace("`", "\n")  # a substitution runs a command of its own
     parts = list(_parts(bare))
-    runs = [part for part in parts if not part[3]]
+    runs = [part for part in parts if not part.shows]
     if not runs:
-        return Command(shown, "look", proves=bool(parts), search=bool(parts) and parts[-1][1] in _SEARCHES)
+        return Command(shown, "look", proves=bool(parts), search=bool(parts) and parts[-1].first in _SEARCHES)
     proves, cut = strict or simple, False
-    for n, (_, _, _, shows) in enumerate(parts):
-        if shows:
+    for n, part in enumerate(parts):
+        if part.shows:
             continue
         after = n + 1
-        while after < len(parts) and parts[after][0] in ("|", "|&"):
+        while after < len(parts) and parts[after].operator in _PIPES:
             proves = proves and pipefail
             # `tail` leaves the end of a run, where its summary stands; anything else may take it away.
-            cut = cut or parts[after][1] not in ("tail", "tee", "cat", "ts")
+            cut = cut or parts[after].first not in ("tail", "tee", "cat", "ts")
             after += 1
         if after < len(parts):
-            joined = parts[after][0]
+            joined = parts[after].operator
             proves = proves and (joined == "&&" or (strict and joined in (";", "\n")))
-    core = _brief(" && ".join(part[2] for part in runs))
-    search = parts[-1][1] in _SEARCHES
+    core = _core(parts) if simple else shown
+    search = parts[-1].first in _SEARCHES
     return Command(shown, "run", proves=proves, cut=cut, search=search, single=len(runs) == 1, core=core)
 
 
-def _brief(text: str) -> str:
-    """The text, where it is long its beginning and a hash: kept with every message of a history."""
-    if len(text) <= SHOWN:
+def _core(parts: Sequence[_Part]) -> str:
+    """What ran, where, and with what: without the parts that only show, but for those whose output a run reads, those
+    that write a text given in the command, and those that decide what a later one does."""
+    found: list[str] = []
+    feeds = False  # read from the end: a run stands behind it in the same pipeline
+    for n in range(len(parts) - 1, -1, -1):
+        part = parts[n]
+        feeds = not part.shows or (feeds and parts[n + 1].operator in _PIPES)
+        if feeds or (found and (part.first in _SETTING or _DOCUMENT in part.words)):
+            joined = part.operator if part.operator in ("||", *_PIPES) else "&&"
+            found += [part.words, joined]
+    return _brief(" ".join(found[:-1][::-1]))
+
+
+def _brief(text: str, whole: str = "") -> str:
+    """The text, where it is long its beginning and a hash: kept with every message of a history. whole: what the text
+    is the beginning of."""
+    if len(text) <= SHOWN and not whole:
         return text
-    return f"{text[: SHOWN - 8]}{blake2b(text.encode('utf-8', 'replace'), digest_size=4).hexdigest()}"
+    return f"{text[: SHOWN - 8]}{_digest(whole or text)}"
+
+
+def _digest(text: str) -> str:
+    return blake2b(text.encode("utf-8", "replace"), digest_size=4).hexdigest()
 
 
 def _quoted(found: re.Match[str]) -> str:
     """Quoted text holds no operator; its words stay where they are harmless, so that commands can be told apart."""
-    return re.sub(r"[^\w./:=@-]", "_", found[0][1:-1]) or "Q"
+    inner = found[0][1:-1]
+    plain = re.sub(r"[^\w./:=@-]", "_", inner)
+    return (plain if plain == inner else f"{plain}_{_digest(inner)}") or "Q"
 
 
-def _parts(bare: str) -> Iterator[tuple[str, str, str, bool]]:
-    """(operator in front, first word, words, it only shows) of each simple command."""
+def _parts(bare: str) -> Iterator[_Part]:
     pieces = _SPLIT.split(bare)
     operator = ""
+    assigned: list[str] = []
     for n in range(0, len(pieces), 2):
         words = [w for w in pieces[n].strip(" \t(){}!").split() if w not in ("(", ")", "{", "}", "!")]
         while words and (words[0] in _PREFIXES or words[0] == "timeout" or _ASSIGNED.fullmatch(words[0])):
@@ -209,12 +254,15 @@ def _parts(bare: str) -> Iterator[tuple[str, str, str, bool]]:
                 while len(words) > 1 and words[1].startswith("-"):
                     del words[1]
                 del words[1:2]
+            elif words[0] not in _PREFIXES:
+                assigned.append(words[0])
             del words[0]
         if words and words[0] not in _WORDLESS:
             first = words[0].rpartition("/")[2] or words[0]
             shows = _shows(first, words)
-            yield operator, "git-look" if shows and first == "git" else first, " ".join(words), shows
-            operator = ""
+            named = "git-look" if shows and first == "git" else first
+            yield _Part(operator, named, " ".join([*assigned, *words]), shows)
+            operator, assigned = "", []
         if n + 1 < len(pieces):
             # Of several operators in a row, as behind a line that holds a comment alone, the first one counts.
             operator = pieces[n + 1] if operator in ("", "\n", ";") else operator

@@ -7,6 +7,7 @@ is asked of `outcome`: what is unknown is said as nothing, and an edit that fail
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -18,7 +19,6 @@ from proxy.context.evidence import commands, facts, outcome
 from proxy.context.evidence.commands import Command
 from proxy.context.evidence.outcome import Outcome
 
-_PATHS = ("file_path", "path", "filename", "file", "notebook_path", "target_file")
 _READS = frozenset({"read", "view", "open", "cat"})
 _CREATES = frozenset({"write", "create"})
 _EDITS = frozenset({"edit", "replace", "insert", "patch", "str", "update", "apply"})
@@ -28,16 +28,35 @@ _RUNS = 6
 """Commands that are told."""
 _ERRORS = 2
 """Error lines of one result that are remembered."""
+_FINISHED = frozenset(("completed", "complete", "done", "finished", "cancelled", "canceled", "skipped", "deleted"))
+_ITEM = ("content", "task", "step", "title", "text")
+_BRIEF = 300
+"""Characters of a result up to which it is a message of the tool."""
+_CHANGED = re.compile(
+    r"\b(?:updated|edited|created|written|wrote|modified|replaced|applied|saved|inserted|changed|added|patched"
+    r"|overwritten|overwrote|success\w*|done|ok)\b|(?:diff --git|Index:|---|@@) ",
+    re.IGNORECASE,
+)
+"""Words with which a tool says that it has changed a file, and beginnings of a diff that shows the change."""
+_UNCHANGED = re.compile(
+    r"\b(?:no|not|never|cannot|unable|without|nothing|neither|identical|unchanged|since|unexpectedly|already|permissions?"
+    r"|errors?|invalid|fail\w*|reject\w*|den(?:y|ied)|refus\w*|cancel\w*|abort\w*|ambiguous|multiple|must|before)\b"
+    r"|n['\u2019]t\b",
+    re.IGNORECASE,
+)
+"""Words with which it says that it has not, or that leave it open."""
+_PATH = re.compile(r"\S*\w[./\\]\w\S*")
+_SENTENCE = re.compile(r"[.!:;](?:\s|$)")
 
 
 class Ran(NamedTuple):
-    """A command that was run. told: how it ended, empty where nobody can tell. open: it failed, and was not seen to
-    succeed since. looks: it only showed something. core: see `Command`."""
+    """A command that was run. text: see `Command`. told: how it ended, empty where nobody can tell. open: it failed,
+    and was not seen to succeed since. looks: it only showed something."""
 
+    text: str
     told: str
     open: bool
     looks: bool
-    core: str
 
 
 class Entries(NamedTuple):
@@ -58,71 +77,85 @@ class Ledger:
     edited: dict[str, None] = field(default_factory=dict)
     created: dict[str, None] = field(default_factory=dict)
     commands: dict[str, Ran] = field(default_factory=dict)
-    errors: dict[str, str] = field(default_factory=dict)
-    """Error lines, each with the core of the command that wrote it."""
+    """By what was run, so that the newest run of each counts."""
+    errors: dict[str, list[str]] = field(default_factory=dict)
+    """Error lines, by the command that wrote them."""
     items: tuple[str, ...] = ()
 
     def note(self, call: Call, result: str | None) -> None:
         """One call and what came back, None where nothing has."""
         command = commands.of(call)
         if result is None:
-            self.add(call, command, outcome.NOTHING, ())
+            self.add(call, command, outcome.NOTHING, None)
         else:
             self.add(call, command, outcome.read(result, command), outcome.lines_of(result))
 
-    def add(self, call: Call, command: Command, end: Outcome, lines: Sequence[str]) -> None:
-        """One call, its command, how it ended, and the lines of its result."""
+    def add(self, call: Call, command: Command, end: Outcome, lines: Sequence[str] | None) -> None:
+        """One call, its command, how it ended, and the lines of its result, None where nothing came back."""
         arguments = _object(call.arguments)
-        words = facts.words_of(call.name)
-        path = _first(arguments, _PATHS) if command.kind == "call" else None
+        words, path, key = _touched(call, command, arguments)
         failed = end.verdict == "failed"
-        if "todo" in words or "plan" in words:
-            self.items = _open_items(arguments) or self.items
+        passed = end.verdict == "succeeded"
+        if _lists(words):
+            if not failed:
+                self._listed(arguments)
         elif path:
-            self._file(words, path, failed=failed)
+            passed = self._file(words, path, end, lines)
         elif command.text:
-            self._ran(command, end)
-        if failed:
-            for line in _telling(end, lines):
-                self.errors.pop(line, None)
-                self.errors[line] = command.core
+            self._ran(key, command, end)
+        if failed or passed:
+            self.errors.pop(key, None)
+        if failed and (said := _telling(end, lines or ())):
+            self.errors[key] = said
 
-    def _file(self, words: set[str], path: str, *, failed: bool) -> None:
+    def overrule(self, call: Call, command: Command, end: Outcome) -> None:
+        """A call whose result stands in the prompt: what is remembered of the same one is out of date."""
+        arguments = _object(call.arguments)
+        words, _, key = _touched(call, command, arguments)
+        if _lists(words) and end.verdict != "failed":
+            self._listed(arguments)
+        self.commands.pop(key, None)
+        self.errors.pop(key, None)
+
+    def _listed(self, arguments: Mapping[str, Any]) -> None:
+        found = _open_items(arguments)
+        self.items = self.items if found is None else found
+
+    def _file(self, words: set[str], path: str, end: Outcome, lines: Sequence[str] | None) -> bool:
+        """Whether the file is told as touched."""
         for kinds, files in ((_CREATES, self.created), (_EDITS, self.edited), (_READS, self.read)):
             if words & kinds:
-                if not failed:
+                touched = end.verdict != "failed" if files is self.read else _changes(end, lines)
+                if touched:
                     files.pop(path, None)
                     files[path] = None
-                return
+                return touched
+        return end.verdict == "succeeded"
 
-    def _ran(self, command: Command, end: Outcome) -> None:
-        said = _shown(command.text)
-        before = self.commands.pop(said, None)
-        failed = end.verdict == "failed"
-        told = "ok" if end.verdict == "succeeded" else ""
-        if failed:
+    def _ran(self, key: str, command: Command, end: Outcome) -> None:
+        before = self.commands.pop(key, None)
+        looks = command.kind == "look"
+        if end.verdict == "failed":
             told = f"failed ({end.code})" if end.code else "failed"
-        elif not told and before is not None and before.open:
-            told, failed = before.told, True  # it was run again, and nobody can tell how that ended
-        self.commands[said] = Ran(told, failed, command.kind == "look", command.core)
-        if end.verdict == "succeeded" and command.core:
-            # The same thing, shown in another way: it has passed since.
-            stale = [name for name, ran in self.commands.items() if ran.open and ran.core == command.core]
-            for name in stale:
-                del self.commands[name]
-            self.errors = {line: core for line, core in self.errors.items() if core != command.core}
+            self.commands[key] = Ran(command.text, told, True, looks)
+        elif end.verdict == "unknown" and before is not None and before.open:
+            self.commands[key] = before  # it was run again, and nobody can tell how that ended
+        else:
+            told = "ok" if end.verdict == "succeeded" and not looks else ""
+            self.commands[key] = Ran(command.text, told, False, looks)
 
     def kinds(self) -> list[Entries]:
         """What there is to tell: of each kind the newest first, of commands those that failed before all others, and
         those that only show something last."""
-        ran = list(self.commands.items())[::-1]
-        ran.sort(key=lambda item: (not item[1].open, item[1].looks))
+        ran = list(reversed(self.commands.values()))
+        ran.sort(key=lambda one: (one.looks, not one.open))
+        errors = facts.unique(line for said in self.errors.values() for line in said)
         found = (
             Entries("Edited", _newest(self.edited, 12)),
             Entries("Created", _newest(self.created, 8)),
             Entries("Read", _newest([path for path in self.read if path not in self.edited], 12)),
-            Entries("Commands", [f"`{said}` {one.told}".rstrip() for said, one in ran[:_RUNS]]),
-            Entries("Last errors", _newest(self.errors, 3)),
+            Entries("Commands", _told_apart(ran[:_RUNS])),
+            Entries("Last errors", _newest(errors, 3)),
             Entries("Open", _newest(self.items, 8)),
         )
         return [one for one in found if one.entries]
@@ -133,18 +166,62 @@ class Ledger:
 
 
 def record(messages: Sequence[Message], left: Sequence[bool]) -> Ledger:
-    """The ledger of those calls whose result has left the prompt, as `left` says of each message."""
+    """The ledger of those calls whose result has left the prompt, as `left` says of each message. A later call whose
+    result stands overrules what it says of the same command, and of the open items."""
     found = Ledger()
     calls: dict[str, Call] = {}
     ran: Mapping[str, Command] = {}
     for message, gone in zip(messages, left, strict=True):
         if message.calls:
             calls, ran = {call.id: call for call in message.calls}, commands.by_call(message)
-        elif gone and message.call_id in calls:
-            command = ran[message.call_id]
-            end = outcome.of(message, command)
-            found.add(calls[message.call_id], command, end, outcome.lines(message) if end.verdict == "failed" else ())
+        elif message.call_id in calls:
+            call, command = calls[message.call_id], ran[message.call_id]
+            if gone:
+                found.add(call, command, outcome.of(message, command), outcome.lines(message))
+            elif _lists(facts.words_of(call.name)):
+                found.overrule(call, command, outcome.of(message, command))
+            else:
+                found.overrule(call, command, outcome.NOTHING)
     return found
+
+
+def _touched(call: Call, command: Command, arguments: Mapping[str, Any]) -> tuple[set[str], str | None, str]:
+    """(the words that say what a call does, the file that it does it to, what tells it from other calls)"""
+    words = facts.words_of(call.name)
+    if command.kind != "call":
+        return words, None, command.core or command.text or f"{call.name} {call.arguments}"
+    path = _first(arguments, commands.PATHS)
+    does = arguments.get("command")
+    if isinstance(does, str) and does in commands.FILE_COMMANDS:
+        words = facts.words_of(does)
+    if "undo" in words:
+        words = set()
+    return words, path, f"{call.name} {' '.join(sorted(words))} {path or call.arguments}"
+
+
+def _lists(words: set[str]) -> bool:
+    return "todo" in words or "plan" in words
+
+
+def _changes(end: Outcome, lines: Sequence[str] | None) -> bool:
+    """Whether a result proves that a file was changed: its first sentence says so, or it is a message of the tool's
+    with no word against it."""
+    if end.verdict != "unknown" or lines is None:
+        return end.verdict == "succeeded"
+    opening = outcome.bare(lines[end.first]) if end.first is not None else ""
+    first = _PATH.sub(" ", _SENTENCE.split(opening, maxsplit=1)[0])
+    if _CHANGED.search(first) and not _UNCHANGED.search(first):
+        return True
+    return sum(map(len, lines)) <= _BRIEF and not any(_UNCHANGED.search(_PATH.sub(" ", line)) for line in lines)
+
+
+def _told_apart(ran: Sequence[Ran]) -> list[str]:
+    """The commands with how they ended; of those that begin alike the end is shown too."""
+    shown = [_shown(one.text) for one in ran]
+    return [
+        f"`{said if shown.count(said) == 1 else _ends(one.text)}` {one.told}".rstrip()
+        for said, one in zip(shown, ran, strict=True)
+    ]
 
 
 def _newest(names: Sequence[str] | Mapping[str, object], most: int) -> list[str]:
@@ -174,15 +251,25 @@ def _shown(text: str) -> str:
     return text if len(text) <= _SHORT else text[: _SHORT - 3] + "..."
 
 
-def _open_items(arguments: Mapping[str, Any]) -> tuple[str, ...]:
-    """What is not done on a list like `{"todos": [{"content", "status"}]}`."""
-    found = []
-    for value in arguments.values():
-        for item in value if isinstance(value, list) else ():
-            if isinstance(item, dict) and item.get("status") not in ("completed", "done", "cancelled"):
-                text = next(
-                    (item[k] for k in ("content", "task", "step", "title", "text") if isinstance(item.get(k), str)), ""
-                )
-                if text:
-                    found.append(_shown(text))
-    return tuple(found)
+def _ends(text: str) -> str:
+    half = (_SHORT - 3) // 2
+    return text if len(text) <= _SHORT else f"{text[:half]}...{text[-half:]}"
+
+
+def _open_items(arguments: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """What is not done on a list like `{"todos": [{"content", "status"}]}`; None where there is no such list."""
+    lists = [value for value in arguments.values() if isinstance(value, list)]
+    items = [item for value in lists for item in value if isinstance(item, dict) and (_text(item) or "status" in item)]
+    if not items and not any(not value for value in lists):
+        return None
+    return tuple(_shown(_text(item)) for item in items if _text(item) and not _is_finished(item))
+
+
+def _text(item: Mapping[str, Any]) -> str:
+    return next((item[k] for k in _ITEM if isinstance(item.get(k), str)), "")
+
+
+def _is_finished(item: Mapping[str, Any]) -> bool:
+    status = item.get("status")
+    named = isinstance(status, str) and status.lower() in _FINISHED
+    return named or any(item.get(name) is True for name in ("done", "completed"))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from proxy.chat.message import Call
 from proxy.context.evidence import commands
-from proxy.context.evidence.commands import CALL, EDIT, LOOK, TOOL
+from proxy.context.evidence.commands import CALL, EDIT, LOOK, TOOL, Command
 
 
 @pytest.mark.parametrize(
@@ -63,9 +63,53 @@ def test_a_filter_that_may_take_the_end_away_cuts() -> None:
 
 
 def test_runs_that_differ_in_what_shows_them_have_the_same_core() -> None:
-    texts = ("make test", "cd app && make test 2>&1 | tail -3", "make test; echo $?", "make  test > log")
+    texts = ("make test", "make test 2>&1 | tail -3", "make test; echo $?", "make  test > log", "time make test | head")
     assert {commands.read(text).core for text in texts} == {"make test"}
     assert commands.read("make build && make test").core != "make test"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("cd pkg/a && make test", "cd pkg/b && make test"),
+        ("cd pkg/a && make test", "make test"),
+        ("DB=postgres pytest", "DB=sqlite pytest"),
+        ("DB=postgres; pytest", "pytest"),
+        ("export DB=postgres && pytest", "export DB=sqlite && pytest"),
+        ("cat a.txt | python x.py", "cat b.txt | python x.py"),
+        ("python - <<'EOF'\nprint(1)\nEOF", "python - <<'EOF'\nprint(2)\nEOF"),
+        ("cat > x.py <<'EOF'\na\nEOF\npython x.py", "cat > x.py <<'EOF'\nb\nEOF\npython x.py"),
+        ("python -c 'f(1)'", "python -c 'f[1]'"),
+        ("pytest $(cat first)", "pytest $(cat second)"),
+        ("for f in a b; do pytest $f; done", "for f in c d; do pytest $f; done"),
+        ("make a || make b", "make a && make b"),
+        ("./run " + "a " * 600 + "1", "./run " + "a " * 600 + "2"),
+    ],
+)
+def test_runs_of_different_things_have_different_cores(one: str, other: str) -> None:
+    assert commands.read(one).core != commands.read(other).core
+    assert commands.read(one).core == commands.read(one + " | tail -5").core or {"$", "\n"} & set(one)
+
+
+def test_long_commands_that_differ_at_their_end_are_told_apart() -> None:
+    assert commands.read("ls " + "a " * 600 + "1").text != commands.read("ls " + "a " * 600 + "2").text
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "expected"),
+    [
+        ("str_replace_editor", {"command": "view", "path": "a.py"}, CALL),
+        ("str_replace_editor", {"command": "str_replace", "path": "a.py", "old_str": "x"}, EDIT),
+        ("str_replace_based_edit_tool", {"command": "create", "path": "a.py", "file_text": "x"}, EDIT),
+        ("str_replace_based_edit_tool", {"command": "insert", "path": "a.py"}, EDIT),
+        ("text_editor", {"command": "view", "path": "a.py"}, CALL),
+    ],
+)
+def test_a_file_tool_whose_argument_is_called_command_is_no_shell(
+    name: str, arguments: object, expected: Command
+) -> None:
+    assert commands.of(Call("1", name, json.dumps(arguments))) == expected
+    assert commands.of(Call("1", "bash", json.dumps(arguments))).kind == "run"
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from proxy.chat.message import Call
+from proxy.context.evidence import commands
 from proxy.context.evidence.ledger import Ledger, record
 from tests.context.evidence.runs import RUNS, Run
 from tests.conversations import Json, assistant, call, look, result, user
@@ -47,7 +48,7 @@ def test_t1_no_run_is_told_to_have_ended_as_it_did_not(run: Run) -> None:
         return
     (told, *_) = noted(("bash", {"command": run.command}, run.output))
     ended = told.rpartition("` ")[2] if "` " in told else ""
-    assert (ended == "ok") == (run.verdict == "succeeded")
+    assert (ended == "ok") == (run.verdict == "succeeded" and commands.read(run.command).kind == "run")
     assert ended.startswith("failed") == (run.verdict == "failed")
 
 
@@ -111,6 +112,134 @@ def test_arguments_that_are_no_json_object_tell_nothing() -> None:
     for arguments in ("", "[]", "{", '"x"'):
         ledger.note(Call("1", "read", arguments), None)
     assert ledger.lines() == []
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ("cd pkg/a && make test", "cd pkg/b && make test"),
+        ("DB=postgres pytest", "DB=sqlite pytest"),
+        ("pytest " + "tests/" * 20 + "a.py", "pytest " + "tests/" * 20 + "b.py"),
+    ],
+)
+def test_t3_a_success_of_another_command_hides_no_failure(first: str, then: str) -> None:
+    (told, *_) = noted(
+        ("bash", {"command": first}, "=== 1 failed in 0.1s ==="),
+        ("bash", {"command": then}, "=== 1 passed in 0.1s ==="),
+    )
+    failed, passed = told.removeprefix("Commands: ").split("; ")
+    assert (failed.endswith("` failed"), passed.endswith("` ok")) == (True, True)
+    assert failed.partition("` ")[0] != passed.partition("` ")[0], "the two can be told apart"
+
+
+def test_the_newest_list_of_items_counts_an_empty_one_too() -> None:
+    one = {"todos": [{"content": "one", "status": "pending"}]}
+    for items in (
+        [{"content": "one", "status": "completed"}],
+        [{"content": "one", "done": True}],
+        [{"id": 1, "status": "Done"}],
+        [],
+    ):
+        assert noted(("TodoWrite", one, "ok"), ("TodoWrite", {"todos": items}, "ok")) == []
+    assert noted(("TodoWrite", one, "ok"), ("TodoRead", {}, "x"), ("plan_trip", {"tags": ["x"]}, "x")) == ["Open: one"]
+    assert noted(("TodoWrite", one, "ok"), ("TodoWrite", {"todos": []}, "Error: no such list")) == [
+        "Last errors: Error: no such list",
+        "Open: one",
+    ]
+
+
+LONG = "\n".join(f"{n}: x = {n}" for n in range(60))
+
+
+@pytest.mark.parametrize(
+    ("text", "edited"),
+    [
+        ("ok", True),
+        ("", True),
+        ("The file a.py has been edited. Here's the result:\n" + LONG, True),
+        ("The file /no/failed/errors.py has been updated. Here's the result:\n" + LONG, True),
+        ("Text replaced. Please review the changes and make sure they are correct:\n" + LONG, True),
+        ("diff --git a/a.py b/a.py\n" + LONG, True),
+        ('{"success": true, "text": "x"}', True),
+        ("Your proposed edit has introduced new syntax error(s).\n" + LONG, False),
+        ("No replacement was performed, old_str `x` did not appear verbatim in a.py.", False),
+        ("File has been modified since read, either by the user or by a linter. Read it again.", False),
+        ("Claude requested permissions to write to a.py, but you haven't granted it yet.", False),
+        (LONG, False),
+        (None, False),
+    ],
+)
+def test_t2_a_file_is_told_as_edited_where_the_result_says_so(text: str | None, edited: bool) -> None:
+    (*told,) = noted(("Edit", {"file_path": "a.py"}, text))
+    assert (told[:1] == ["Edited: a.py"]) == edited
+
+
+def test_a_file_tool_whose_argument_is_called_command_touches_files() -> None:
+    def did(command: str, path: str, text: str = "ok") -> tuple[str, Json, str | None]:
+        return "str_replace_editor", {"command": command, "path": path}, text
+
+    assert noted(
+        did("view", "a.py", LONG),
+        did("str_replace", "b.py"),
+        did("create", "c.py"),
+        did("insert", "d.py", "Invalid `insert_line`"),
+        did("undo_edit", "e.py"),
+    ) == ["Edited: b.py", "Created: c.py", "Read: a.py", "Last errors: Invalid `insert_line`"]
+
+
+def test_errors_that_a_later_run_has_got_past_are_not_told() -> None:
+    assert noted(
+        ("bash", {"command": "python x.py"}, "Traceback (most recent call last):\nImportError: a"),
+        ("bash", {"command": "python x.py | tail"}, "Traceback (most recent call last):\nKeyError: 'b'"),
+        ("run_tests", {"suite": "unit"}, "E   assert 1 == 2\n=== 1 failed in 0.1s ==="),
+        ("run_tests", {"suite": "unit"}, "=== 2 passed in 0.1s ==="),
+        ("Edit", {"file_path": "a.py"}, "Error: old string not found in file"),
+        ("Edit", {"file_path": "a.py"}, "The file a.py has been updated."),
+    ) == ["Edited: a.py", "Commands: `python x.py | tail` failed", "Last errors: KeyError: 'b'"]
+
+
+def test_commands_that_look_come_last_and_without_a_verdict_of_success() -> None:
+    assert noted(
+        ("bash", {"command": "make"}, "<returncode>0</returncode>"),
+        ("bash", {"command": "sed -n 1,5p a.py"}, "<returncode>0</returncode>\nx"),
+        ("bash", {"command": "cat b.py"}, "cat: b.py: No such file or directory\n<returncode>1</returncode>"),
+    )[:1] == ["Commands: `make` ok; `cat b.py` failed (1); `sed -n 1,5p a.py`"]
+
+
+def stands(*calls: tuple[str, Json, str, bool]) -> list[str]:
+    """The record of calls, the results of which have left where the last value says so."""
+    values: list[Json] = [user("a")]
+    left = [False]
+    for n, (name, arguments, text, gone) in enumerate(calls):
+        made = {**assistant(None), "tool_calls": [call(str(n), name, json.dumps(arguments))]}
+        values += [made, result(str(n), text)]
+        left += [False, gone]
+    return record(look(values).messages, left).lines()
+
+
+@pytest.mark.parametrize("newest", ["=== 1 passed in 0.1s ===", "=== 1 failed in 0.1s ===", "interrupted"])
+def test_a_newer_result_that_stands_in_the_prompt_overrules_what_has_left(newest: str) -> None:
+    failed = ("bash", {"command": "make test"}, "E   KeyError: 1\n=== 1 failed in 0.1s ===", True)
+    other = ("bash", {"command": "make lint"}, "<returncode>0</returncode>", True)
+    assert stands(failed, other, ("bash", {"command": "make test | tail"}, newest, False)) == [
+        "Commands: `make lint` ok"
+    ]
+    assert (
+        stands(failed, ("bash", {"command": "cd b && make test"}, newest, False))[0] == "Commands: `make test` failed"
+    )
+
+
+def test_a_newer_list_of_items_that_stands_in_the_prompt_counts() -> None:
+    def items(status: str, gone: bool) -> tuple[str, Json, str, bool]:
+        return "TodoWrite", {"todos": [{"content": "one", "status": status}]}, "ok", gone
+
+    assert stands(items("pending", True)) == ["Open: one"]
+    assert stands(items("pending", True), items("completed", False)) == []
+
+
+def test_an_edit_that_stands_in_the_prompt_takes_the_error_of_one_that_failed() -> None:
+    failed = ("Edit", {"file_path": "a.py"}, "Error: old string not found in file", True)
+    assert stands(failed, ("Edit", {"file_path": "a.py"}, "The file a.py has been updated.", False)) == []
 
 
 def test_only_what_has_left_is_recorded() -> None:
