@@ -49,14 +49,24 @@ class Text(logging.Formatter):
         told = {key: value for key, value in vars(record).items() if key not in _STANDARD}
         said = record.getMessage()
         if record.name == REQUESTS:
-            said = " ".join(str(told.pop(key)) for key in ("method", "path", "status") if key in told)
+            said = " ".join(_quoted(told.pop(key)) for key in ("method", "path", "status") if key in told)
         if record.exc_info and record.exc_info[0]:
             frame = (traceback.extract_tb(record.exc_info[2]) or [None])[-1]
             told["error"] = record.exc_info[0].__name__
             told["at"] = f"{frame.filename}:{frame.lineno}" if frame is not None else "?"
         at = datetime.fromtimestamp(record.created).astimezone().strftime("%H:%M:%S")
-        line = " ".join([at, record.levelname.lower(), said, *(f"{key}={value}" for key, value in told.items())])
+        line = " ".join(
+            [at, record.levelname.lower(), said, *(f"{key}={_quoted(value)}" for key, value in told.items())]
+        )
         return "".join(one if one.isprintable() else "?" for one in line)  # a name must not move a terminal's cursor
+
+
+def _quoted(value: object) -> str:
+    """A value as it is, in quotes where it could be taken for more than one, or for none."""
+    said = str(value)
+    if said and not any(one.isspace() or one in '="' for one in said):
+        return said
+    return json.dumps(said, ensure_ascii=False)
 
 
 def set_up(level: str, access: str = "auto") -> None:

@@ -95,3 +95,16 @@ def test_an_exception_in_text_is_its_type_and_place() -> None:
     said = Text().format(record)
     assert "error failed error=ValueError at=" in said
     assert "canary" not in said
+
+
+def test_a_value_in_text_cannot_look_like_another_one() -> None:
+    forged = 'a status=200 session="b"'
+    record = logging.makeLogRecord({"name": REQUESTS, "levelname": "INFO", "method": "POST", "path": "/v1/x y=z",
+                                    "status": 401, "session": forged, "tenant": "", "why": "a=b", "plain": "a-b/c:d",
+                                    "tab": "a\tb\u2003c", "list": ["x"]})  # fmt: skip
+    said = Text().format(record)[9:]
+    assert said == (
+        r'info POST "/v1/x y=z" 401 session="a status=200 session=\"b\"" tenant="" why="a=b" plain=a-b/c:d'
+        r' tab="a\tb?c"'
+        " list=['x']"
+    )
