@@ -81,7 +81,9 @@ def checked_origin(value: str) -> str:
 def checked_path(value: str) -> str:
     """A method and a path that may be asked for, or * for all of them."""
     if not re.fullmatch(r"\*|[A-Z*]+ /\S*", value):
-        raise ValueError("a method and a path such as POST /v1/embeddings, with * for any characters, or * alone")
+        raise ValueError(
+            "a method and a path such as POST /v1/embeddings, with * for a segment and ** for several, or * alone"
+        )
     return value
 
 
@@ -363,13 +365,15 @@ class Passthrough(Section):
     """`[passthrough]`: what goes to an upstream without being managed."""
 
     paths: Annotated[tuple[Annotated[str, AfterValidator(checked_path)], ...], BeforeValidator(listed)] = (
-        "GET /v1/models", "GET /v1/models/*", "POST /v1/responses", "POST /v1/completions", "POST /v1/messages",
-        "POST /v1/messages/count_tokens", "POST /v1/embeddings", "POST /v1/moderations", "POST /v1/rerank",
-        "POST /v1/images/generations", "POST /v1/images/edits", "POST /v1/audio/speech",
+        "GET /v1/models", "GET /v1/models/*", "GET /v1/models/*/*", "POST /v1/responses", "POST /v1/completions",
+        "POST /v1/messages", "POST /v1/messages/count_tokens", "POST /v1/embeddings", "POST /v1/moderations",
+        "POST /v1/rerank", "POST /v1/images/generations", "POST /v1/images/edits", "POST /v1/audio/speech",
         "POST /v1/audio/transcriptions", "POST /v1/audio/translations",
     )  # fmt: skip
     """What a client may ask of an upstream that has a key of the operator's (`api_key_env`): method and path, `*` for
-    any characters; `["*"]` for everything. The rest gets 403. Chat is not among them: it always passes."""
+    characters of one segment, `**` for any number of segments; `["*"]` for everything. The rest gets 403, and so does a
+    segment that holds more than letters, digits and `-._~:@`. A name with a slash, such as `openai/gpt-5`, has two
+    segments. Chat is not among them: it always passes."""
 
 
 class Dashboard(Section):

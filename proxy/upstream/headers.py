@@ -34,6 +34,26 @@ ANSWERED_HERE: Final = HOP_BY_HOP | {b"host", b"content-length", b"expect"}
 OURS: Final = b"x-context-"
 """What begins so is between the client and us; x-context-key is a credential of ours."""
 
+STEERING: Final = frozenset(
+    {
+        b"cookie",
+        b"forwarded",
+        b"openai-organization",
+        b"openai-project",
+        b"x-forwarded-host",
+        b"x-forwarded-prefix",
+        b"x-forwarded-uri",
+        b"x-goog-user-project",
+        b"x-http-method",
+        b"x-http-method-override",
+        b"x-method-override",
+        b"x-original-uri",
+        b"x-original-url",
+        b"x-rewrite-url",
+    }
+)
+"""A client's word about the method, path or account. Beside our own key it would choose where that key is used."""
+
 TELLING: Final = 8
 """Keys shorter than this ("none", "test") are no secrets, and would take innocent headers with them."""
 
@@ -49,11 +69,12 @@ def outgoing(
 ) -> Headers:
     """What goes to the upstream.
 
-    `key` replaces the client's Authorization. `length` is the body's, in bytes; `chunked` that it is not known.
+    `key` replaces the client's Authorization, and what would steer its use (STEERING) stays here. `length` is the
+    body's, in bytes; `chunked` that it is not known.
     `identity` asks for an answer that is not compressed, since it will be read here.
     """
     came = [(name.lower(), value) for name, value in headers]
-    dropped = _with_listed(ANSWERED_HERE, came)
+    dropped = _with_listed(ANSWERED_HERE if key is None else ANSWERED_HERE | STEERING, came)
     out: Headers = [(b"host", host)]
     bearer = None if key is None else b"Bearer " + key.encode()
     accept = b"identity" if identity else None
@@ -81,7 +102,8 @@ def outgoing(
 
 
 def returning(headers: Iterable[tuple[bytes, bytes]], key: str | None = None) -> Headers:
-    """What goes to the client: names in lower case, as ASGI wants them. A header that repeats our `key` is left out.
+    """What goes to the client: names in lower case, as ASGI wants them. A header that repeats our `key` is left out,
+    and so is one that only we may say (OURS).
 
     Content-Length stays where it is true of the bytes that follow; who changes them removes it (`without`).
     """
@@ -89,7 +111,7 @@ def returning(headers: Iterable[tuple[bytes, bytes]], key: str | None = None) ->
     dropped = _with_listed(HOP_BY_HOP, came)
     if b"transfer-encoding" in [name for name, _ in came]:
         dropped = dropped | {b"content-length"}  # RFC 9112 6.3: beside Transfer-Encoding it counts for nothing
-    kept = [header for header in came if header[0] not in dropped]
+    kept = [header for header in came if header[0] not in dropped and not header[0].startswith(OURS)]
     if key is None or len(key) < TELLING:
         return kept
     secret = key.encode()

@@ -20,10 +20,10 @@ log = logging.getLogger(__name__)
 BODILESS: Final = (204, 304)
 """Answers without a body. A Content-Length of theirs tells what another answer would have, and our server takes it for
 a promise of bytes: left out, as RFC 9110 (8.6) allows."""
-REFUSED: Final = 400
-"""Statuses from here on are errors, whose bodies may repeat what was sent."""
+SUCCESSES: Final = range(200, 300)
+"""Whatever has another status, a redirect too, may repeat in its body what was sent."""
 WITHHELD: Final = (
-    b'{"error":{"message":"the upstream refused the request; what it said came compressed, and nobody could read it",'
+    b'{"error":{"message":"the upstream did not do what was asked; its answer is compressed, and unreadable",'
     b'"type":"upstream_error","param":null,"code":"upstream_error"}}'
 )
 
@@ -78,9 +78,9 @@ class Reply:
         """What was read and is to be given out once more, the last part first."""
         self._closed = False
         self._redactor: Redactor | None = None
-        if status >= REFUSED and target.key is not None and len(target.key) >= TELLING:
+        if status not in SUCCESSES and target.key is not None and len(target.key) >= TELLING:
             self._redactor = Redactor(target.key.encode())
-            if self.encoding:
+            if self.encoding and status not in BODILESS:
                 self._withhold()
 
     def _withhold(self) -> None:

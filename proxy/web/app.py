@@ -235,10 +235,15 @@ class ContextProxy:
             with self._counted("chat", send) as counted, self.room.place(), self.bodies.share() as share:
                 await chat(scope, receive, counted, self.parts, raw, session, share.add)
             return
-        telling = self._unmanaged(scope["method"], path, raw.partition("?")[0], send)
+        talks = conversational.is_conversational(scope["method"], path)
+        shown = raw.partition("?")[0][: conversational.SHOWN] if talks else None
+        telling = send if shown is None else _telling(send, shown)
         client, metrics = self.parts.client, self.parts.metrics
         with self._counted("passthrough", telling) as counted, self.room.place(), self.bodies.share() as share:
-            await passthrough(scope, receive, counted, client, metrics, path=raw, held=share.add, rules=self._rules)
+            await passthrough(
+                scope, receive, counted, client, metrics,
+                path=raw, held=share.add, rules=self._rules, allowed=lambda: self._unmanaged(path, shown),
+            )  # fmt: skip
 
     @contextmanager
     def _counted(self, route: str, send: Send) -> Iterator[Send]:
@@ -257,25 +262,26 @@ class ContextProxy:
             metrics = self.parts.metrics
             metrics.requests_total.labels(route=route, status=metrics.label("status", status)).inc()
 
-    def _unmanaged(self, method: str, path: str, raw: str, send: Send) -> Send:
-        """Count what passes without being managed. What carries a conversation past us is told in the answer, and once
-        a path in the log."""
+    def _unmanaged(self, path: str, shown: str | None) -> None:
+        """Count what passes without being managed. What carries a conversation past us is told once a path in the log,
+        and in the answer (`_telling`)."""
         metrics = self.parts.metrics
         metrics.unmanaged_total.labels(path=metrics.label("path", path)).inc()
-        if not conversational.is_conversational(method, path):
-            return send
-        shown = raw[: conversational.SHOWN]
-        if shown not in self._told and len(self._told) < conversational.MOST:
+        if shown is not None and shown not in self._told and len(self._told) < conversational.MOST:
             self._told.add(shown)
             log.warning("requests to %s are passed on unmanaged: only chat completions are rewritten", shown)
 
-        def telling(message: Message) -> Awaitable[None]:
-            if message["type"] == "http.response.start":
-                told = (conversational.UNMANAGED, shown.encode("ascii", "replace"))
-                message = {**message, "headers": [*message["headers"], told]}
-            return send(message)
 
-        return telling
+def _telling(send: Send, shown: str) -> Send:
+    """A `send` that names the path in the answer."""
+
+    def telling(message: Message) -> Awaitable[None]:
+        if message["type"] == "http.response.start":
+            told = (conversational.UNMANAGED, shown.encode("ascii", "replace"))
+            message = {**message, "headers": [*message["headers"], told]}
+        return send(message)
+
+    return telling
 
 
 def create_app(settings: Settings | None = None, **overrides: Any) -> ContextProxy:

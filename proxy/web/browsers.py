@@ -70,7 +70,7 @@ class Browsers:
         if origin in self._origins:
             return origin.encode("latin-1")
         site = first(headers, b"sec-fetch-site").lower()
-        foreign = origin and (origin == "null" or urlsplit(origin).netloc != first(headers, b"host").lower())
+        foreign = origin and _authority(origin) != first(headers, b"host").lower()
         if foreign or (site and site not in NO_PAGE):
             raise Forbidden("a page of another site asks", hint="An origin that may is to stand in dashboard.origins.")
         return None
@@ -83,6 +83,14 @@ class Browsers:
         kind = first(scope["headers"], b"content-type").partition(";")[0].strip().lower()
         if kind not in JSON:
             raise WrongType(f"the content type is {kind or 'not told'}", hint="Send application/json.")
+
+
+def _authority(origin: str) -> str | None:
+    """Host and port of an origin; None where it has none, as "null" and what is no URL."""
+    try:
+        return urlsplit(origin).netloc or None
+    except ValueError:
+        return None
 
 
 def preflight() -> Headers:

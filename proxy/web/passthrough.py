@@ -49,13 +49,14 @@ async def passthrough(
     target: Target | None = None,
     held: Callable[[int], None] = lambda _: None,
     rules: PathRules | None = None,
+    allowed: Callable[[], None] = lambda: None,
 ) -> None:
     """One request through to `target` (else the one that its model names, else the first) and its answer back.
 
     `path` is percent-encoded, as it came. Raises what `Client.send` raises before anything is sent to the client;
     UpstreamBroken and UpstreamTimeout after that too, and then the connection must be broken off; and ClientGone. held:
     told how many bytes of a body are kept. rules: what may be asked for with a key of the operator's; the rest raises
-    Forbidden.
+    Forbidden. allowed: called once that is clear.
     """
     body: bytes | None = None
     if target is None:
@@ -64,6 +65,7 @@ async def passthrough(
         target = client.route(None if body is None else model_of(body))
     if rules is not None and target.key is not None:
         rules.check(scope["method"], path)
+    allowed()
     if body is None and has_body(scope):
         upload = Upload(receive, scope.get(LEAVING))
         await upload.while_connected(_relay(scope, send, client, metrics, target, path, upload.parts()))

@@ -17,6 +17,8 @@ from proxy.web.listen import Scope
 DECODINGS: Final = 4
 """How often a path may be percent-encoded, and is looked at decoded."""
 _SEPARATORS: Final = re.compile(r"[/\\]")
+_PLAIN: Final = re.compile(r"(?!\.\.|\.\Z)[A-Za-z0-9._~:@-]+")
+"""A segment that every server reads alike."""
 _VERSION: Final = re.compile(r"/v1(?=/|$)")
 
 
@@ -41,15 +43,25 @@ def has_dot_segments(path: str) -> bool:
 
 
 class PathRules:
-    """What may be asked for with a key of the operator's."""
+    """The paths that may be asked for with a key of the operator's."""
 
     def __init__(self, allowed: Iterable[str]) -> None:
-        """allowed: `METHOD /path`, as in the settings, with * for any characters; * alone for everything."""
-        self._patterns = [re.compile(".*".join(map(re.escape, each.split("*")))) for each in allowed]
+        """allowed: `METHOD /path`, as in the settings. `*` stands for characters of one segment, `**` for any number of
+        segments, `*` alone for every method and path."""
+        self._patterns = [_compile("**" if each == "*" else each) for each in allowed]
 
     def check(self, method: str, path: str) -> None:
-        """Raises Forbidden where that is not allowed. path: percent-encoded, with or without /v1 in front."""
-        decoded = "/" + unquote(path).lstrip("/")
+        """Raises Forbidden where that is not allowed. path: percent-encoded, with or without /v1 in front.
+
+        It is decoded once, and what is then not plain is refused whatever is allowed: an upstream that decodes more
+        (twice, overlong UTF-8, full-width letters, up to a NUL) must not find another path in it.
+        """
+        decoded = "/" + unquote(path.lstrip("/"), "latin-1")
+        if not _is_plain(decoded):
+            raise Forbidden(
+                "a segment of the path has characters that are not passed on with the operator's key",
+                hint="Between two slashes stand letters, digits and - . _ ~ : @, and not two dots in front.",
+            )
         method = "GET" if method == "HEAD" else method
         whole = f"{method} {decoded if _VERSION.match(decoded) else '/v1' + decoded}"
         if not any(pattern.fullmatch(form) for form in (whole, f"{method} {decoded}") for pattern in self._patterns):
@@ -57,3 +69,21 @@ class PathRules:
                 f"{method} {decoded[:200]} is not passed on with the operator's key",
                 hint=f'The operator can put "{method} {decoded[:200]}" into passthrough.paths.',
             )
+
+
+def _compile(allowed: str) -> re.Pattern[str]:
+    """`**` may hold everything, `*` all but the ends of a segment and of the method; a whole segment is never empty."""
+    return re.compile(".*".join(_compile_segments(part) for part in allowed.split("**")))
+
+
+def _compile_segments(allowed: str) -> str:
+    whole = re.sub(r"(?<=/)\\\*(?=/|\Z)", "[^/ ]+", re.escape(allowed))
+    return whole.replace(r"\*", "[^/ ]*")
+
+
+def _is_plain(path: str) -> bool:
+    """Every segment is one of few characters; none is empty but after a last slash."""
+    segments = path[1:].split("/")
+    if segments[-1] == "":
+        segments.pop()
+    return all(_PLAIN.fullmatch(segment) for segment in segments)

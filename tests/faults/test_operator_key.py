@@ -98,7 +98,7 @@ async def test_s3_a_data_key_reaches_inference_and_nothing_else_that_the_operato
                 ("POST", "/s/a" + CHAT),
             ):
                 assert (await asked(proxy, method, path, DATA)).status == 200, path
-        async with running("", **tree, passthrough={"paths": ["GET /v1/files*"]}) as proxy:
+        async with running("", **tree, passthrough={"paths": ["GET /v1/files/*"]}) as proxy:
             assert (await asked(proxy, "GET", "/v1/files/a", DATA)).status == 200
             assert (await asked(proxy, "DELETE", "/v1/files/a", DATA)).status == 403
         async with running(upstream.port) as proxy:
@@ -116,6 +116,50 @@ async def test_s3_dot_segments_go_nowhere(path: str) -> None:
         assert upstream.requests == []
 
 
+@pytest.mark.usefixtures("lent")
+async def test_s3_no_spelling_of_a_dot_segment_goes_upstream_with_the_operators_key() -> None:
+    async with faulty(fine) as upstream, running("", **upstreams(upstream.port)) as proxy:
+        for odd in (
+            "%c0%ae%c0%ae/files", "%e0%80%ae%e0%80%ae/files", "..%c0%af../files", "%uff0e%uff0e/files",
+            "%ef%bc%8e%ef%bc%8e/files", "..%00/files", "..%09/files", "..%20/files", "..%23/files", "..%3f/files",
+            "..%2500/files", "/v1/files",
+        ):  # fmt: skip
+            got = await asked(proxy, "GET", "/v1/models/" + odd)
+            assert (got.status, "segment" in got.error["message"]) == (403, True), odd
+        assert upstream.requests == []
+        for fine_one in (
+            "/v1/models/gpt-5",
+            "/v1/models/openai/gpt-5",
+            "/v1/models/openai%2Fgpt-5",
+            "/v1/models?a=b/..",
+        ):
+            assert (await asked(proxy, "GET", fine_one)).status == 200, fine_one
+    async with faulty(fine) as upstream, running(upstream.port) as proxy:
+        own = b"authorization: Bearer own"
+        assert (await asked(proxy, "GET", "/v1/models/a%20b//%c3%a9", own)).status == 200, "as before"
+
+
+STEERING = (
+    b"x-http-method-override: DELETE", b"X-HTTP-Method: DELETE", b"x-method-override: DELETE",
+    b"x-original-url: /v1/files", b"x-rewrite-url: /v1/files", b"x-forwarded-host: evil", b"x-forwarded-prefix: /x",
+    b"openai-organization: org-other", b"OpenAI-Project: p2", b"cookie: a=b",
+)  # fmt: skip
+
+
+@pytest.mark.usefixtures("lent")
+@pytest.mark.parametrize("path", [CHAT, "/v1/responses"])
+async def test_s1_no_header_steers_the_operators_key_to_another_account_or_path(path: str) -> None:
+    names = {line.partition(b":")[0].lower() for line in STEERING}
+    async with faulty(fine) as upstream, running("", **upstreams(upstream.port)) as proxy:
+        assert (await asked(proxy, "POST", path, *STEERING, b"x-mine: 1")).status == 200
+        [request] = upstream.requests
+        assert not [name for name in names if request.all(name)]
+        assert request.all(b"x-mine") == [b"1"]
+    async with faulty(fine) as upstream, running(upstream.port) as proxy:
+        assert (await asked(proxy, "POST", path, *STEERING, b"authorization: Bearer own")).status == 200
+        assert not [name for name in names if not upstream.requests[0].all(name)], "with its own key as it came"
+
+
 async def echo(request: Request, there: Connection) -> None:
     """Refuses, and says with what it was asked."""
     said = b"wrong key: " + b", ".join(request.all(b"authorization")) + b" (%d)" % len(request.body)
@@ -124,6 +168,10 @@ async def echo(request: Request, there: Connection) -> None:
         said = gzip.compress(said)
         await there.send(
             b"HTTP/1.1 401 No\r\ncontent-encoding: gzip\r\ncontent-length: %d\r\n\r\n%b" % (len(said), said)
+        )
+    elif mode == b"moved":
+        await there.send(
+            b"HTTP/1.1 302 %b\r\nlocation: /?%b\r\ncontent-length: %d\r\n\r\n" % (said, said, len(said)) + said
         )
     elif mode == b"pieces":
         await there.send(b"HTTP/1.1 500 No\r\ntransfer-encoding: chunked\r\n\r\n")
@@ -137,14 +185,14 @@ async def echo(request: Request, there: Connection) -> None:
 
 @pytest.mark.usefixtures("lent")
 @pytest.mark.parametrize("path", [CHAT, "/v1/embeddings"])
-@pytest.mark.parametrize("mode", [b"plain", b"pieces", b"gzip"])
+@pytest.mark.parametrize("mode", [b"plain", b"pieces", b"gzip", b"moved"])
 async def test_s5_an_error_that_repeats_the_operators_key_arrives_without_it(path: str, mode: bytes) -> None:
     async with faulty(echo) as upstream, running("", **upstreams(upstream.port)) as proxy:
         lines = (b"x-mode: " + mode, b"accept-encoding: gzip")
         for more in ((), (b"x-context-off: 1",)):
             raw = await ask(proxy.port, post(path, BODY, *lines, *more).replace(b"host: test", b"host: localhost"))
             got = heard(raw)
-            assert got.status in (401, 500)
+            assert got.status in (302, 401, 500)
             assert got.whole
             assert KEY.encode() not in raw
             if mode == b"gzip":
@@ -152,6 +200,40 @@ async def test_s5_an_error_that_repeats_the_operators_key_arrives_without_it(pat
             else:
                 assert got.body.startswith(b"wrong key: Bearer " + b"*" * len(KEY))
     assert upstream.requests
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/responses"])
+async def test_headers_of_ours_that_an_upstream_says_do_not_reach_the_client(path: str) -> None:
+    async def spoofing(request: Request, there: Connection) -> None:
+        head = b"HTTP/1.1 %b\r\nX-Context-Session: spoof\r\nx-context-other: spoof\r\nx-fine: 1\r\n"
+        head += b"content-length: 2\r\n\r\n{}"
+        await there.send(head % (next(iter(request.all(b"x-status")), b"") or b"200 OK"))
+
+    async with faulty(spoofing) as upstream, running(upstream.port) as proxy:
+        for status in (b"200 OK", b"401 No"):
+            got = await asked(proxy, "POST", path, b"authorization: Bearer own", b"x-status: " + status)
+            assert got.status == int(status[:3])
+            assert got.header("x-fine") == "1"
+            assert [value for _, value in got.headers if value == b"spoof"] == []
+
+
+@pytest.mark.parametrize("origin", [b"http://[evil", b"http://\xff\xfe[x]y"])
+async def test_an_origin_that_is_no_url_is_a_page_of_another_site(origin: bytes) -> None:
+    async with faulty(fine) as upstream, running(upstream.port) as proxy:
+        for method, path in (("POST", CHAT), ("GET", "/api/sessions"), ("GET", "/v1/models")):
+            assert (await asked(proxy, method, path, b"origin: " + origin)).status == 403
+        assert upstream.requests == []
+
+
+@pytest.mark.usefixtures("lent")
+async def test_what_the_rules_refuse_is_not_said_to_have_passed(caplog: pytest.LogCaptureFixture) -> None:
+    async with faulty(fine) as upstream, running("", **upstreams(upstream.port)) as proxy:
+        assert (await asked(proxy, "POST", "/v1/other/messages")).status == 403
+        assert proxy.count("unmanaged_total", path="/v1/other/messages") == 0
+        assert (await asked(proxy, "POST", "/v1/messages")).header("x-context-unmanaged") == "/v1/messages"
+    said = [r.getMessage() for r in caplog.records if "passed on unmanaged" in r.getMessage()]
+    assert len(said) == 1
+    assert "/v1/messages " in said[0]
 
 
 @pytest.mark.parametrize("status", [b"304 Not Modified", b"204 No Content"])

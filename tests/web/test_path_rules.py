@@ -40,6 +40,8 @@ RULES = PathRules(Passthrough().paths)
     [
         ("POST", "/v1/embeddings"), ("POST", "/embeddings"), ("POST", "//v1/embeddings"), ("GET", "/v1/models"),
         ("HEAD", "/v1/models"), ("GET", "/v1/models/meta%2Fllama"), ("POST", "/v1/%65mbeddings"),
+        ("GET", "/v1/models/openai/gpt-5"), ("GET", "/v1/models/ft:gpt-4.1:org::a_b~1@2"),
+        ("GET", "/v1/models/ft%3Agpt-4%2e1"),
     ],
 )  # fmt: skip
 def test_inference_is_allowed(method: str, path: str) -> None:
@@ -60,10 +62,30 @@ def test_nothing_else_is(method: str, path: str) -> None:
         RULES.check(method, path)
 
 
+ODD = [
+    "%c0%ae%c0%ae/files", "%e0%80%ae%e0%80%ae/files", "..%c0%af../files", "%2e%2e%c0%affiles", "%uff0e%uff0e/files",
+    "%ef%bc%8e%ef%bc%8e/files", "..%00/files", "%00..%00/files", ".%00./files", "..%09/files", "..%20/files",
+    "..%23/files", "..%3f/files", "..%2500/files", "...", "..:/files", "/v1/files", "x//y", "x%2f%2fy", "x\\y",
+    "x%0d%0ay", "x;y", "%", "%zz", "x%252fy", "x?y", "x#y", "\xc0\xae\xc0\xae/files", "\xef\xbc\x8e/files",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", ODD)
+def test_s3_segments_are_made_of_letters_digits_and_few_signs(path: str) -> None:
+    for allowed in ("GET /v1/models/*", "GET /v1/models/**", "*"):
+        with pytest.raises(Forbidden):
+            PathRules([allowed]).check("GET", "/v1/models/" + path)
+
+
 def test_the_operator_says_what_else() -> None:
     PathRules(["*"]).check("DELETE", "/v1/files/a")
-    rules = PathRules(["* /v1/files*", "GET /status"])
+    PathRules(["GET /**"]).check("GET", "/any/where/")
+    rules = PathRules(["* /v1/files**", "GET /status", "GET /v1/batches/*", "GET /v1/threads/*/runs"])
     rules.check("DELETE", "/v1/files/a")
+    rules.check("DELETE", "/v1/files/a/b")
     rules.check("GET", "/status")
-    with pytest.raises(Forbidden):
-        rules.check("GET", "/v1/models")
+    rules.check("GET", "/v1/batches/a")
+    rules.check("GET", "/v1/threads/a/runs")
+    for path in ("/v1/models", "/v1/batches/", "/v1/batches/a/b", "/v1/batches/a%2Fb", "/v1/threads/a/b/runs"):
+        with pytest.raises(Forbidden):
+            rules.check("GET", path)
