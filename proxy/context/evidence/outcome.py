@@ -18,7 +18,7 @@ import msgspec
 
 from proxy.chat.message import Message
 from proxy.context.evidence import runners
-from proxy.context.evidence.commands import CALL, Command
+from proxy.context.evidence.commands import CALL, SHOWN, Command
 
 Verdict = Literal["succeeded", "failed", "unknown"]
 
@@ -37,7 +37,7 @@ LONG = 4 * SHORT
 
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-B0-2])")
 _TASK = re.compile(
-    r"(?:\[[\w:./-]+\] (?!\$)|[\w.-]+ +\| |#\d+ (?:\d+\.\d+ )?|\d{4}-\d\d-\d\dT[\d:.]+Z )"
+    r"(?:\[[\w:./-]+\] (?!\$)|(?!(?:ok|FAILED) \| \d)[\w.-]+ +\| |#\d+ (?:\d+\.\d+ )?|\d{4}-\d\d-\d\dT[\d:.]+Z )"
     r"|[\[#* ]*(?i:observation|(?:execution|command|tool|last) (?:logs?|results?|outputs?|responses?)"
     r"(?: of \[[^\]]{0,200}\]| from code snippet)?|\[[\w.-]{2,40} for [^\]]{0,200}\] results?)[\]* ]*:[* ]*"
 )
@@ -79,11 +79,31 @@ _SAYS_NO = re.compile(
     re.IGNORECASE,
 )
 _DONE = re.compile(r"\b(?:has been (?:updated|created|edited|written)|successfully)\b", re.IGNORECASE)
+_EDIT_FAILED = re.compile(
+    r"\W*(?:(?:no|0|none) (?:\w+ ){0,2}(?:changes?|edits?|replacements?|matches|occurrences|hunks?|files?)\b"
+    r"(?! (?:failed|left))"
+    r"|(?:applied|replaced|changed|made) (?:0|no|none)\b"
+    r"|E[A-Z]{3,}: |(?:lint\w*|syntax|parse|parsing|validation|patch) errors?\b"
+    r"|[1-9]\d* out of \d+ hunks? failed|hunk #\d+ failed"
+    r"|(?:(?:the|your|this|proposed|requested|last) )*"
+    r"(?:edit|patch|change|diff|update|replacement|insertion|file|hunk)(?:e?s)?"
+    r" (?:(?:could|can|was|were|is|are|has|have|did|does|do|will)(?: not|n't|not)\b"
+    r"|(?:(?:was|were|has|have|is|are) )?(?:been )?"
+    r"(?:failed|rejected|reverted|refused|denied|discarded|introduced new)\b)"
+    r"|(?:(?:the|your|provided) )*(?:strings?|text|snippet|context|anchor|pattern|(?:old|search)[ _]?\w*)\b.{0,200}?"
+    r" (?:(?:was|were|is|are)(?: not|n't) (?:found|present|unique|in|matched|an?|exact\w*)\b"
+    r"|(?:did|does|could)(?: not|n't) (?:appear|match|occur|exist|be|find)\b"
+    r"|not found|occurs|appears|matche[sd] (?:[2-9]|multiple|more)))",
+    re.IGNORECASE,
+)
+"""How the result of an edit begins that changed nothing, or was taken back."""
+_HUNK_FAILED = re.compile(r"[1-9]\d* out of \d+ hunks? (?:FAILED|failed)")
 _BRIEF = 300
 """Characters of a call's result above which it is content rather than a message."""
 
 _CODES = ("exit_code", "exitCode", "exit_status", "exitStatus", "returncode", "return_code", "returnCode", "code")
 _OUTPUTS = ("output", "stdout", "stderr", "text", "result", "content", "logs", "message", "error")
+_REASONS = ("reason", "message", "detail", "details")
 HEAD, TAIL = 2000, 6000
 """Lines at the front and at the end that are looked at. Of a result with more, nothing says that it succeeded."""
 _PARSED = 400_000
@@ -171,6 +191,10 @@ def _of_object(value: Mapping[str, Any], text: str) -> Lines:
     has_output = any(isinstance(value.get(name), str) for name in ("output", "stdout", "stderr"))
     code = codes[0] if codes and (has_output or "code" not in value) else None
     failed = True if value.get("error") or value.get("isError") is True or value.get("is_error") is True else None
+    status = value.get("status")
+    # A thing that is asked for may have failed; a call that says so has a word on it.
+    if status == "error" or (status in ("failed", "failure") and any(value.get(k) for k in _REASONS)):
+        failed = True
     for name in ("success", "ok", "succeeded"):
         if isinstance(value.get(name), bool) and failed is None:
             failed = not value[name]
@@ -244,21 +268,17 @@ def _read(given: Lines, command: Command) -> Outcome:
     verdict = _verdict(command, code, told, timed_out=timed_out, ends_badly=ends_badly, given=given.failed)
     if (nothing_found and not timed_out) or (verdict == "succeeded" and len(rows) > HEAD + TAIL):
         verdict = "unknown"
-    suspicious = verdict == "failed" or bool(told.failed) or ends_badly
+    proven = code == 0 and command.proves
+    doubtful = verdict == "succeeded" and not proven and _tells_of_error(rows, told, command)
+    if doubtful:
+        verdict = "unknown"
+    suspicious = doubtful or verdict == "failed" or bool(told.failed) or ends_badly
     failures = _failures(rows, patterns) if suspicious else ()
     summary = (
         told.failed[-SUMMARIES:] + told.failed[:1] if told.failed else (told.passed or told.part or told.words)[-1:]
     )
     keep = sorted({*shown, *summary, *failures, *tail})
     return Outcome(verdict, code, timed_out, tuple(shown), tuple(sorted(set(summary))), failures, tuple(keep), first)
-
-
-def _summary(told: _Told) -> tuple[int, ...]:
-    """Of a failed run the first line that says so and the last ones; else the last one of each kind."""
-    if told.failed:
-        return tuple(sorted({told.failed[0], *told.failed[-SUMMARIES:]}))
-    found = {*told.passed[-1:], *told.part[-1:], *told.last[-1:]} or {*told.words[-1:]}
-    return tuple(sorted(found))
 
 
 def _verdict(
@@ -275,10 +295,48 @@ def _verdict(
         return "unknown" if code == 0 and command.proves else "failed"
     if code == 0 and command.proves:
         return "succeeded"
-    if told.passed or (not command.cut and (told.part or told.last)):
-        # Of several commands, one that passed proves nothing of the others, but where it was the last one's end.
-        return "succeeded" if command.single or told.ends_well else "unknown"
-    return "unknown"
+    passed = bool(told.passed) or (not command.cut and bool(told.part or told.last))
+    if not passed or runners.compiled().repeated.search(command.text):
+        return "unknown"
+    # Of several commands, one that passed proves nothing of the others, but where it was the end of the last one and
+    # `&&` let none go on behind a failure.
+    chained = command.proves or _is_chain(command)
+    return "succeeded" if command.single or (chained and told.ends_well) else "unknown"
+
+
+def _is_chain(command: Command) -> bool:
+    """Whether all that ran was joined by `&&`, with a pipe behind the last one at most: that it ran at all proves the
+    ones in front. The text is on one line, so each command has to be a part of its own, to the letter."""
+    text = command.text.replace("2>&1", "")
+    parts = [part.strip() for part in text.split("&&")]
+    if len(text) >= SHOWN or any(sign in "".join(parts) for sign in (";", "&", "||", "$(", "`", "<<")):
+        return False
+    runs = command.core.split(" && ")
+    parts[-1] = parts[-1].partition("|")[0].strip()
+    return [part for part in parts if part in runs] == runs
+
+
+def _tells_of_error(rows: Sequence[str], told: _Told, command: Command) -> bool:
+    """Whether a line tells of an error that is not the runner's own affair. What stands in front of the summary of a
+    command that is a runner was printed by the tests that passed; a script may have printed it anywhere."""
+    patterns = runners.compiled()
+    start = 0
+    if command.single and patterns.direct.match(command.core):
+        start = max([*told.passed, *told.part, *told.last], default=-1) + 1
+    logged = False
+    for line in rows[start:]:
+        begins = bare(line[:LONG])[:SHORT]
+        if not begins:
+            continue
+        if patterns.console.match(begins):
+            logged = True
+        elif not line[:1].isspace():
+            logged = False
+        if logged or patterns.harmless.match(begins):
+            continue
+        if patterns.error.match(begins) or patterns.detail.match(begins):
+            return True
+    return False
 
 
 class _Told(NamedTuple):
@@ -309,14 +367,16 @@ def _told(rows: Sequence[str], but: set[int]) -> _Told:
         line = bare(rows[n])
         if len(line) > SHORT or not line:
             continue
-        if patterns.failed.match(line):
+        kind = (
+            told.passed if patterns.passed.match(line)
+            else told.part if patterns.part.match(line)
+            else told.last if n == final and patterns.last.match(line)
+            else None
+        )  # fmt: skip
+        if patterns.failed.match(line) or _failed_below(rows, n, line):
             told.failed.append(n)
-        elif patterns.passed.match(line):
-            told.passed.append(n)
-        elif patterns.part.match(line):
-            told.part.append(n)
-        elif n == final and patterns.last.match(line):
-            told.last.append(n)
+        elif kind is not None:
+            (told.failed if patterns.counted.search(line) else kind).append(n)
         elif patterns.claims.match(line):
             told.words.append(n)
     # `OK` is unittest's where it says how many tests it ran.
@@ -326,6 +386,14 @@ def _told(rows: Sequence[str], but: set[int]) -> _Told:
             told.words[:0] = [n for n in told.passed if "test" not in rows[n]]
             told.passed[:] = [n for n in told.passed if "test" in rows[n]]
     return told
+
+
+def _failed_below(rows: Sequence[str], n: int, line: str) -> bool:
+    """Whether a line says with one above it that the run has failed."""
+    return any(
+        below.match(line) and any(above.match(bare(row)) for row in rows[max(0, n - 4) : n])
+        for below, above in runners.compiled().below
+    )
 
 
 def _candidates(rows: Sequence[str]) -> list[int]:
@@ -439,9 +507,15 @@ def _of_call(given: Lines, first: int | None, *, edits: bool) -> Outcome:
     begins = may_begin and bool(_CALL_FAILED.match(opening)) and not _DONE.search(opening)
     says_no = brief and bool(_SAYS_NO.search(opening)) and not _DONE.search(opening)
     timed_out = brief and bool(_TIMED_OUT.match(opening))
-    failed = given.failed if given.failed is not None else (begins or says_no or timed_out or None)
+    unchanged = edits and not given.is_object and _changed_nothing(rows, opening)
+    failed = given.failed if given.failed is not None else (begins or says_no or timed_out or unchanged or None)
     if given.code:
         failed = True
     verdict: Verdict = "failed" if failed else "succeeded" if failed is False or given.code == 0 else "unknown"
     keep = () if first is None or verdict != "failed" else (first,)
     return Outcome(verdict, given.code, timed_out, (), (), keep, keep, first)
+
+
+def _changed_nothing(rows: Sequence[str], opening: str) -> bool:
+    """Whether an edit's result begins by saying that it changed nothing, or one of its hunks did not fit."""
+    return bool(_EDIT_FAILED.match(opening)) or any(_HUNK_FAILED.match(row[:SHORT]) for row in rows[:HEAD])

@@ -25,6 +25,8 @@ class Runner:
     """A line that says that a part of it has passed. It counts where nothing was taken out of the output."""
     last: tuple[str, ...] = ()
     """A line that says so where nothing comes behind it."""
+    below: tuple[tuple[str, str], ...] = ()
+    """(a line, how one of the few lines above it begins): together they say that the run has failed."""
     detail: tuple[tuple[str, int], ...] = ()
     """(the first line on a failure, how many of the lines that follow belong to it)."""
 
@@ -40,6 +42,7 @@ RUNNERS = (
             r"=+ (?:FAILURES|ERRORS) =+$",
             r"!+ .*(?:Interrupted|stopping after).* !+$",
             r"ERROR: (?:not found|file or directory not found|usage)",
+            r"ERROR: Coverage (?:failure|for \w+ )", r"FAIL Required test coverage", r"INTERNALERROR>",
         ),
         passed=(r"=+ .*\b[1-9]\d* passed\b.*=+$", r"[1-9]\d* passed\b.*\bin [\d.]+"),
         detail=((r"E {3,}\S", 0), (r"(?:FAILED|ERROR) \S+(?:::|\.py)", 0), (r"ERROR: ", 0)),
@@ -53,7 +56,8 @@ RUNNERS = (
     Runner(
         "go",
         failed=(
-            r"--- FAIL: ", r"FAIL$", r"FAIL\s+\S+(?:\s|$)", r"exit status [1-9]", r"panic: ", r"fatal error: ",
+            r"--- FAIL: ", r"FAIL$", r"FAIL\s+\S+(?:\s|$)", r"(?:\S+: )?exit status [1-9]",
+            r"panic: ", r"fatal error: ",
             r"go: .*(?:cannot find|errors parsing|no required module|unknown revision)",
         ),
         part=(r"ok\s+\S+\s+(?:[\d.]+s|\(cached\))", r"PASS$"),
@@ -128,7 +132,7 @@ RUNNERS = (
     Runner(
         "tsc",
         failed=(r"\S+\(\d+,\d+\): error TS\d+", r"\S+:\d+:\d+ - error TS\d+", r"error TS\d+:",
-                r"Found [1-9]\d* errors?\b"),
+                r"Found [1-9]\d* errors?\b(?!.*\b0 remaining)"),
         last=(r".*\bFound 0 errors\b",),
         detail=((r"\S+\(\d+,\d+\): error ", 0), (r"\S+:\d+:\d+ - error ", 0), (r"error TS\d+:", 0)),
     ),
@@ -174,10 +178,12 @@ RUNNERS = (
     Runner(
         "ruff, mypy, black, pyright, pylint, flake8",
         failed=(
-            r"Found [1-9]\d* errors?\b", r"(?:\d+ files? )?would reformat", r"[1-9]\d* errors?, \d+ warnings?",
+            r"Found [1-9]\d* errors?\b(?!.*\b0 remaining)", r"(?:\d+ files? )?would reformat",
+            r"[1-9]\d* errors?, \d+ warnings?",
             r"\S+\.pyi?:\d+(?::\d+)?: error", r"would be reformatted", r"Oh no! ",
         ),
-        passed=(r"All checks passed!", r"Success: no issues found", r"0 errors, \d+ warnings?"),
+        passed=(r"All checks passed!", r"Success: no issues found", r"0 errors, \d+ warnings?",
+                r"Found [1-9]\d* errors? \([1-9]\d* fixed, 0 remaining\)"),
         last=(r"\d+ files? (?:already formatted|left unchanged|would be left unchanged)", r"All done!"),
         detail=((r"\S+\.pyi?:\d+(?::\d+)?: ?(?:error|- error|[A-Z]{1,4}\d{3,4}\b)", 0)
                 , (r"[A-Z]{1,4}\d{3,4} (?:\[\*\] )?\S", 1),
@@ -192,6 +198,30 @@ RUNNERS = (
         ),
         passed=(r"0 issues\.?$", r"All matched files use Prettier"),
         detail=((r"\d+:\d+\s+error\s", 0), (r"\S+:\d+:\d+:? \S", 0), (r"- hook id: ", 2)),
+    ),
+    Runner(
+        "bun, deno, playwright, zig",
+        failed=(r"[1-9]\d* fail$", r"FAILED \| \d+ passed", r"[1-9]\d* failed\.?$",
+                r"\d+ passed; \d+ skipped; [1-9]\d* failed"),
+        passed=(r"ok \| [1-9]\d* passed\b.*\| 0 failed",),
+        detail=((r"[1-9]\d* fail(?:ed)?\.?$", 1),),
+    ),
+    Runner(
+        "tox, nox",
+        failed=(r"\S+: FAIL code -?\d", r"\W*evaluation failed :\(", r"(?:nox > )?Session \S+.* failed\b",
+                r"(?:nox > )?\* \S+: failed$", r"ERROR: +\S+: (?:commands|could not|parallel child)"),
+        detail=((r"\S+: FAIL code -?\d", 0), (r"(?:nox > )?Session \S+.* failed\b", 0)),
+    ),
+    Runner(
+        "terraform",
+        failed=(r"\u2502 Error: \S",),
+        below=((r"(?:\u2502 *)?on \S+\.(?:tf|tfvars|tf\.json|hcl) line \d", r"(?:\u2502 )?Error: \S"),),
+        detail=((r"\u2502 Error: \S", 1),),
+    ),
+    Runner(
+        "patch",
+        failed=(r"[1-9]\d* out of \d+ hunks? (?:FAILED|failed)", r"Hunk #\d+ FAILED", r"patch: \*{4} "),
+        detail=((r"[1-9]\d* out of \d+ hunks? (?:FAILED|failed)", 0), (r"Hunk #\d+ FAILED", 0)),
     ),
     Runner(
         "docker",
@@ -231,7 +261,7 @@ RUNNERS = (
 )  # fmt: skip
 
 GENERAL: tuple[tuple[str, int], ...] = (
-    (r"(?:[\w.]+\.)?\w*(?:Error|Exception|Exit|Interrupt)(?::|$)", 0),
+    (r"(?:[\w.]+\.)?\w*(?:Error|Exception|Exit|Interrupt)(?: \[\w+\])?(?::|$)", 0),
     (r"[\w.]+\.(?:exceptions?|errors?)\.\w+: ", 0),
     (r"(?:fatal )?[Ee]rror(?:\[\w+\])?: ", 0),
     (r"(?:FAIL|FAILED|ERROR|FATAL|CRITICAL):? +\S", 0),
@@ -239,7 +269,7 @@ GENERAL: tuple[tuple[str, int], ...] = (
     (r".*\bpanicked at\b", 1),
     (r".*: (?:fatal )?error:? ", 0),
     (r"\S+:\d+:\d+:? \S", 0),
-    (r"\S+: cannot ", 0),
+    (r"\S+: can(?:not|'t) ", 0),
     (r".*(?:: command not found|: not found$|\bNo such file or directory|\bPermission denied)", 0),
     (r".*(?:\bdoes not exist|\bNo module named )", 0),
     (r"[\u2715\u2716\u2717\u2718\u00d7] ?\S", 0),
@@ -248,12 +278,37 @@ GENERAL: tuple[tuple[str, int], ...] = (
 """First lines on a failure that many programs write."""
 
 ERRORS = (
-    r"(?:[\w.]+\.)?\w*(?:Error|Exception|Interrupt)(?::|$)|[\w.]+\.(?:exceptions?|errors?)\.\w+: "
+    r"(?:[\w.]+\.)?\w*(?:Error|Exception|Interrupt)(?: \[\w+\])?(?::|$)|[\w.]+\.(?:exceptions?|errors?)\.\w+: "
     r"|(?:fatal )?[Ee]rror(?:\[\w+\])?: |(?:FAIL|FAILED|ERROR|FATAL):? +\S|\W*(?:panic|fatal): |<tool_use_error>"
     r"|.*(?:: command not found|: not found$|\bNo such file or directory|\bPermission denied|\bNo module named )"
-    r"|.*: (?:fatal )?error: |\S+: cannot |\S+\.\w+:\d+:\d+: \S"
+    r"|.*: (?:fatal )?error: |\S+: can(?:not|'t) |\S+\.\w+:\d+:\d+: \S"
+    r"|Traceback \(most recent call last\):"
 )
 """A last line that tells of an error."""
+
+HARMLESS = (
+    r"\d+\) |\S*\d\d:\d\d:\d\d\b|\S+:\d+(?::\d+)?:? (?:warning|note|info|remark)\b"
+    r"|go: (?:downloading|finding|extracting|added|upgraded)|\S*ld: warning|[\u2715\u2716\u2717\u2718\u00d7] ?0\b"
+)
+"""Lines that look like the first ones on a failure and are none: numbered lists, times, warnings, downloads."""
+
+COUNTED = r"(?<![\w.])[1-9]\d* (?:failed|failures?|failing|errors?)\b(?!.*\b0 remaining)"
+"""A count of failures that is not 0, anywhere in a line: of a line that begins like a success it makes a failure."""
+
+DIRECT = (
+    r"(?:(?:uv|poetry|pipenv|hatch|pdm|rye) run (?:-m )?|(?:npx|bunx|yarn|pnpm(?: exec)?) (?:-\S+ )*"
+    r"|python[\d.]* (?:-\w )*-m |coverage run -m )*(?:\S*/)?"
+    r"(?:pytest|py\.test|unittest|jest|vitest|mocha|ava|playwright test|rspec|phpunit|ctest|ruff|mypy|black|pyright"
+    r"|pylint|flake8|eslint|prettier|tsc|cmake|mvnw?|gradlew?|golangci-lint|terraform|node --test"
+    r"|(?:go|cargo|dotnet|swift|mix|deno|bun|zig) (?:test|build|check|clippy))(?: |$)"
+)
+"""A command that is itself a runner, rather than a script that starts some."""
+
+REPEATED = r"\b(?:for|while|until)\s.*\bdone\b|\bxargs\b|\s-exec(?:dir)?\b|\bparallel\b"
+"""A command that may run one thing many times: that the last one passed proves nothing of the others."""
+
+CONSOLE = r"console\.\w+(?: \S+)?$"
+"""How jest and vitest begin what a test has logged, which stands indented below."""
 
 
 CLAIMS = (
@@ -270,7 +325,7 @@ TRIGGERS = (
     "done", "found 0", "files have been", "built", "nothing to be", "up to date", "no work", "added ", "changed ",
     "removed ", "audited", "already formatted", "unchanged", "matched files", "code ", "lifecycle script",
     "cannot find",
-    "no required", "unknown revision", "parsing", "status", "timed out", "file or dir",
+    "hunk", ".tf", ".hcl", "no required", "unknown revision", "parsing", "status", "timed out", "file or dir",
 )  # fmt: skip
 """In lower case: each line that says how a run ended has one of these."""
 
@@ -289,6 +344,12 @@ class Patterns:
     """For each of these groups, how many of the lines that follow belong to the failure."""
     error: re.Pattern[str]
     claims: re.Pattern[str]
+    below: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...]
+    harmless: re.Pattern[str]
+    counted: re.Pattern[str]
+    direct: re.Pattern[str]
+    repeated: re.Pattern[str]
+    console: re.Pattern[str]
 
 
 @lru_cache(maxsize=8)
@@ -304,6 +365,12 @@ def compiled(runners: tuple[Runner, ...] = RUNNERS) -> Patterns:
         follows=tuple(follow for _, follow in details),
         error=re.compile(ERRORS),
         claims=re.compile(CLAIMS),
+        below=tuple((re.compile(line), re.compile(above)) for runner in runners for line, above in runner.below),
+        harmless=re.compile(HARMLESS),
+        counted=re.compile(COUNTED),
+        direct=re.compile(DIRECT),
+        repeated=re.compile(REPEATED),
+        console=re.compile(CONSOLE),
     )
 
 

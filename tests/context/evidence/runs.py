@@ -271,6 +271,39 @@ JSON_FAILED = (
 JSON_PASSED = '{"exit_code": 0, "stdout": "collected 3 items\\n\\n=== 3 passed in 0.10s ===\\n", "stderr": ""}'
 JSON_PRETTY = '{\n  "output": "2 tests ran",\n  "metadata": {\n    "exit_code": 3,\n    "duration_seconds": 0.2\n  }\n}'
 
+COVERAGE = "ERROR: Coverage failure: total of 71 is less than fail-under=90"
+REQUIRED = "FAIL Required test coverage of 90% not reached. Total coverage: 71.00%"
+DATABASE = "psycopg2.OperationalError: could not connect to server: Connection refused"
+CONSOLE = """  console.error
+    Error: Not implemented: navigation (except hash changes)
+        at module.exports (node_modules/jsdom/lib/not-implemented.js:9:17)
+"""
+NODE = """node:assert:126
+  throw new AssertionError(obj);
+  ^
+
+AssertionError [ERR_ASSERTION]: 1 == 2
+    at Object.<anonymous> (/work/check.js:2:8)
+
+Node.js v20.11.0"""
+PLAYWRIGHT = """Running 4 tests using 1 worker
+
+  1 failed
+    [chromium] \u203a cart.spec.ts:3:1 \u203a adds an item
+  3 passed (3s)"""
+TERRAFORM = """
+Error: Unsupported argument
+
+  on main.tf line 3, in resource "null_resource" "a":
+   3:   colour = "red"
+
+An argument named "colour" is not expected here."""
+TERRAFORM_BOX = """\u2577
+\u2502 Error: Unsupported argument
+\u2502
+\u2502   on main.tf line 3, in resource "null_resource" "a":
+\u2575"""
+
 RUNS = (
     Run(
         "pytest",
@@ -439,4 +472,78 @@ RUNS = (
     Run("json", "./run", JSON_PRETTY, "failed", ('"exit_code": 3',)),
     Run("", "", "Process exited with code 2\nOutput:\nboom", "failed", ("exited with code 2",)),
     Run("", "", "Wall time: 0.2 seconds\nProcess exited with code 0\nOutput:\nhello", "succeeded"),
+    Run("pytest", "pytest -q", "900 passed, 3 warnings, 2 errors in 3.21s", "failed", ("2 errors",)),
+    Run("pytest", "pytest -q", "1 passed, 1 error in 0.19s", "failed"),
+    Run("pytest", "pytest -q | tail -1", "1 passed, 1 error in 0.19s", "failed"),
+    Run("pytest", "pytest -q", "=== 4 passed, 1 skipped, 1 failed in 2.10s ===", "failed"),
+    Run("pytest", "pytest -q", "4 passed, 1 xfailed in 2.10s", "succeeded"),
+    Run("pytest", "pytest --cov", f"{COVERAGE}\n=== 30 passed in 1.02s ===", "failed", ("fail-under=90",)),
+    Run("pytest", "pytest --cov", f"{REQUIRED}\n30 passed in 1.02s", "failed", ("Required test coverage",)),
+    Run("pytest", "pytest -s", "ValueError: as the test wants\n.\n1 passed in 0.02s", "succeeded"),
+    Run("pytest", "pytest -q", "1 passed in 0.02s\nOSError: the report was not written", "failed"),
+    Run("pytest", "pytest -q", "1 passed in 0.02s\nOSError: the report was not written\nbye", "unknown"),
+    Run("script", "./ci.sh", f"212 passed in 9.11s\n{DATABASE}\nnext step\nbye", "unknown", ("OperationalError",)),
+    Run("script", "./ci.sh", f"{TRACEBACK}\n212 passed in 9.11s", "unknown"),
+    Run("script", "./ci.sh", "collected 212 items\n212 passed in 9.11s", "succeeded"),
+    Run("script", "./ci.sh", "main.c:4:9: warning: unused variable 'x'\n212 passed in 9.11s", "succeeded"),
+    Run("script", "npm test", f"{CONSOLE}\n{JEST_PASSED}", "succeeded"),
+    Run("script", "npm test", f"{CONSOLE}\nTypeError: x is not a function\n{JEST_PASSED}", "unknown"),
+    Run("script", "make test", f"30 passed in 1.02s\n{NODE}", "unknown", ("ERR_ASSERTION",)),
+    Run("chain", "flake8 app; python tools/gen.py; pytest -q tests/g", f"{TRACEBACK}\n412 passed in 8.03s", "unknown"),
+    Run(
+        "chain", "mypy app; ruff check app", "mypy: can't read file 'app': No such file\nAll checks passed!", "unknown"
+    ),
+    Run("chain", "go vet ./...; go test ./a", "a/x.go:41:2: unreachable code\nok  \tex.com/a\t0.1s", "unknown"),
+    Run("chain", "pytest a | tail -1; pytest b | tail -1", "usage of a\n3 passed in 0.10s", "unknown"),
+    Run("chain", "pytest a; pytest b", "3 passed in 0.10s", "unknown"),
+    Run("chain", "make lib && pytest b", "cc -c a.c\n3 passed in 0.10s", "succeeded"),
+    Run("loop", "for d in a b; do pytest -q $d; done", "3 passed in 0.10s", "unknown"),
+    Run("loop", "ls | xargs -n1 pytest -q", "3 passed in 0.10s", "unknown"),
+    Run("loop", "find . -name 't_*' -exec pytest -q {} +", "3 passed in 0.10s", "unknown"),
+    Run("go", "go vet ./...", "# example.com/a\nvet: exit status 1\ndone", "failed"),
+    Run(
+        "go",
+        "go test -v ./...",
+        "    a_test.go:41: a note\n--- PASS: TestA (0.0s)\nPASS\nok  \tex.com/a\t0.1s",
+        "succeeded",
+    ),
+    Run(
+        "patch",
+        "patch -p1 < a.diff",
+        "patching file a.py\n1 out of 1 hunk FAILED -- saving rejects to a.py.rej",
+        "failed",
+    ),
+    Run("patch", "patch -p1 < a.diff", "Hunk #1 FAILED at 12.\npatching file b.py", "failed"),
+    Run(
+        "bun",
+        "bun test",
+        " 3 pass\n 1 fail\n 4 expect() calls\nRan 4 tests across 1 files. [12.00ms]",
+        "failed",
+        ("1 fail",),
+    ),
+    Run("bun", "bun test", " 3 pass\n 0 fail\nRan 3 tests across 1 files. [12.00ms]", "unknown"),
+    Run("deno", "deno test", "FAILED | 3 passed | 1 failed (12ms)\n\nsee above", "failed", ("1 failed",)),
+    Run("deno", "deno test", "ok | 3 passed | 0 failed (12ms)", "succeeded"),
+    Run(
+        "tox",
+        "tox",
+        "  py311: OK (1.20=setup[0.50]+cmd[0.70] seconds)\n  py312: FAIL code 1 (1.10 seconds)\nbye",
+        "failed",
+    ),
+    Run("tox", "tox", "  py312: commands\n  evaluation failed :( (2.31 seconds)", "failed"),
+    Run("nox", "nox", "nox > Running session tests\nnox > Session tests failed.\nbye", "failed", ("Session tests",)),
+    Run("nox", "nox", "nox > Session tests(python='3.12') failed.", "failed"),
+    Run("playwright", "npx playwright test", PLAYWRIGHT, "failed", ("1 failed",)),
+    Run("zig", "zig test a.zig", "2 passed; 0 skipped; 1 failed.\nsee the log", "failed"),
+    Run("zig", "zig test a.zig", "1 failed.\nsee the log", "failed"),
+    Run("terraform", "terraform plan", TERRAFORM, "failed", ("Error: Unsupported argument", "main.tf line 3")),
+    Run("terraform", "terraform plan", TERRAFORM_BOX, "failed", ("Error: Unsupported argument",)),
+    Run("terraform", "terraform plan", TERRAFORM.replace("Error:", "Warning:"), "unknown"),
+    Run("ruff", "ruff check --fix .", "Found 3 errors (3 fixed, 0 remaining).", "succeeded"),
+    Run("ruff", "ruff check --fix .", "Found 3 errors (2 fixed, 1 remaining).", "failed"),
+    Run("chain", "cd a && make lib && pytest -q 2>&1 | tail -5", "cc -c a.c\n3 passed in 0.10s", "succeeded"),
+    Run("chain", "make lib | tail -1 && pytest -q | tail -5", "cc -c a.c\n3 passed in 0.10s", "unknown"),
+    Run("chain", "make lib\ncat a && pytest -q | tail -5", "cc -c a.c\n3 passed in 0.10s", "unknown"),
+    Run("chain", "cd a && make lib\npytest -q | tail -5", "cc -c a.c\n3 passed in 0.10s", "unknown"),
+    Run("chain", "make lib && make b; pytest -q | tail -5", "cc -c a.c\n3 passed in 0.10s", "unknown"),
 )

@@ -53,7 +53,11 @@ SUMMARIES = [
     "make: *** [all] Segmentation fault", "BUILD FAILED in 4s", "[INFO] BUILD FAILURE", "Found 2 errors.",
     "src/a.ts(1,2): error TS2322: no", "a.c:1:2: error: no", "ninja: build stopped: subcommand failed.",
     "-- Configuring incomplete, errors occurred!", "ERROR: failed to solve: no", "CONFLICT (content): in a.py",
-    "fatal: no",
+    "fatal: no", "900 passed, 3 warnings, 2 errors in 3.21s", "1 passed, 1 error in 0.19s",
+    "ERROR: Coverage failure: total of 71 is less than fail-under=90", "vet: exit status 1",
+    "1 out of 1 hunk FAILED -- saving rejects to a.py.rej", " 1 fail", "FAILED | 3 passed | 1 failed (5ms)",
+    "py312: FAIL code 1", "  evaluation failed :( (1.20 seconds)", "nox > Session tests failed.", "  1 failed",
+    "2 passed; 0 skipped; 1 failed.", "\u2502 Error: Unsupported argument", "Found 3 errors (2 fixed, 1 remaining).",
 ]  # fmt: skip
 SUCCESSES = [
     "198 passed in 4.12s",
@@ -64,6 +68,11 @@ SUCCESSES = [
     "BUILD SUCCESSFUL in 1s",
     "done",
 ]
+ERRORS = [
+    "psycopg2.OperationalError: could not connect", "Traceback (most recent call last):", "KeyError: 'id'",
+    "mypy: can't read file 'app'", "a/x.go:41:2: unreachable code", "AssertionError [ERR_ASSERTION]: 1 == 2",
+    "app/main.py:3:8: F401 unused", "bash: flake9: command not found", "ls: cannot access 'x'", "error: no such task",
+]  # fmt: skip
 COMMANDS = ["pytest -q", "make test | tail -3", "make a; make b", "cargo test || true", "go test ./... && echo ok", ""]
 
 
@@ -85,6 +94,28 @@ def test_no_output_with_a_failure_summary_is_ever_a_success(
     for given_text in (wrapped, json.dumps({"exit_code": code or 0, "output": text})):
         read = outcome.read(given_text, commands.read(command) if command else TOOL)
         assert read.verdict != "succeeded"
+
+
+@given(
+    st.sampled_from(ERRORS),
+    st.lists(st.sampled_from([*SUCCESSES, "", "some output", DOTS]), max_size=6),
+    st.lists(st.sampled_from([*SUCCESSES, "", "some output"]), max_size=6),
+    st.sampled_from(["./ci.sh", "make test", "flake8 app; pytest -q", "npm test | tail", "for d in a; do x; done", ""]),
+)
+def test_no_script_that_printed_an_error_is_a_success_without_a_code_that_proves_it(
+    error: str, before: list[str], after: list[str], command: str
+) -> None:
+    text = "\n".join([*before, error, *after])
+    assert outcome.read(text, commands.read(command) if command else TOOL).verdict != "succeeded"
+
+
+@given(
+    st.lists(st.sampled_from([*SUCCESSES, "some output"]), max_size=6), st.sampled_from([";", "\n", "||", " | cat;"])
+)
+def test_the_success_of_one_command_proves_nothing_of_the_others(told: list[str], operator: str) -> None:
+    command = commands.read(f"./check {operator} pytest -q")
+    for text in ("\n".join(told), xml(0, "\n".join(told))):
+        assert outcome.read(text, command).verdict != "succeeded"
 
 
 @given(st.text(), st.sampled_from(COMMANDS))
@@ -127,6 +158,23 @@ def test_every_runner_that_is_named_has_a_failure_in_the_corpus() -> None:
         ("Edit", '{"file_path": "a.py"}', "The user doesn't want to proceed with this tool use.", "failed"),
         ("Edit", '{"file_path": "a.py"}', "The file a.py has been updated.\n1\traise E('not found')", "unknown"),
         ("Read", '{"file_path": "a.py"}', "1\tclass MyError(Exception):\n2\t    pass\n" + "3\tx\n" * 200, "unknown"),
+        ("Edit", "{}", "No changes were made: old_string occurs 3 times in a.py" + "\nx = 1" * 60, "failed"),
+        ("edit_file", "{}", '{"status":"error","applied":0,"reason":"the hunk is not in a.py"}', "failed"),
+        ("edit_file", "{}", '{"status":"ok","applied":2}', "unknown"),
+        ("get_job", "{}", '{"id":3,"status":"failed"}', "unknown"),
+        ("edit_file", "{}", "Applied 0 of 2 edits successfully" + "\n- x = 1" * 60, "failed"),
+        ("edit_file", "{}", "Applied 2 of 2 edits" + "\n- x = 1" * 60, "unknown"),
+        ("Write", "{}", "EACCES: permission denied, open '/etc/hosts'" + "\n    at open (node:fs)" * 60, "failed"),
+        ("str_replace_editor", "{}", f"No replacement was performed, old_str `{'x' * 400}` did not appear", "failed"),
+        ("edit", "{}", "Your proposed edit has introduced new syntax error(s)." + "\nx = 1" * 90, "failed"),
+        ("edit", "{}", "Linter error: the edit was reverted" + "\nx = 1" * 90, "failed"),
+        ("edit", "{}", "0 replacements made" + "\nx = 1" * 90, "failed"),
+        ("edit", "{}", "10 replacements made" + "\nx = 1" * 90, "unknown"),
+        ("edit", "{}", "The edit could not be applied." + "\nx = 1" * 90, "failed"),
+        ("edit", "{}", "The string to replace was not found in a.py" + "\nx = 1" * 90, "failed"),
+        ("apply_patch", "{}", "patching file a.py\n1 out of 1 hunk FAILED -- saving rejects", "failed"),
+        ("edit", "{}", "The file a.py has been edited. Not found: nothing." + "\nx = 1" * 90, "unknown"),
+        ("edit", "{}", "The edit was applied\nNo changes were made to b.py", "unknown"),
         ("get_user", "{}", '{"error": "user not found"}', "failed"),
         ("get_user", "{}", '{"success": true, "id": 3}', "succeeded"),
         ("get_user", "{}", '{"success": false}', "failed"),
