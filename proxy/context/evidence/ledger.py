@@ -40,11 +40,14 @@ _CHANGED = re.compile(
 """Words with which a tool says that it has changed a file, and beginnings of a diff that shows the change."""
 _UNCHANGED = re.compile(
     r"\b(?:no|not|never|cannot|unable|without|nothing|neither|identical|unchanged|since|unexpectedly|already|permissions?"
-    r"|errors?|invalid|fail\w*|reject\w*|den(?:y|ied)|refus\w*|cancel\w*|abort\w*|ambiguous|multiple|must|before)\b"
+    r"|errors?|invalid|fail\w*|reject\w*|den(?:y|ied)|refus\w*|cancel\w*|abort\w*|ambiguous|multiple|must|before"
+    r"|will|would|could|pending|awaiting)\b"
     r"|n['\u2019]t\b",
     re.IGNORECASE,
 )
 """Words with which it says that it has not, or that leave it open."""
+_ASKS = re.compile(r"\b(?:found|match\w*|occur\w*|times|specify|provide|requires?|required|missing)\b", re.IGNORECASE)
+"""Words of a tool that asks for something else; they count where none says that it has changed the file."""
 _PATH = re.compile(r"\S*\w[./\\]\w\S*")
 _SENTENCE = re.compile(r"[.!:;](?:\s|$)")
 
@@ -212,7 +215,10 @@ def _changes(end: Outcome, lines: Sequence[str] | None) -> bool:
     first = _PATH.sub(" ", _SENTENCE.split(opening, maxsplit=1)[0])
     if _CHANGED.search(first) and not _UNCHANGED.search(first):
         return True
-    return sum(map(len, lines)) <= _BRIEF and not any(_UNCHANGED.search(_PATH.sub(" ", line)) for line in lines)
+    if sum(map(len, lines)) > _BRIEF:
+        return False
+    said = [_PATH.sub(" ", line) for line in lines]
+    return not any(_UNCHANGED.search(line) or _ASKS.search(line) for line in said)
 
 
 def _told_apart(ran: Sequence[Ran]) -> list[str]:
