@@ -21,6 +21,7 @@ from proxy.context.remark import remarked
 from proxy.context.render import Rendering, joined
 from proxy.context.session import Session, cuts, losses
 from proxy.context.stage import Stage
+from proxy.context.stages.refer_repeats import dangling
 from proxy.context.view import Beside
 from proxy.errors import RuleBroken
 from proxy.memory.memos import Memo
@@ -201,15 +202,25 @@ def _edits(seen: View, session: Session, policy: Policy, *, frozen: bool) -> Map
 
 def _fitted(seen: View, policy: Policy, edits: Mapping[bytes, Edit], low: int) -> Mapping[bytes, Edit]:
     """The edits with those that fit the prompt to its budget, and the remarks that these call for within it."""
-    fitted = fit.fit(seen, policy, edits, low)
+    fitted = _fit(seen, policy, edits, low)
     if fitted is edits:
         return edits
     made = remarked(seen, fitted, seen.edits, policy.remark)
     more = fit.total_with(seen, made) - fit.total_with(seen, fitted)
     if more and seen.budget is not None and fit.total_with(seen, made) > seen.budget:
         narrow = replace(seen, extra=seen.extra + more)
-        made = remarked(seen, fit.fit(narrow, policy, edits, low), seen.edits, policy.remark)
+        made = remarked(seen, _fit(narrow, policy, edits, low), seen.edits, policy.remark)
     return made
+
+
+def _fit(seen: View, policy: Policy, edits: Mapping[bytes, Edit], low: int) -> Mapping[bytes, Edit]:
+    """The edits with those that fit the prompt to its budget. A new result that refers to what leaves for that is sent
+    as it came, and is fitted with the others."""
+    fitted = fit.fit(seen, policy, edits, low)
+    while fitted is not edits and (lost := dangling(seen, edits, fitted)):
+        edits = {k: e for k, e in edits.items() if k not in lost}
+        fitted = fit.fit(seen, policy, edits, low)
+    return fitted
 
 
 def _at_once(policy: Policy) -> list[Stage]:

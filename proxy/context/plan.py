@@ -70,11 +70,12 @@ class Proposal:
     """What a stage would do to messages[index].
 
     after: tokens that would be left (an estimate where `write` makes the text late). since: the index of the message
-    with which it became possible; the rent of carrying the message is counted from there. write: makes the text
-    when the proposal is taken, for texts that depend on what else stands in the prompt then. rider: not worth moving
-    the prefix for, but taken along behind a batch that moves it anyway. needs: the index of a message whose edit
-    (proposed too, or in force) has to be there as well, since it says what this one takes away. joint: made with all
-    other joint proposals of its stage or not at all, since they were chosen together. content: what a
+    with which it became possible; the rent of carrying the message is counted from there. write: makes the text when
+    the proposal is taken, for texts that depend on what else stands in the prompt then; from the indexes of all that
+    are cut with it, and None where there is nothing to do any more. whole: nothing that is said leaves. rider: not
+    worth moving the prefix for, but taken along behind a batch that moves it anyway. needs: the index of a message
+    whose edit (proposed too, or in force) has to be there as well, since it says what this one takes away. joint:
+    made with all other joint proposals of its stage or not at all, since they were chosen together. content: what a
     tool result shows, None where the proposal is not made for that: then page faults are not counted against it.
     """
 
@@ -85,11 +86,12 @@ class Proposal:
     after: int
     text: str | None = None
     since: int = 0
-    write: Callable[[frozenset[int]], str] | None = None
+    write: Callable[[frozenset[int]], str | None] | None = None
     rider: bool = False
     needs: int | None = None
     joint: bool = False
     content: Content | None = None
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,10 +61,12 @@ def take(seen: View, chosen: Sequence[Proposal], old: Mapping[bytes, Edit], *, l
     ):
         return old  # nothing that is in force is withdrawn to keep turns in order
     edits = dict(old)
-    gone = frozenset(p.index for p in chosen)
+    gone = frozenset(p.index for p in chosen if not p.whole)
     for proposal in reversed(chosen):  # newest first: of two copies of a thing the older one may go
         message = seen.messages[proposal.index]
         text = proposal.write(gone) if proposal.write else proposal.text
+        if proposal.write and text is None:
+            continue
         after = proposal.after
         if proposal.action == "gone":
             after = 0

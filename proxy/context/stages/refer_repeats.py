@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar, NamedTuple
@@ -74,19 +74,29 @@ class ReferRepeats:
         if self.again and is_fault(view, n, self.again):
             return None
         lines = _shown_lines(view, n)
-        text, reason = self._referring(view, n, earlier, lines), "stands in an earlier result"
-        if text is None and self.thin and lines.is_listing:
-            text, reason = "\n".join(listing.thinned(lines, 0, len(lines.whole))), _THINNED
-            if len(view.messages[n].text) - len(text) < self.save // 4:
-                return None
-        if text is None:
+        text = self._referring(view, n, earlier, lines)
+        if text is not None:
+            write = _Write(self, view, n, tuple(earlier), text)
+            after = PER_MESSAGE + view.weigh.count(text)
+            return Proposal(n, "text", "refer_repeats", "stands in an earlier result", after, text, n, write)
+        if not self.thin or not lines.is_listing:
+            return None
+        text = "\n".join(listing.thinned(lines, 0, len(lines.whole)))
+        if len(view.messages[n].text) - len(text) < self.save // 4:
             return None
         after = PER_MESSAGE + view.weigh.count(text)
-        return Proposal(n, "text", "refer_repeats", reason, after, text, since=n)
+        return Proposal(n, "text", "refer_repeats", _THINNED, after, text, n, whole=True)
 
-    def _referring(self, view: View, n: int, earlier: Sequence[int], lines: Lines) -> str | None:
+    def again_without(self, view: View, n: int, earlier: Sequence[int], gone: frozenset[int]) -> str | None:
+        """The text of a proposal of this stage, made without the messages that are cut with it; None where what is left
+        saves too little."""
+        return self._referring(view, n, [k for k in earlier if k not in gone], _shown_lines(view, n), gone)
+
+    def _referring(
+        self, view: View, n: int, earlier: Sequence[int], lines: Lines, gone: frozenset[int] = frozenset()
+    ) -> str | None:
         """The result with its repeats referred to, None where that saves too little."""
-        near = self._near(view, n, earlier, lines)
+        near = [target for target in self._near(view, n, earlier, lines) if target.at not in gone]
         if not near:
             return None
         out: list[str] = []
@@ -159,6 +169,23 @@ class ReferRepeats:
                 at += best
             else:
                 at += 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """Writes a result with its references once it is known what is cut with it: they name what stands after that."""
+
+    stage: ReferRepeats
+    view: View
+    n: int
+    earlier: tuple[int, ...]
+    text: str
+
+    def __call__(self, gone: frozenset[int]) -> str | None:
+        named = {name for *_, name in _references(self.text)}
+        if not any(public_id(self.view.keys[k]) in named for k in gone):
+            return self.text
+        return self.stage.again_without(self.view, self.n, self.earlier, gone)
 
 
 _THINNED = "every tenth line number"
@@ -354,8 +381,28 @@ def _referred(
 
 
 def _pointers(edit: Edit) -> list[tuple[int, int, bytes]]:
-    return [
-        (int(a) - 1, int(b), name.encode())
-        for a, b, kind, name in _REFERENCE.findall(edit.text or "")
-        if kind == "result"
-    ]
+    return [(start, end, name.encode()) for start, end, kind, name in _references(edit.text or "") if kind == "result"]
+
+
+def _references(text: str) -> list[tuple[int, int, str, str]]:
+    """(start, end, "result" or "call", id) of each reference: which lines of which message stand for it."""
+    return [(int(a) - 1, int(b), kind, name) for a, b, kind, name in _REFERENCE.findall(text)]
+
+
+def dangling(view: View, edits: Mapping[bytes, Edit], made: Mapping[bytes, Edit]) -> frozenset[bytes]:
+    """Which of these edits, not in force before, refer to what leaves the prompt with those that were made of them."""
+    named: dict[str, list[bytes]] = {}
+    for k, edit in edits.items():
+        if edit.stage == "refer_repeats" and k not in view.edits:
+            for *_, name in _references(edit.text or ""):
+                named.setdefault(name, []).append(k)
+    if not named:
+        return frozenset()
+    cut = (public_id(k) for k in view.keys if (now := made.get(k)) is not None and _takes_out(now))
+    return frozenset(k for name in cut for k in named.get(name, ()))
+
+
+def _takes_out(edit: Edit) -> bool:
+    """Whether some of what the message says, as a result or in its calls, does not go out."""
+    thinned = edit.stage == "refer_repeats" and not _REFERENCE.search(edit.text or "")
+    return edit.action != "append" and not thinned

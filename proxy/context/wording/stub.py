@@ -8,7 +8,7 @@ the result, in its order; how much is missing is said.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from proxy.chat.message import Message
@@ -128,19 +128,19 @@ class Writer:
         name: str = "",
     ) -> str:
         """The stub of one result. held: what it holds now. referred: (start, end) of lines that a later result
-        refers to and that stay. command: what it is the result of. is_view: it shows a file or page that may be
+        refers to and that stay whole. command: what it is the result of. is_view: it shows a file or page that may be
         edited later. name: see `render`."""
         lines = outcome.lines(message)
         kept = self._fixed(message, lines, held, command, is_view=is_view)
-        for start, end in referred:
-            kept.update(range(start, min(end, len(lines))))
+        whole = {n for start, end in referred for n in range(start, min(end, len(lines)))}
+        kept |= whole
         room = min(self._keep.chars, int(self._keep.share * len(message.text)))
         if records.is_record(message, command):
             kept.update(records.kept(lines, int(records.ROOM * room)))
             room = 0
         bridge(lines, kept)
         names, more = self._loose(message, lines, held, kept, room)
-        text = render(message.text, lines, kept, names, name, more)
+        text = render(message.text, lines, kept, names, name, more, whole)
         self._standing.remove(held)
         self._standing.add(facts.replaced(message, text))
         return text
@@ -237,25 +237,37 @@ def missing(count: int) -> str:
     return f"[... {count} lines]"
 
 
-def render(text: str, lines: Sequence[str], kept: set[int], names: Sequence[str], name: str = "", more: int = 0) -> str:
+def render(
+    text: str,
+    lines: Sequence[str],
+    kept: set[int],
+    names: Sequence[str],
+    name: str = "",
+    more: int = 0,
+    whole: Collection[int] = (),
+) -> str:
     """The kept lines in their order, a mark where lines are missing, the names, and in front how much there was. name:
     the id by which the model can have all of it again; empty where it cannot. more: names for which there is no
-    room."""
+    room. whole: lines that are shown to their end, however long."""
     out: list[str] = []
     start = 0
     for n in sorted(kept):
         if n > start:
             out.append(missing(n - start))
         line = lines[n]
-        out.append(line if len(line) <= _SHOWN else f"{line[:200]}[... {len(line) - _SHOWN} characters]{line[-100:]}")
+        out.append(
+            line
+            if len(line) <= _SHOWN or n in whole
+            else f"{line[:200]}[... {len(line) - _SHOWN} characters]{line[-100:]}"
+        )
         start = n + 1
     if len(lines) > start:
         out.append(missing(len(lines) - start))
     if names:
         out.append("[also there: " + " ".join(names) + (f"; {more} more]" if more else "]"))
     body = "\n".join(out)
-    whole = f"; {recalling(name)}" if name else ""  # as short as it can be: it stands in every stub
-    return f"[shortened: {len(body)} of {len(text)} characters{whole}]\n{body}"
+    again = f"; {recalling(name)}" if name else ""  # as short as it can be: it stands in every stub
+    return f"[shortened: {len(body)} of {len(text)} characters{again}]\n{body}"
 
 
 def recalling(name: str) -> str:

@@ -11,7 +11,7 @@ import pytest
 from proxy.chat.key import public_id
 from proxy.context.plan import Edit, Proposal, View
 from proxy.context.session import Session
-from proxy.context.stages.refer_repeats import ReferRepeats, is_fault, referred
+from proxy.context.stages.refer_repeats import ReferRepeats, dangling, is_fault, referred
 from proxy.context.stages.shorten_results import ShortenResults
 from tests.conversations import Json, assistant, call, look, result, user
 
@@ -224,9 +224,35 @@ def test_lines_that_are_referred_to_stay_when_their_result_is_shortened() -> Non
     assert referred(view) == {public_id(view.keys[2]).encode(): [(10, 30)]}
     stub = next(p for p in ShortenResults()(view) if p.index == 2)
     assert stub.write is not None
-    text = stub.write(frozenset({2}))
+    text = stub.write(frozenset({2})) or ""
     assert all(line in text for line in FILE[10:30])
     assert FILE[40] not in text
+
+
+def test_a_new_reference_names_a_text_that_is_not_cut_with_it() -> None:
+    view = look(running("\n".join(ROWS), "\n".join(["other", *ROWS[40:]]), "\n".join(["third", *ROWS])))
+    found = proposals(view)
+    late = next(p for p in ReferRepeats()(look(running("\n".join(ROWS), "x", "\n".join(["third", *ROWS])))))
+    assert late.write is not None
+    assert late.write(frozenset({4, 6})) == late.text, "nothing of its target is cut"
+    assert late.write(frozenset({2, 6})) is None
+    (proposal,) = (p for n, p in found.items() if n == 6)
+    assert proposal.write is not None
+    first, second = (public_id(view.keys[n]) for n in (2, 4))
+    assert f"of result {first}" in (proposal.write(frozenset({6})) or "")
+    text = proposal.write(frozenset({2, 6})) or ""
+    assert f"[40 lines: as lines 2-41 of result {second}" in text, "the later part stands in the other one"
+    assert ROWS[10] in text.split("\n")
+
+
+def test_a_reference_to_what_the_budget_has_cut_is_found() -> None:
+    view, edits = planned(running("\n".join(ROWS), "\n".join(ROWS)))
+    before = look(running("\n".join(ROWS), "\n".join(ROWS)))
+    key = view.keys[4]
+    cut = Edit(view.keys[2], "text", "a part", "fit_budget", "", 999, 9)
+    assert dangling(before, edits, edits) == frozenset()
+    assert dangling(before, edits, {**edits, cut.key: cut}) == {key}
+    assert dangling(view, edits, {**edits, cut.key: cut}) == frozenset(), "it was in force before, and stays"
 
 
 def test_a_scripted_reader_that_takes_the_marks_can_read_every_pointer() -> None:

@@ -28,7 +28,9 @@ def shortened(view: View, stage: ShortenResults | None = None) -> dict[int, Prop
 
 def text_of(proposal: Proposal) -> str:
     assert proposal.write is not None
-    return proposal.write(frozenset({proposal.index}))
+    text = proposal.write(frozenset({proposal.index}))
+    assert text is not None
+    return text
 
 
 def stale(view: View) -> list[int]:

@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.context.evidence import commands, facts, outcome
@@ -72,6 +72,15 @@ def test_lines_that_a_later_result_refers_to_stay() -> None:
     assert text.splitlines()[1:] == [FILLER[0], "[... 4 lines]", *FILLER[5:8], "[... 52 lines]"]
 
 
+def test_a_line_that_a_later_result_refers_to_stays_to_its_end() -> None:
+    lines = [f"line {n} {'of a text ' * (50 if n in (20, 40) else 1)}end" for n in range(60)]
+    view = look([user("a"), assistant(None, "1"), result("1", "\n".join(lines))])
+    message, writer = view.messages[2], Writer(Standing(view), Keep())
+    stub = writer.write(message, facts.of(message, None), [(18, 30)], is_view=False).split("\n")
+    assert lines[20] in stub
+    assert lines[40] not in stub
+
+
 def test_of_two_copies_the_older_one_yields() -> None:
     text = "\n".join(["head", *FILLER, "the id is order_4711 here"])
     view = look(
@@ -84,6 +93,7 @@ def test_of_two_copies_the_older_one_yields() -> None:
     assert "order_4711" in older, "now it would stand nowhere else"
 
 
+@settings(deadline=None)
 @given(st.lists(st.text(alphabet=st.characters(codec="utf-8"), max_size=60), max_size=40), st.booleans())
 def test_every_kept_line_and_name_was_in_the_result(lines: list[str], is_view: bool) -> None:
     text = "\n".join(lines)

@@ -1,0 +1,117 @@
+"""A reference in an outgoing result names lines that go out with the same prompt, whatever the same plan cuts."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from proxy.chat.key import public_id
+from proxy.context.plan import Edit
+from tests.context.agent import Story, Turn, load
+from tests.conversations import PLAIN, Json, assistant, call, result, user
+
+SOME = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+REFERENCE = re.compile(r"^\[\d+ lines[^:\n]*: as lines (\d+)-(\d+)[^\n]*? of result (\w{10})", re.MULTILINE)
+NUMBER = re.compile(r"^ *\d+\t")
+FILES = [
+    [f"def {name}_{n}(argument_{n}): return {name}({n}, {'x' * (350 if n % 40 == 7 else 20)})" for n in range(90)]
+    for name in ("parse", "render", "store")
+]
+
+
+def step(tool: str, asked: Json, text: str) -> list[Json]:
+    return [{**assistant(None), "tool_calls": [call("1", tool, json.dumps(asked))]}, result("1", text)]
+
+
+def shown(file: int, start: int, end: int, *, numbered: bool, tool: str) -> list[Json]:
+    lines = FILES[file][start:end]
+    text = "\n".join(f"{n:6}\t{line}" for n, line in enumerate(lines, start + 1)) if numbered else "\n".join(lines)
+    return step(tool, {"path": f"/src/{file}.py", "offset": start, "limit": end - start}, text)
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> list[Json]:
+    kind = draw(st.sampled_from(["look", "look", "look", "output", "small"]))
+    if kind == "look":
+        start = draw(st.sampled_from([0, 0, 10, 40]))
+        end = draw(st.sampled_from([50, 70, 90]))
+        tool = draw(st.sampled_from(["bash", "read", "lookup"]))
+        return shown(draw(st.integers(0, 2)), start, end, numbered=draw(st.booleans()), tool=tool)
+    count = 300 if kind == "output" else 2
+    seed = draw(st.integers(0, 999))
+    return step("bash", {"command": f"make {seed}"}, "\n".join(f"step {n} of {seed} has run" for n in range(count)))
+
+
+@st.composite
+def readers(draw: st.DrawFn, window: int | None) -> Story:
+    values: list[Json] = []
+    stops: list[int] = []
+    for n in range(draw(st.integers(1, 3))):
+        values.append(user(f"Prompt {n}"))
+        stops.append(len(values))
+        for made in draw(st.lists(steps(), min_size=1, max_size=14)):
+            values += made
+            stops.append(len(values))
+        values.append(assistant("Done."))
+    pauses = draw(st.lists(st.sampled_from([1.0, 1.0, 1.0, 1000.0]), min_size=1, max_size=6))
+    return Story(values, stops, replace(PLAIN, window=window), pauses, [False], draw(st.booleans()))
+
+
+def bare(text: str) -> list[str]:
+    return [NUMBER.sub("", line) for line in text.split("\n")]
+
+
+def missing(turn: Turn, edits: Iterable[Edit]) -> list[str]:
+    """Lines that references of these edits name and that their result does not bear in this prompt."""
+    places = {public_id(k): n for n, k in enumerate(turn.plan.keys)}
+    lost = []
+    for edit in edits:
+        for first, last, name in REFERENCE.findall(edit.text or ""):
+            message = turn.request.messages[places[name]]
+            now = turn.plan.edits.get(turn.plan.keys[places[name]])
+            out = message.text if now is None or now.action == "append" else now.text or ""
+            out_lines = set(bare(out))
+            lost += [line for line in bare(message.text)[int(first) - 1 : int(last)] if line not in out_lines]
+    return lost
+
+
+def repeat_after(between: int, tool: str) -> Story:
+    """A repeat arrives on a cold cache when its first sight has just become stale."""
+    first, again = (shown(0, start, 90, numbered=False, tool=tool) for start in (0, 10))
+    values = [user("a"), *first, *[m for n in range(between) for m in step("bash", {"command": f"echo {n}"}, "ok")]]
+    values += again
+    return Story(values, [*range(1, len(values) + 1, 2)], PLAIN, [1.0] * (between + 2) + [1000.0], [False])
+
+
+@pytest.mark.parametrize("policy", ["thrifty", "thrifty/over_budget", "thrifty/always"])
+@SOME
+@given(story=readers(None))
+@example(repeat_after(0, "bash"))
+@example(repeat_after(3, "lookup"))
+def test_the_lines_of_every_reference_go_out_where_it_says(policy: str, story: Story) -> None:
+    for turn in story.play(load(policy)):
+        assert missing(turn, turn.plan.edits.values()) == []
+
+
+@pytest.mark.parametrize("policy", ["thrifty", "thrifty/over_budget", "thrifty/always"])
+@SOME
+@given(story=readers(9_000) | readers(4_000))
+def test_no_new_reference_names_lines_that_leave_for_the_budget(policy: str, story: Story) -> None:
+    for turn in story.play(load(policy)):
+        assert missing(turn, (e for e in turn.plan.new if e.key not in turn.session.edits)) == []
+
+
+def test_a_repeat_is_sent_whole_where_its_first_sight_is_shortened_with_the_same_plan() -> None:
+    story = repeat_after(0, "bash")
+    turns = story.play(load("thrifty"))
+    last = turns[-1]
+    first = last.plan.edits[last.plan.keys[2]]
+    assert first in last.plan.new, "the first sight is shortened with this request"
+    assert first.stage == "shorten_results"
+    assert last.plan.keys[-1] not in last.plan.edits
