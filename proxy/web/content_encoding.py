@@ -1,13 +1,14 @@
 """Content codings of request bodies: gzip, deflate and zstd are decoded, so that compressed requests are managed too.
 
-The decoded size is bounded while decoding, since a few kilobytes can stand for gigabytes. What cannot be decoded goes
-on as it came. zstd is in Python from 3.14 on; before that the package `zstandard` is used where it is installed.
+The decoded size is bounded while decoding, since a few kilobytes can stand for gigabytes. So are the members and the
+processor time, since many megabytes can stand for nothing. What cannot be decoded goes on as it came. zstd is in Python
+from 3.14 on; before that the package `zstandard` is used where it is installed.
 """
 
 from __future__ import annotations
 
 import importlib
-import io
+import time
 import zlib
 from collections.abc import Callable, Iterable
 from typing import Any, Final
@@ -15,12 +16,31 @@ from typing import Any, Final
 WINDOW_LOG: Final = 27
 """Largest window of a zstd frame, as a power of two: RFC 8878 recommends 8 MB, its tools write up to 128 MB."""
 PIECE: Final = 1 << 16
+"""Bytes that are decoded in one step. A step's rest is copied, so it must be far shorter than a body."""
+MEMBERS: Final = 1000
+"""Members that a gzip file may have: each costs a decoder of its own, and one is what clients write."""
+SECONDS: Final = 1.0
+"""Processor time that a body's codings may take: many times as much as a usual one of the allowed length needs."""
 CODINGS: Final = 3
 """Codings that may lie over each other."""
 
 
 class NotDecodedError(Exception):
-    """The body has a coding that is not known, is damaged, or is longer than what is allowed once it is decoded."""
+    """The body has a coding that is not known, is damaged, or is longer or costs more than what is allowed."""
+
+
+class _Deadline:
+    """The end of the processor time of one body, in the thread that decodes it."""
+
+    __slots__ = ("_until",)
+
+    def __init__(self, seconds: float) -> None:
+        self._until = time.thread_time() + seconds
+
+    def check(self) -> None:
+        """Raises NotDecodedError once it has passed."""
+        if time.thread_time() > self._until:
+            raise NotDecodedError("takes too long")
 
 
 def codings(headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
@@ -34,8 +54,10 @@ def codings(headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
     return [name for name in named if name and name != "identity"]
 
 
-def decode(body: bytes, applied: list[str], limit: int) -> bytes:
-    """The body without its codings. Raises NotDecodedError. limit: bytes that it may have then, or in between."""
+def decode(body: bytes, applied: list[str], limit: int, seconds: float = SECONDS) -> bytes:
+    """The body without its codings. Raises NotDecodedError. limit: bytes that it may have then, or in between. seconds:
+    processor time for all of it."""
+    deadline = _Deadline(seconds)
     if len(applied) > CODINGS:
         raise NotDecodedError(f"{len(applied)} codings over each other")
     for name in reversed(applied):
@@ -43,7 +65,7 @@ def decode(body: bytes, applied: list[str], limit: int) -> bytes:
         if known is None:
             raise NotDecodedError("a coding that is not known")
         try:
-            body = known(body, limit)
+            body = known(body, limit, deadline)
         except (zlib.error, ValueError, EOFError, OSError) as problem:
             raise NotDecodedError(f"damaged {name}") from problem
         if len(body) > limit:
@@ -51,35 +73,62 @@ def decode(body: bytes, applied: list[str], limit: int) -> bytes:
     return body
 
 
-def _gzip(body: bytes, limit: int) -> bytes:
+def _gzip(body: bytes, limit: int, deadline: _Deadline) -> bytes:
     """Every member of a gzip file, one after the other (RFC 1952 2.2)."""
-    found = b""
-    while body:
-        reader = zlib.decompressobj(16 + zlib.MAX_WBITS)
-        found += reader.decompress(body, limit + 1 - len(found))
-        if len(found) > limit:
-            return found
-        if not reader.eof:
-            raise EOFError("the body ends in the middle of a member")
-        body = reader.unused_data
-    return found
+    parts: list[bytes] = []
+    at = size = members = 0
+    while at < len(body) and size <= limit:
+        if members == MEMBERS:
+            raise NotDecodedError("too many members")
+        members += 1
+        found, at = _inflated(body, at, 16 + zlib.MAX_WBITS, limit + 1 - size, deadline)
+        parts.append(found)
+        size += len(found)
+    return b"".join(parts)
 
 
-def _deflate(body: bytes, limit: int) -> bytes:
+def _deflate(body: bytes, limit: int, deadline: _Deadline) -> bytes:
     """zlib's format, or the bare stream that some clients send under this name."""
-    reader = zlib.decompressobj(zlib.MAX_WBITS)
     try:
-        found = reader.decompress(body, limit + 1)
+        return _inflated(body, 0, zlib.MAX_WBITS, limit + 1, deadline)[0]
     except zlib.error:
-        reader = zlib.decompressobj(-zlib.MAX_WBITS)
-        found = reader.decompress(body, limit + 1)
-    if not reader.eof and len(found) <= limit:
-        raise EOFError("the body ends too early")
-    return found
+        return _inflated(body, 0, -zlib.MAX_WBITS, limit + 1, deadline)[0]
 
 
-def _zstd(body: bytes, limit: int) -> bytes:
-    made = _zstd_reader(body)
+def _inflated(body: bytes, at: int, wbits: int, room: int, deadline: _Deadline) -> tuple[bytes, int]:
+    """(one stream from `at` on, or its first `room` bytes; where it ends)."""
+    reader = zlib.decompressobj(wbits)
+    whole = memoryview(body)
+    parts: list[bytes] = []
+    while room > 0 and not reader.eof:
+        if at >= len(whole):
+            raise EOFError("the body ends in the middle of a stream")
+        deadline.check()
+        piece = whole[at : at + PIECE]
+        parts.append(reader.decompress(piece, room))
+        room -= len(parts[-1])
+        at += len(piece) - len(reader.unused_data)
+    return b"".join(parts), at
+
+
+class _Source:
+    """A body as a file that is read in pieces: zstd has frames of no content, of which one read may skip millions."""
+
+    def __init__(self, body: bytes, deadline: _Deadline) -> None:
+        self._body = body
+        self._at = 0
+        self._deadline = deadline
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes, at most `size` and PIECE of them."""
+        self._deadline.check()
+        begin = self._at
+        self._at = min(len(self._body), begin + (PIECE if size < 0 else min(size, PIECE)))
+        return self._body[begin : self._at]
+
+
+def _zstd(body: bytes, limit: int, deadline: _Deadline) -> bytes:
+    made = _zstd_reader(_Source(body, deadline))
     if made is None:
         raise NotDecodedError("zstd, which this installation cannot read")
     reader, errors = made
@@ -95,7 +144,7 @@ def _zstd(body: bytes, limit: int) -> bytes:
     return bytes(found)
 
 
-def _zstd_reader(body: bytes) -> tuple[Any, type[Exception]] | None:
+def _zstd_reader(source: _Source) -> tuple[Any, type[Exception]] | None:
     """(a file that decodes as it is read, what it raises); None where there is no decoder."""
     try:
         own = importlib.import_module("compression.zstd")
@@ -103,16 +152,16 @@ def _zstd_reader(body: bytes) -> tuple[Any, type[Exception]] | None:
         pass
     else:
         options = {own.DecompressionParameter.window_log_max: WINDOW_LOG}
-        return own.ZstdFile(io.BytesIO(body), options=options), own.ZstdError
+        return own.ZstdFile(source, options=options), own.ZstdError
     try:
         package = importlib.import_module("zstandard")
     except ImportError:
         return None
     reader = package.ZstdDecompressor(max_window_size=1 << WINDOW_LOG)
-    return reader.stream_reader(body, read_across_frames=True), package.ZstdError
+    return reader.stream_reader(source, read_across_frames=True), package.ZstdError
 
 
-_DECODERS: Final[dict[str, Callable[[bytes, int], bytes]]] = {
+_DECODERS: Final[dict[str, Callable[[bytes, int, _Deadline], bytes]]] = {
     "gzip": _gzip,
     "x-gzip": _gzip,
     "deflate": _deflate,

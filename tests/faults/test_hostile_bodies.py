@@ -7,9 +7,11 @@ is looked at.
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import statistics
 import sys
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,7 +19,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+import zstandard
 
+from proxy.web.content_encoding import SECONDS
 from tests.faults.nursery import Nursery
 from tests.faults.test_content import ANSWER, fine
 from tests.faulty import ask, connect, faulty, post, until
@@ -126,7 +130,7 @@ class Beside:
         )
 
 
-async def beside(pid: int, port: int, body: bytes) -> Beside:
+async def beside(pid: int, port: int, body: bytes, *lines: bytes) -> Beside:
     """Send it, and look at everything else meanwhile."""
     process = psutil.Process(pid)
     loop = asyncio.get_running_loop()
@@ -146,7 +150,7 @@ async def beside(pid: int, port: int, body: bytes) -> Beside:
 
     watching = asyncio.create_task(weighing())
     began = loop.time()
-    raw = post(CHAT, body, b"content-type: application/json")
+    raw = post(CHAT, body, b"content-type: application/json", *lines)
     got = heard(await ask(port, raw, 120))
     took = loop.time() - began
     await asyncio.sleep(1.0)  # what is done after the answer counts, too
@@ -181,6 +185,38 @@ async def test_s2_one_hostile_request_stops_nobody(
     assert found.slowest <= SLACK * PROMISED_S
     assert found.peak <= PEAK
     assert found.left <= LEFT
+
+
+HOLLOW: dict[str, tuple[bytes, Callable[[bytes], bytes]]] = {
+    "gzip": (gzip.compress(b"", 1), gzip.compress),
+    "deflate": (b"\0\0\0\xff\xff", lambda body: zlib.compress(body, wbits=-15)),
+    "zstd": (zstandard.compress(b""), zstandard.compress),
+}
+
+
+@pytest.mark.parametrize("name", HOLLOW)
+async def test_s2_megabytes_that_decode_to_nothing_hold_neither_the_workers_nor_the_end(
+    nursery: Nursery, tmp_path: Path, record_property: Record, name: str
+) -> None:
+    empty, pack = HOLLOW[name]
+    coding = b"content-encoding: " + name.encode()
+    hollow = empty * ((18 << 20) // len(empty)) + pack(json.dumps({"model": "m", "messages": [user("a")]}).encode())
+    async with faulty(fine) as upstream:
+        url, db = f"http://127.0.0.1:{upstream.port}/v1", f"{tmp_path}/a.sqlite3"
+        pid, port = await nursery.started(upstream=url, db=db, policy="thrifty", log_level="error")
+        small = pack(json.dumps({"model": "m", "messages": [user("warm")]}).encode())
+        assert heard(await ask(port, post(CHAT, small, coding))).status == 200
+        others = [asyncio.create_task(ask(port, post(CHAT, hollow, coding), 20)) for _ in range(2)]
+        found = await beside(pid, port, hollow, coding)
+        record_property("measured", f"{name}: {found}")
+        print(f"{name}: {found}")
+        assert [heard(said).status for said in await asyncio.gather(*others)] == [200, 200]
+        assert (found.answer.status, found.answer.body) == (200, ANSWER)
+        assert found.answer.header("x-context-fallback") == ("encoding" if name == "gzip" else None)
+        await asyncio.to_thread(nursery.end, pid)
+    assert found.slowest <= SLACK * PROMISED_S
+    assert found.took <= SLACK * 3 * SECONDS
+    assert found.peak <= PEAK
 
 
 def user(content: object) -> dict[str, object]:

@@ -2,20 +2,24 @@ from __future__ import annotations
 
 import gzip
 import json
+import time
 import zlib
+from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
 import pytest
 import zstandard
 
-from proxy.web.content_encoding import NotDecodedError, codings, decode
+from proxy.web.content_encoding import MEMBERS, SECONDS, NotDecodedError, codings, decode
 from tests.faulty import faulty
 from tests.running import running
 from tests.scripted import Scripted
 
 BODY = b'{"model":"m","messages":[{"role":"user","content":"Hello"}]}'
 LIMIT = 1000
+MOST = 18 << 20
+"""Bytes of a body that decodes to nearly nothing."""
 
 
 def bare(body: bytes) -> bytes:
@@ -65,6 +69,32 @@ def test_a_bomb_is_read_no_further_than_its_limit() -> None:
     for name, pack in (WAYS["gzip"], WAYS["zstd"]):
         with pytest.raises(NotDecodedError, match="too long"):
             decode(pack(b"a" * (64 << 20)), [name], 1 << 20)
+
+
+def test_members_without_content_are_counted() -> None:
+    empty, last = gzip.compress(b"", 1), gzip.compress(BODY)
+    assert decode(empty * (MEMBERS - 1) + last, ["gzip"], LIMIT) == BODY
+    with pytest.raises(NotDecodedError, match="too many members"):
+        decode(empty * MEMBERS + last, ["gzip"], LIMIT)
+
+
+HOLLOW: dict[str, tuple[str, bytes, bytes]] = {
+    "members": ("gzip", gzip.compress(b"", 1), gzip.compress(BODY)),
+    "blocks": ("deflate", b"\0\0\0\xff\xff", bare(BODY)),
+    "frames": ("zstd", zstandard.compress(b""), zstandard.compress(BODY)),
+}
+
+
+@pytest.mark.parametrize("way", HOLLOW)
+def test_megabytes_that_stand_for_nothing_cost_no_more_than_is_allowed(way: str) -> None:
+    name, empty, last = HOLLOW[way]
+    body = empty * (MOST // len(empty)) + last
+    began = time.thread_time()
+    with suppress(NotDecodedError):
+        assert decode(body, [name], LIMIT) == BODY
+    assert time.thread_time() - began <= 2 * SECONDS
+    with pytest.raises(NotDecodedError, match=r"takes too long|too many members"):
+        decode(body, [name], LIMIT, seconds=0.001)
 
 
 @pytest.mark.parametrize("applied", [["br"], ["gzip"] * 4, ["sdch", "gzip"]])
