@@ -70,7 +70,7 @@ async def test_the_chat_policy_brings_it_back_by_itself(shared: Path, capsys: py
             known: dict[str, int] = {}
             for question, wanted in questions(conversation):
                 messages = await asked(proxy, model, conversation, question)
-                assert len(messages) == LAST + 1
+                assert len(messages) == LAST + 2, "the first prompt, the last messages, and the question"
                 if not known:
                     salt = proxy.app.settings.identity.salt.get_secret_value()
                     known = names(conversation, tenant_of({"authorization": f"Bearer {conversation['id']}"}, salt))

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.full_replay, pytest.mark.long]
 
 FAR_APART = ("plain", "stream and header")
 """The ways that differ in everything; each of the four is tested on the sample."""
-SHARES = ("recall_far", "lines", "in_place", "faults")
+SHARES = ("recall_far", "lines", "in_place_text", "faults", "outcomes_cut", "outcomes_failed_cut", "misleading")
 
 
 @pytest.fixture(scope="module")
@@ -51,11 +51,13 @@ def test_thrifty_pays_on_all_agent_runs(
     assert_sound(rows)
     total, base = rows["TOTAL"], direct["TOTAL"]
     assert total[f"cost@{DEAR}"] <= 0.80 * base[f"cost@{DEAR}"]
-    assert total[f"effective@{DEAR}"] <= 0.82 * base[f"effective@{DEAR}"]
-    assert total["recall_far"] >= 0.98
-    assert total["lines"] >= 0.95
-    assert total["in_place"] >= 0.96
-    assert total["faults"] <= 0.013
+    assert total[f"effective@{DEAR}"] <= 0.80 * base[f"effective@{DEAR}"]
+    assert total["recall_far"] >= 0.997
+    assert total["lines"] >= 0.978
+    assert total["in_place_text"] >= 0.967, "the numbers of a listing left aside: most of them are thinned out"
+    assert total["faults"] <= 0.010
+    assert min(total["outcomes_cut"], total["outcomes_failed_cut"]) >= 0.95
+    assert (total["misleading"], total["false_claims"]) == (0, 0)
     above = [
         f"{name} at {price}"
         for name in rows
