@@ -154,7 +154,7 @@ WITH RECURSIVE up (start, key, parent, role) AS (
     WHERE up.role IN ('tool', 'function') AND m.key <> up.key
 )
 SELECT up.start, e.prompt_tokens + coalesce(e.completion_tokens, 0) FROM up
-JOIN exchanges e ON e.tenant = ? AND e.session = ? AND e.answer = up.key
+JOIN exchanges e ON /* each */ (e.tenant = ? AND e.session = ? AND e.answer = up.key)
 WHERE up.role = 'assistant' AND e.prompt_tokens IS NOT NULL ORDER BY e.started_at""")
 """From a result up to the answer that called, and what was reported for that."""
 

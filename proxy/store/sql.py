@@ -141,7 +141,8 @@ FROM states WHERE tenant = $1 AND session = $2 AND thread = $3 ORDER BY number""
 
 NEWEST_STATES = """
 SELECT s.tenant, s.session, s.thread, s.key, s.text, s.created_at
-FROM states s JOIN threads t ON t.tenant = s.tenant AND t.session = s.session AND t.thread = s.thread
+FROM states s
+JOIN threads t ON /* each */ (t.tenant = s.tenant AND t.session = s.session AND t.thread = s.thread)
 WHERE s.tenant = $1 AND s.session = $2 AND t.kind <> 'side' AND t.system = $3
 ORDER BY s.created_at DESC, s.number DESC LIMIT $4"""
 

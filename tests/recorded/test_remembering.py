@@ -108,7 +108,7 @@ async def test_the_chat_policy_tells_what_left_the_prompt_once_it_is_asked_for(s
             agent = Agent(proxy, stream=stream, messages=talk())
             await agent.say(question)
             *before, last = model.texts()
-            assert len(before) == LAST
+            assert len(before) == LAST + 1, "the first prompt and the last messages"
             assert fact not in " ".join(before)
             assert last.startswith(question + "\n\n[retrieved, ")
             assert fact in last
