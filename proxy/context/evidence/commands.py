@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Literal, NamedTuple
 
-import msgspec
-
 from proxy.chat.message import Call, Message
 from proxy.context.evidence import facts
 
@@ -145,7 +143,7 @@ def of(call: Call) -> Command:
     """The command of a call."""
     words = facts.words_of(call.name)
     arguments = call.arguments
-    given = _object(arguments)
+    given = facts.arguments_of(arguments)
     runs = bool(words & _RUNNING)
     text = _command(given)
     if text in FILE_COMMANDS and not runs and (words & EDITING or any(given.get(name) for name in PATHS)):
@@ -155,14 +153,6 @@ def of(call: Call) -> Command:
     if text is not None:
         return read(text)
     return TOOL if runs else EDIT if words & EDITING else CALL
-
-
-def _object(arguments: str) -> Mapping[str, Any]:
-    try:
-        value = msgspec.json.decode(arguments)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _command(given: Mapping[str, Any]) -> str | None:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import re
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain, filterfalse
+from typing import Any
 
 import msgspec
 
@@ -152,6 +153,15 @@ def said(message: Message) -> str:
     if not message.calls:
         return message.text
     return "\n".join((message.text, *(written(call.arguments) for call in message.calls)))
+
+
+def arguments_of(arguments: str) -> Mapping[str, Any]:
+    """The arguments of a call by name; none where they are no JSON object."""
+    try:
+        value = msgspec.json.decode(arguments)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def written(arguments: str) -> str:

@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import msgspec
-
 from proxy.chat.message import Call, Message
 from proxy.context.evidence import commands, facts, outcome
 from proxy.context.evidence.commands import Command
@@ -95,7 +93,7 @@ class Ledger:
 
     def add(self, call: Call, command: Command, end: Outcome, lines: Sequence[str] | None) -> None:
         """One call, its command, how it ended, and the lines of its result, None where nothing came back."""
-        arguments = _object(call.arguments)
+        arguments = facts.arguments_of(call.arguments)
         words, path, key = _touched(call, command, arguments)
         failed = end.verdict == "failed"
         passed = end.verdict == "succeeded"
@@ -113,7 +111,7 @@ class Ledger:
 
     def overrule(self, call: Call, command: Command, end: Outcome) -> None:
         """A call whose result stands in the prompt: what is remembered of the same one is out of date."""
-        arguments = _object(call.arguments)
+        arguments = facts.arguments_of(call.arguments)
         words, _, key = _touched(call, command, arguments)
         if _lists(words) and end.verdict != "failed":
             self._listed(arguments)
@@ -238,14 +236,6 @@ def _telling(end: Outcome, lines: Sequence[str]) -> list[str]:
     """The lines that say what went wrong."""
     found = [outcome.bare(lines[n]) for n in end.failures or end.summary]
     return facts.unique(_shown(line) for line in found if outcome.says(line))[-_ERRORS:]
-
-
-def _object(arguments: str) -> Mapping[str, Any]:
-    try:
-        value = msgspec.json.decode(arguments)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _first(arguments: Mapping[str, Any], names: Sequence[str]) -> str | None:

@@ -13,8 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import msgspec
-
 from proxy.chat.key import canonical_arguments, public_id
 from proxy.chat.message import Call, Message
 from proxy.context.evidence import facts, signs
@@ -201,7 +199,7 @@ def same_file(one: str, other: str) -> bool:
 def source_of(call: Call) -> Source:
     """Where the call's result comes from, by the words of the tool's name, its arguments and, for a shell, the
     command."""
-    name, arguments = _inner(call.name, _object(call.arguments))
+    name, arguments = _inner(call.name, facts.arguments_of(call.arguments))
     whole = f"{call.name} {canonical_arguments(call.arguments)}"
     words = facts.words_of(name)
     if name == "recall" and isinstance(arguments.get("id"), str):
@@ -283,14 +281,6 @@ def _inner(name: str, arguments: Mapping[str, Any]) -> tuple[str, Mapping[str, A
     inner = _first(arguments, ("tool_name", "tool"))
     given = next((arguments[k] for k in ("params", "arguments", "input") if isinstance(arguments.get(k), dict)), None)
     return (inner, given) if inner and given is not None else (name, arguments)
-
-
-def _object(arguments: str) -> Mapping[str, Any]:
-    try:
-        value = msgspec.json.decode(arguments)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _first(arguments: Mapping[str, Any], names: Sequence[str]) -> str:
