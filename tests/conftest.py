@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.faults.promises import Writer
 from tests.postgres import drop_database, new_database, shared_url
@@ -30,6 +31,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # On a busy machine an example takes as long as it takes: no property depends on that.
+    settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("patient")
     if config.getoption("--promises"):
         config.pluginmanager.register(Writer(Path(config.getoption("--promises"))))
 

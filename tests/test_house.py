@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests import house as rules
 from tests.house import RULES, House, read
@@ -29,6 +30,11 @@ def test_every_exception_has_its_reason_and_is_still_needed(project: House) -> N
     for name, reason in rules.WITHOUT_TESTS.items():
         assert reason
         assert name in project.modules
+
+
+def test_no_property_depends_on_the_speed_of_the_machine() -> None:
+    assert settings().deadline is None
+    assert HealthCheck.too_slow in settings().suppress_health_check
 
 
 def test_at_most_twelve_direct_dependencies_each_with_its_reason() -> None:

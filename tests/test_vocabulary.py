@@ -169,7 +169,7 @@ def test_parts_are_the_text_and_none_is_too_long() -> None:
         assert max(map(len, parts)) <= CUT
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.text(max_size=300))
 def test_any_text_can_be_counted(text: str) -> None:
     assert counter("o200k_base")(text) >= (1 if text else 0)

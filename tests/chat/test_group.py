@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import re
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.chat import key
@@ -108,7 +108,6 @@ KINDS = st.sampled_from(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(KINDS, max_size=12))
 def test_steps_and_groups_cover_every_message_once_and_no_group_cuts_a_step(values: list[Json]) -> None:
     talk = messages(*values)

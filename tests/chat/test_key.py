@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.chat import key
@@ -97,7 +97,6 @@ def test_where_the_text_ends_and_the_ids_begin_cannot_be_forged() -> None:
     assert key.digest("user", "4:tool", [], None, []) != key.digest("user4:", "tool", [], None, [])
 
 
-@settings(deadline=None)
 @given(st.dictionaries(st.text('ab"\\é', max_size=3), st.integers() | st.text(max_size=3) | st.none(), max_size=4))
 def test_arguments_are_the_same_however_they_are_written(table: Json) -> None:
     spread = json.dumps(table, indent=2, sort_keys=True)
@@ -106,7 +105,6 @@ def test_arguments_are_the_same_however_they_are_written(table: Json) -> None:
     assert json.loads(key.canonical_arguments(spread)) == table
 
 
-@settings(deadline=None)
 @given(st.text())
 def test_arguments_of_any_kind_have_a_canonical_form(arguments: str) -> None:
     once = key.canonical_arguments(arguments)

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.chat import slices
@@ -32,7 +32,6 @@ def written(draw: st.DrawFn) -> tuple[list[tuple[str, bytes]], bytes]:
     return members, gap[-1] + b"{" + (b",".join(pieces) or gap[-2]) + b"}" + gap[-2]
 
 
-@settings(deadline=None)
 @given(written())
 def test_spans_cut_out_exactly_the_bytes_of_each_value(made: tuple[list[tuple[str, bytes]], bytes]) -> None:
     members, raw = made
@@ -42,7 +41,6 @@ def test_spans_cut_out_exactly_the_bytes_of_each_value(made: tuple[list[tuple[st
     assert all(raw[m.at : m.at + 1] == b'"' for m in found)
 
 
-@settings(deadline=None)
 @given(written(), SIMPLE_KEYS, VALUES)
 def test_with_member_changes_one_value_and_no_other_byte(
     made: tuple[list[tuple[str, bytes]], bytes], key: str, value: Any
@@ -60,7 +58,6 @@ def test_with_member_changes_one_value_and_no_other_byte(
             assert changed.endswith(raw[raw.rindex(b"}") :])
 
 
-@settings(deadline=None)
 @given(written())
 def test_without_member_takes_out_one_key_and_leaves_the_others_bytes(
     made: tuple[list[tuple[str, bytes]], bytes],
@@ -74,7 +71,6 @@ def test_without_member_takes_out_one_key_and_leaves_the_others_bytes(
     assert slices.without_member(raw, "a key that is not there, for sure") == raw
 
 
-@settings(deadline=None)
 @given(st.lists(VALUES, max_size=5), SPACES)
 def test_elements_of_an_array_are_cut_out_exactly(values: list[Any], space: str) -> None:
     gap = space.encode()
@@ -85,7 +81,6 @@ def test_elements_of_an_array_are_cut_out_exactly(values: list[Any], space: str)
     assert [raw[a:b] for a, b in spans] == pieces
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=30) | VALUES.map(lambda v: json.dumps(v).encode()))
 def test_any_bytes_give_spans_that_agree_with_json_or_none(raw: bytes) -> None:
     found = slices.members(raw)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.chat.dialects.completions import read_message
@@ -27,7 +27,6 @@ def test_other_alphabets_dense_scripts_and_emoji_weigh_what_they_are_cut_into() 
     assert estimate("\N{GRINNING FACE}" * 100) == 150
 
 
-@settings(deadline=None)
 @given(st.text(), st.text())
 def test_the_estimate_never_fails_and_grows_with_the_text(one: str, other: str) -> None:
     assert 0 <= estimate(one) <= estimate(one + other) <= estimate(one) + estimate(other) + 2

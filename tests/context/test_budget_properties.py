@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.chat import key
@@ -35,7 +35,7 @@ FILES = sorted(
 )
 SCHEDULES = ("always", "over_budget", "when_it_pays")
 EACH = pytest.mark.parametrize("policy", [f"{file}/{schedule}" for file in FILES for schedule in SCHEDULES])
-SOME = settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SOME = settings(max_examples=8)
 WINDOWS = (4_000, 8_000, 16_000, 32_000, 128_000, 200_000, 1_000_000)
 TOOLS: list[Json] = [{"type": "function", "function": {"name": "run", "description": "Runs a command."}}]
 STATE = "Goal: go on\nContext: as before\nResolved: nothing\nTechnical Anchors: a.txt"

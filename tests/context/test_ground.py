@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.chat import group, key
@@ -42,7 +42,7 @@ def told(plan: Plan) -> list[object]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=10)
 @given(story=stories(), again=st.lists(st.booleans(), min_size=1, max_size=5))
 def test_a_plan_is_the_same_whether_or_not_the_history_is_known(policy: str, story: Story, again: list[bool]) -> None:
     """Each request goes on from the one before; some are sent again, and by then a longer one of theirs is known."""

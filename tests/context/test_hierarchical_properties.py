@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.context.pipeline import rewrite
@@ -21,7 +21,7 @@ from tests.conversations import WEIGH, request
 pytestmark = pytest.mark.slow
 
 SCHEDULES = pytest.mark.parametrize("schedule", ["always", "over_budget", "when_it_pays"])
-SOME = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SOME = settings(max_examples=40)
 TIGHT: dict[str, Any] = {
     "total": 3000, "session": 400, "working": 900, "block": 3, "recent": 1, "verbose": 1000, "summary_chars": 300,
     "brief_chars": 150, "told_chars": 100, "least_words": 1, "same_task": 0.9, "session_s": 100, "working_s": 40,

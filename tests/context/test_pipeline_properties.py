@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 
 from proxy.chat.dialects.completions import read_request, write_request
 from proxy.chat.message import Message
@@ -23,7 +23,7 @@ from tests.conversations import PLAIN, WEIGH, assistant, result, user
 pytestmark = pytest.mark.slow
 
 EACH = pytest.mark.parametrize("policy", POLICIES)
-SOME = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SOME = settings(max_examples=12)
 
 
 def sent(turn: Turn) -> list[Message]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from proxy.chat.dialects.completions import read_request, write_request
 from proxy.context import rules
@@ -138,7 +138,7 @@ def test_b3_when_it_pays_repeats_its_edits_byte_for_byte() -> None:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25)
 @given(story=stories())
 def test_every_plan_is_valid_under_every_schedule(schedule: str, story: Story) -> None:
     for turn in story.play(early(schedule)):

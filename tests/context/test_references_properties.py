@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from proxy.chat.key import public_id
@@ -16,7 +16,7 @@ from proxy.context.plan import Edit
 from tests.context.agent import Story, Turn, load
 from tests.conversations import PLAIN, Json, assistant, call, result, user
 
-SOME = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SOME = settings(max_examples=20)
 REFERENCE = re.compile(r"^\[\d+ lines[^:\n]*: as lines (\d+)-(\d+)[^\n]*? of result (\w{10})", re.MULTILINE)
 NUMBER = re.compile(r"^ *\d+\t")
 FILES = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -72,15 +74,27 @@ async def test_edits_that_last_come_back_byte_for_byte_after_a_literal_request()
         await rebuilt(proxy, [r.body for r in model.received])
 
 
+@asynccontextmanager
+async def edited(port: int, model: Scripted, tree: Mapping[str, Any]) -> AsyncIterator[tuple[Agent, list[Any]]]:
+    """An agent under `thrifty` with another result to send, and the messages that went out before, with edits."""
+    async with running(port, **tree) as proxy:
+        agent = Agent(proxy, (b"x-context-session: a",))
+        await works(agent, 24, result=LONG)
+        before = model.last["messages"]
+        assert before != agent.messages[: len(before)], "thrifty has made edits"
+        agent.brings("the newest")
+        yield agent, before
+
+
+def lasting(path: Path) -> dict[str, Any]:
+    return {"policy": "thrifty", "db": str(path / "store.sqlite3")}
+
+
 async def test_a_restart_between_the_two_changes_nothing(tmp_path: Path) -> None:
-    tree: dict[str, Any] = {"policy": "thrifty", "db": str(tmp_path / "store.sqlite3")}
+    tree = lasting(tmp_path)
     model = model_that_looks()
     async with faulty(model) as upstream:
-        async with running(upstream.port, **tree) as proxy:
-            agent = Agent(proxy, (b"x-context-session: a",))
-            await works(agent, 24, result=LONG)
-            before = model.last["messages"]
-            agent.brings("the newest")
+        async with edited(upstream.port, model, tree) as (agent, before):
             await agent.say(None, PROGRESSIVE)
             assert len(model.last["messages"]) < len(before) / 2
         async with running(upstream.port, **tree) as proxy:
@@ -103,19 +117,15 @@ async def test_a_session_under_a_literal_policy_goes_on_as_ever() -> None:
 
 
 async def test_a_fork_under_a_literal_policy_inherits_what_it_left_out_and_what_lasts(tmp_path: Path) -> None:
-    tree: dict[str, Any] = {"policy": "thrifty", "db": str(tmp_path / "store.sqlite3")}
+    tree = lasting(tmp_path)
     model = model_that_looks()
     async with faulty(model) as upstream:
-        async with running(upstream.port, **tree) as proxy:
-            agent = Agent(proxy, (b"x-context-session: a",))
-            await works(agent, 24, result=LONG)
-            before = model.last["messages"]
-            agent.brings("the newest")
+        async with edited(upstream.port, model, tree) as (agent, before):
             for _ in range(2):  # the second one is a twin: a thread of its own
                 await agent.send(PROGRESSIVE)
-            (count,) = await proxy.rows("SELECT count(DISTINCT thread) FROM exchanges")
+            (count,) = await agent.proxy.rows("SELECT count(DISTINCT thread) FROM exchanges")
             assert count == (2,)
-            await rebuilt(proxy, [r.body for r in model.received])
+            await rebuilt(agent.proxy, [r.body for r in model.received])
         async with running(upstream.port, **tree) as proxy:
             agent.proxy = proxy
             await agent.send()

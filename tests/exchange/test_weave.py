@@ -183,7 +183,7 @@ values = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     raws=st.lists(st.dictionaries(texts, values, max_size=4), min_size=1, max_size=4), names=st.lists(texts, max_size=3)
 )

@@ -122,7 +122,7 @@ steps = st.one_of(
 
 
 @given(st.lists(steps, max_size=25))
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25, derandomize=True)
 def test_it_never_hides_what_was_put(taken: list[tuple[str, Any]]) -> None:
     """What is read with it is what is read without it, whatever was put before and whenever it is opened anew."""
 

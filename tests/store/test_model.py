@@ -209,9 +209,7 @@ class MemoryMachine(StoreMachine):
         return MemoryStore()
 
 
-SHORT = settings(
-    max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
-)
+SHORT = settings(max_examples=25, stateful_step_count=25, suppress_health_check=list(HealthCheck), derandomize=True)
 TestSqliteAgainstTheModel = SqliteMachine.TestCase
 TestSqliteAgainstTheModel.settings = SHORT
 TestMemoryAgainstTheModel = MemoryMachine.TestCase

@@ -133,7 +133,7 @@ async def test_the_end_takes_all_pieces_and_what_is_behind_them_along() -> None:
 PUT = st.tuples(st.sampled_from("abc"), st.integers(1, 9), st.booleans())
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.lists(PUT, max_size=12), st.lists(st.integers(1, 4), max_size=40))
 def test_every_session_is_written_in_its_order_whatever_is_long(
     puts: list[tuple[str, int, bool]], settled: list[int]

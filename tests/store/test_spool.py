@@ -4,7 +4,7 @@ import asyncio
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.errors import StoreUnavailable
@@ -190,7 +190,6 @@ async def test_what_is_held_back_counts_for_the_bound() -> None:
 
 
 @given(st.lists(st.sampled_from(["put", "later", "hurry"]), max_size=30))
-@settings(deadline=None)
 def test_everything_comes_out_in_its_order_whoever_waits(steps: list[str]) -> None:
     async def work() -> None:
         spool = Spool(1 << 20)

@@ -140,27 +140,27 @@ def the_relay_shows_what_it_may(stream: bytes, seed: int, *, withhold: bool, dro
         assert not relay.goes_on or relay.hidden_calls
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(streams(), st.integers(0, 9999))
 def test_the_parser_accounts_for_every_byte(stream: bytes, seed: int) -> None:
     the_parser_accounts_for_every_byte(stream, seed)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(streams(), st.integers(0, 9999), st.booleans(), st.booleans())
 def test_the_relay_shows_what_it_may(stream: bytes, seed: int, withhold: bool, drop: bool) -> None:
     the_relay_shows_what_it_may(stream, seed, withhold=withhold, drop=drop)
 
 
 @pytest.mark.long
-@settings(max_examples=1_000_000, deadline=None)
+@settings(max_examples=1_000_000)
 @given(streams(), st.integers(0, 9999))
 def test_the_parser_accounts_for_every_byte_a_million_times(stream: bytes, seed: int) -> None:
     the_parser_accounts_for_every_byte(stream, seed)
 
 
 @pytest.mark.long
-@settings(max_examples=300_000, deadline=None)
+@settings(max_examples=300_000)
 @given(streams(), st.integers(0, 9999), st.booleans(), st.booleans())
 def test_the_relay_shows_what_it_may_many_times(stream: bytes, seed: int, withhold: bool, drop: bool) -> None:
     the_relay_shows_what_it_may(stream, seed, withhold=withhold, drop=drop)

@@ -111,7 +111,7 @@ def answers(draw: st.DrawFn) -> list[Script]:
     return [*found, Script(tuple(said), finish, form, 999, 5, "chatcmpl-x", draw(st.integers(1, 9)))]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(answers(), st.integers(1, 500), st.booleans())
 def test_many_rounds_are_one_answer_streamed_or_not(scripts: list[Script], step: int, drop: bool) -> None:
     out, relays = run([pieces(b"".join(events(one)), step) for one in scripts], drop=drop)

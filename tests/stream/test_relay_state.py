@@ -277,7 +277,7 @@ PIECES = [
 ]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(st.sampled_from(PIECES), max_size=30).map("".join),
     st.integers(1, 9),

@@ -37,7 +37,7 @@ def expected(text: str, headings: tuple[str, ...]) -> tuple[str, list[str], list
     return visible, mine, [block.body for block in blocks if block.heading != state.HEADING]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(TEXTS, st.lists(st.integers(0, 200), max_size=8), st.sampled_from([BOTH, ALONE, state.HEADINGS]))
 def test_c2_the_filter_is_split_at_any_cut_for_every_set_of_headings(
     text: str, cuts: list[int], headings: tuple[str, ...]

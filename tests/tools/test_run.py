@@ -44,7 +44,7 @@ async def test_a_number_as_text_and_arguments_that_are_not_known_do_no_harm(desk
 
 
 @given(st.sampled_from(sorted(TOOLS)), st.text() | st.binary().map(lambda raw: raw.decode("latin-1")))
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_nothing_that_a_model_writes_is_raised(name: str, arguments: str) -> None:
     async def go() -> None:
         async with in_memory() as store:

@@ -54,7 +54,7 @@ async def test_method_path_query_headers_and_body_go_up_as_they_came() -> None:
         ]  # fmt: skip
 
 
-@examples(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@examples(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     bodies=st.lists(
         st.one_of(st.binary(max_size=300), st.text(max_size=80).map(lambda t: json.dumps({t: [1.0, t]}).encode())),

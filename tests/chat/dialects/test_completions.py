@@ -193,7 +193,7 @@ def managed(read: Callable[[bytes], object], raw: bytes) -> object:
 GOOD = st.sampled_from([user("a"), assistant(None, "1"), result("1", "b")])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(JSON, st.lists(GOOD | JSON, max_size=3), JSON)
 def test_arbitrary_json_is_read_or_not_managed_and_nothing_else(inner: Any, talk: list[Any], tools: Any) -> None:
     more = inner if isinstance(inner, dict) else {"tools": tools, "n": inner, "stream_options": inner}
@@ -203,7 +203,6 @@ def test_arbitrary_json_is_read_or_not_managed_and_nothing_else(inner: Any, talk
             assert isinstance(managed(read, raw), kind | None)
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=40))
 def test_arbitrary_bytes_are_read_or_not_managed_and_nothing_else(raw: bytes) -> None:
     for body in (raw, b'{"messages":[' + raw + b"]}", b'{"messages":[{"role":"user","content":' + raw + b"}]}"):

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.chat.dialects.completions import front_of, read_message, read_request
@@ -30,7 +30,6 @@ def told(request: Request) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-@settings(deadline=None)
 @given(
     st.integers(1, 5),
     st.integers(1, 5),

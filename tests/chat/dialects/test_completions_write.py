@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.chat.dialects.completions import (
@@ -155,7 +155,6 @@ CONTENTS: st.SearchStrategy[Any] = TEXT | st.lists(
 )
 
 
-@settings(deadline=None)
 @given(CONTENTS, TEXT, st.booleans())
 def test_what_is_written_reads_as_it_was_meant(content: Any, new: str, escaped: bool) -> None:
     raw = json.dumps(assistant(content, "1", reasoning_content="so"), ensure_ascii=escaped).encode()

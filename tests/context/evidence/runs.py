@@ -84,7 +84,7 @@ ok  \texample.com/app/store\t(cached)"""
 GO_BUILD = """# example.com/app/session
 session/resume.go:18:2: undefined: nextStep
 session/resume.go:25:9: cannot use x (variable of type int) as string value in return statement"""
-CARGO_BUILD = """   Compiling app v0.1.0 (/work/app)
+CARGO_BUILD = """   Compiling app v0.1.0 (/srv/app)
 error[E0308]: mismatched types
  --> src/lib.rs:12:5
   |
@@ -202,7 +202,7 @@ CMake Error at CMakeLists.txt:14 (find_package):
 CMAKE_PASSED = """-- The C compiler identification is GNU 13.2.0
 -- Configuring done (0.4s)
 -- Generating done (0.0s)
--- Build files have been written to: /work/build"""
+-- Build files have been written to: /srv/app/build"""
 MAVEN_FAILED = """[INFO] Running com.example.OrderTest
 [ERROR] Tests run: 3, Failures: 1, Errors: 0, Skipped: 0, Time elapsed: 0.05 s <<< FAILURE!
 [ERROR] OrderTest.total:21 expected:<4> but was:<3>
@@ -239,7 +239,7 @@ Found 2 errors.
 MYPY_FAILED = """app/main.py:12: error: Incompatible return value type (got "str", expected "int")  [return-value]
 Found 1 error in 1 file (checked 14 source files)"""
 ESLINT_FAILED = """
-/work/src/cart.js
+/srv/app/src/cart.js
    3:7   error    'total' is assigned a value but never used  no-unused-vars
   12:15  warning  Unexpected console statement               no-console
 
@@ -283,7 +283,7 @@ NODE = """node:assert:126
   ^
 
 AssertionError [ERR_ASSERTION]: 1 == 2
-    at Object.<anonymous> (/work/check.js:2:8)
+    at Object.<anonymous> (/srv/app/check.js:2:8)
 
 Node.js v20.11.0"""
 PLAYWRIGHT = """Running 4 tests using 1 worker

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.context.plan import Edit, Plan
@@ -132,7 +132,7 @@ def test_c3_under_other_schedules_an_edit_stays_as_it_was_made() -> None:
 
 @pytest.mark.parametrize("place", ["tail", "result"])
 @pytest.mark.parametrize("schedule", ["always", "over_budget", "when_it_pays"])
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=12)
 @given(story=stories(), mode=st.sampled_from(["inline", "helper"]), batch=st.sampled_from([1, 2, 3]))
 def test_c2_c3_every_plan_is_valid_whoever_reflects(
     place: str, schedule: str, story: Story, mode: str, batch: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.chat.key import public_id
@@ -82,7 +82,6 @@ def test_a7_a_hint_names_no_tool_that_the_model_does_not_have() -> None:
     assert hint("recall", "query_db") == HINT
 
 
-@settings(deadline=None)
 @given(st.text(min_size=1, max_size=300), st.integers(0, 250), st.floats(0, 1))
 def test_a_cut_keeps_exactly_its_limit_from_both_ends(text: str, limit: int, head: float) -> None:
     if len(text) > limit:

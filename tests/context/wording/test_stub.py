@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.context.evidence import commands, facts, outcome
@@ -93,7 +93,6 @@ def test_of_two_copies_the_older_one_yields() -> None:
     assert "order_4711" in older, "now it would stand nowhere else"
 
 
-@settings(deadline=None)
 @given(st.lists(st.text(alphabet=st.characters(codec="utf-8"), max_size=60), max_size=40), st.booleans())
 def test_every_kept_line_and_name_was_in_the_result(lines: list[str], is_view: bool) -> None:
     text = "\n".join(lines)

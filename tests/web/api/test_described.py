@@ -53,7 +53,6 @@ schema = schemathesis.openapi.from_dict(ContextProxy(Settings(db=":memory:", ups
 @schema.parametrize()
 @settings(
     max_examples=EXAMPLES,
-    deadline=None,
     derandomize=True,
     database=None,
     phases=[Phase.explicit, Phase.generate],
