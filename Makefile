@@ -4,6 +4,7 @@
 #   make test    the tests of one Python, as many at once as there are processors; none of them depends on time or load
 #   make test-all                every test, on this Python and on each other supported one      (PYTEST_ARGS="-k sse ...")
 #   make system                  Debian's packages that some tests use (as root); without them those are left out
+#   make docs    the documentation as a site, in build/docs; ends with an error where a link leads nowhere
 #   make lint | types | house | replay | bench | bench-peers | lock | clean
 
 SHELL := /bin/sh
@@ -22,7 +23,7 @@ BIN := .venv/bin
 PYTEST_ARGS ?=
 ARGS ?=
 
-.PHONY: run system test test-all test-here test-others lint format types house replay bench bench-peers bench-keep lock clean
+.PHONY: run system test test-all test-here test-others lint format types house replay bench bench-peers bench-keep docs lock clean
 
 run: .venv/.runtime
 	@mkdir -p -m 700 data
@@ -77,6 +78,11 @@ types: .venv/.test
 house: .venv/.test
 	$(BIN)/python -m pytest -q tests/test_house.py
 
+# What of docs/ is generated is made by `context-proxy docs`; here it is only seen to be current.
+docs: .venv/.test
+	$(BIN)/context-proxy docs --check
+	$(BIN)/zensical build --clean --strict
+
 # Every recorded run of ../shared through the proxy with the figures that it reaches, and each policy under each
 # schedule on a sample of them: ten minutes, only where it is.
 replay: .venv/.test
@@ -107,7 +113,7 @@ lock:
 	sed -i "s/ ; sys_platform == 'darwin' or sys_platform == 'linux' / /" tests/requirements.lock
 
 clean:
-	rm -rf .venv .venvs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venvs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .cache
 	find proxy tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/bin/python:

@@ -70,7 +70,8 @@ CLASS_NAMES = re.compile(r".*(Manager|Handler|Service|Impl)$")
 
 TOP_LEVEL = {
     "proxy", "tests", "config", "docker", "Dockerfile", "docker-compose.yml", "pyproject.toml", "README.md",
-    "Makefile", "LICENSE", "CHANGELOG.md", "SECURITY.md", ".ci", ".gitignore", "requirements.lock",
+    "Makefile", "LICENSE", "CHANGELOG.md", "SECURITY.md", ".ci", ".gitignore", "requirements.lock", "docs",
+    "zensical.toml",
 }  # fmt: skip
 
 WITHOUT_TESTS: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""`context-proxy docs`: writes the README's reference tables and config/default.toml, or tells where they drift."""
+"""`context-proxy docs`: writes the reference tables of docs/ and config/default.toml, or tells where they drift."""
 
 from __future__ import annotations
 
@@ -15,22 +15,25 @@ from proxy.cli.tables import NAMES, NoSource, table
 def docs(
     context: typer.Context,
     check: Annotated[bool, typer.Option("--check", help="Write nothing; exit code 1 where something drifts.")] = False,
-    folder: Annotated[Path, typer.Option(help="The checkout, with README.md and config/ in it.")] = Path(),
+    folder: Annotated[Path, typer.Option(help="The checkout, with docs/ and config/ in it.")] = Path(),
 ) -> None:
-    """Write the README's tables between their markers, and config/default.toml, from the code."""
+    """Write the tables of docs/ between their markers, and config/default.toml, from the code."""
+    pages = [file for file in (folder / "README.md", *sorted((folder / "docs").rglob("*.md"))) if file.is_file()]
+    before = {page: page.read_text("utf-8") for page in pages}
+    everything = "".join(before.values())
+    for name in NAMES:
+        if _start(name) not in everything:
+            typer.echo(f"no page has markers for the table {name}: not written")
+    after = {page: filled(text, context.find_root().command) for page, text in before.items()}
+    after[folder / "config" / "default.toml"] = defaults()
     drifted = []
-    for file, wanted in ((folder / "README.md", None), (folder / "config" / "default.toml", defaults())):
-        is_there = file.is_file()
-        if not is_there and wanted is None:
-            typer.echo(f"{file} is not there: no tables written")
-            continue
-        before = file.read_text("utf-8") if is_there else ""
-        after = filled(before, context.find_root().command) if wanted is None else wanted
-        if after == before:
+    for file, text in after.items():
+        if file.is_file() and file.read_text("utf-8") == text:
             continue
         drifted.append(file)
         if not check:
-            file.write_text(after, "utf-8")
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(text, "utf-8")
             typer.echo(f"{file} written")
     if check and drifted:
         for file in drifted:
@@ -41,9 +44,8 @@ def docs(
 def filled(text: str, commands: Any) -> str:
     """The text with each table between `<!-- docs:NAME -->` and `<!-- /docs:NAME -->` made anew."""
     for name in NAMES:
-        start, end = f"<!-- docs:{name} -->", f"<!-- /docs:{name} -->"
+        start, end = _start(name), f"<!-- /docs:{name} -->"
         if start not in text or end not in text:
-            typer.echo(f"no markers for the table {name}: not written")
             continue
         try:
             content = table(name, commands)
@@ -53,3 +55,7 @@ def filled(text: str, commands: Any) -> str:
         between = re.compile(re.escape(start) + ".*?" + re.escape(end), re.DOTALL)
         text = between.sub(lambda _, new=f"{start}\n\n{content}\n{end}": new, text)  # type: ignore[misc]  # a bound value
     return text
+
+
+def _start(name: str) -> str:
+    return f"<!-- docs:{name} -->"

@@ -1,24 +1,39 @@
-"""The reference tables of the README, each made from what it is about, so that none can be forgotten or go stale."""
+"""The reference tables of docs/, each made from what it is about, so that none can be forgotten or go stale."""
 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from proxy.cli import reference
 from proxy.cli.asks import SHARED
 from proxy.cli.fields import fields, summary
 from proxy.cli.render import LISTS, literal
 from proxy.context.stages import BUILT_IN as STAGES
 from proxy.context.voices import BUILT_IN as VOICES
+from proxy.errors import ProxyError, RequestError, UpstreamError
 from proxy.metrics import Metrics
 from proxy.settings import Key, Section, Settings, Upstream, Webhook
 from proxy.web import app as web
 from proxy.web.api.app import ROUTERS
 from proxy.web.doors import Doors
 
-NAMES = ("settings", "stages", "voices", "metrics", "commands", "routes")
-"""Every table that there is, as the markers in the README name it."""
+NAMES = (
+    "settings", "stages", "voices", "metrics", "commands", "routes", "request_headers", "response_headers",
+    "webhook_headers", "limits", "errors", "fallbacks",
+)  # fmt: skip
+"""Every table that there is, as the markers in docs/ name it."""
+
+HEAD = {
+    "request_headers": ("Request header", "Effect"),
+    "response_headers": ("Response header", "Meaning"),
+    "webhook_headers": ("Header", "Meaning"),
+    "fallbacks": ("Reason", "When"),
+    "limits": ("What", "Bound (default)", "Beyond it"),
+}
+"""The titles of tables whose rows stand in `reference`."""
 
 DOORS = Doors(route for router in ROUTERS for route in router.routes)
 
@@ -30,8 +45,16 @@ class NoSource(Exception):
 def table(name: str, commands: Any) -> str:
     """A table in Markdown. commands: the whole command line, as typer made it
     (its types are private). Raises NoSource where what it describes is missing."""
-    made = {"settings": _settings, "stages": _stages, "voices": _voices, "metrics": _metrics, "routes": _routes}
-    rows = _commands(commands) if name == "commands" else made[name]()
+    made = {
+        "settings": _settings, "stages": _stages, "voices": _voices, "metrics": _metrics, "routes": _routes,
+        "errors": _errors,
+    }  # fmt: skip
+    if name == "commands":
+        rows = _commands(commands)
+    elif name in made:
+        rows = made[name]()
+    else:
+        rows = _listed(name)
     return "\n".join(rows) + "\n"
 
 
@@ -117,6 +140,32 @@ def _routes() -> Iterator[str]:
             for method in sorted(getattr(route, "methods", None) or ()):
                 keys = " Also with a read key." if DOORS.find(method, path).planes > {"admin"} else ""
                 yield _row(method, f"`{path}`", text.split("\n\n")[0] + keys)
+
+
+def _listed(name: str) -> Iterator[str]:
+    """A table whose rows stand in `reference`. A first cell is a name, but for limits."""
+    if name == "limits":
+        rows: Iterable[tuple[str, ...]] = reference.limits()
+    else:
+        rows = ((f"`{first}`", *more) for first, *more in getattr(reference, name.upper()))
+    yield from _head(*HEAD[name])
+    for row in rows:
+        yield _row(*row)
+
+
+def _errors() -> Iterator[str]:
+    """Errors that a client can be answered with."""
+    yield from _head("Status", "`code`", "`type`", "When")
+    told = [kind for base in (RequestError, UpstreamError) for kind in (base, *base.__subclasses__())]
+    for kind in told:
+        if kind is not RequestError and kind is not UpstreamError:
+            yield _row(str(kind.status), f"`{kind.code}`", f"`{kind.type}`", _without_status(summary(kind)))
+    yield _row("500", f"`{ProxyError.code}`", f"`{ProxyError.type}`", "A mistake in the proxy. Its log says where.")
+
+
+def _without_status(text: str) -> str:
+    text = re.sub(r"^\d{3}: ", "", text)
+    return text[:1].upper() + text[1:]
 
 
 def _head(*titles: str) -> Iterable[str]:

@@ -9,14 +9,15 @@ from proxy.cli import docs as command
 from proxy.cli.main import app
 from proxy.cli.tables import NoSource
 
-README = "# Title\n\n<!-- docs:metrics -->\nold\n<!-- /docs:metrics -->\n\nend \\1\n"
+PAGE = "# Title\n\n<!-- docs:metrics -->\nold\n<!-- /docs:metrics -->\n\nend \\1\n"
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     (tmp_path / "config").mkdir()
-    (tmp_path / "README.md").write_text(README)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "metrics.md").write_text(PAGE)
     return tmp_path
 
 
@@ -27,27 +28,27 @@ def invoke(folder: Path, *more: str) -> tuple[int, str]:
 
 def test_tables_are_written_between_their_markers_and_nothing_else_changes(checkout: Path) -> None:
     code, output = invoke(checkout)
-    text = (checkout / "README.md").read_text()
+    text = (checkout / "docs" / "metrics.md").read_text()
     assert code == 0
     assert text.startswith("# Title\n\n<!-- docs:metrics -->\n\n| Metric |")
     assert text.endswith("|\n\n<!-- /docs:metrics -->\n\nend \\1\n")
-    assert "no markers for the table settings" in output
+    assert "no page has markers for the table settings" in output
     assert (checkout / "config" / "default.toml").read_text().startswith("# Every setting")
 
 
 def test_writing_twice_changes_nothing(checkout: Path) -> None:
     invoke(checkout)
-    before = (checkout / "README.md").read_text()
+    before = (checkout / "docs" / "metrics.md").read_text()
     assert "written\n" not in invoke(checkout)[1].replace("not written\n", "")
-    assert (checkout / "README.md").read_text() == before
+    assert (checkout / "docs" / "metrics.md").read_text() == before
 
 
 def test_check_writes_nothing_and_ends_with_1_where_something_drifts(checkout: Path) -> None:
     code, output = invoke(checkout, "--check")
     assert code == 1
-    assert "README.md does not say" in output
+    assert "metrics.md does not say" in output
     assert "default.toml does not say" in output
-    assert (checkout / "README.md").read_text() == README
+    assert (checkout / "docs" / "metrics.md").read_text() == PAGE
     invoke(checkout)
     assert invoke(checkout, "--check")[0] == 0
 
@@ -60,14 +61,21 @@ def test_a_table_without_its_source_is_left_as_it_is(checkout: Path, monkeypatch
     code, output = invoke(checkout)
     assert code == 0
     assert "the table metrics is left as it is: not there yet" in output
-    assert (checkout / "README.md").read_text() == README
+    assert (checkout / "docs" / "metrics.md").read_text() == PAGE
 
 
-def test_a_checkout_without_a_readme_is_told(tmp_path: Path) -> None:
+def test_the_readme_may_have_tables_too(checkout: Path) -> None:
+    (checkout / "README.md").write_text(PAGE)
+    assert invoke(checkout)[0] == 0
+    assert "| Metric |" in (checkout / "README.md").read_text()
+
+
+def test_a_checkout_without_pages_is_told(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
-    assert "no tables written" in invoke(tmp_path)[1]
+    assert "no page has markers for the table metrics" in invoke(tmp_path)[1]
 
 
-def test_the_readme_says_what_the_code_says() -> None:
+def test_the_pages_of_this_checkout_say_what_the_code_says_and_leave_out_no_table() -> None:
     code, output = invoke(ROOT, "--check")
     assert code == 0, output
+    assert "no page has markers" not in output

@@ -55,7 +55,7 @@ PROMISES = (
     ),
     Promise(
         "P5",
-        "Memory is flat: every queue, cache and buffer has a bound (the table above).",
+        "Memory is flat: every queue, cache and buffer has a bound (docs/reference/limits.md).",
         (
             "faults/test_load.py::test_r1_c9_two_thousand_requests_with_faults_get_their_own_answers_and_nothing_grows",
             "faults/test_answers.py",
