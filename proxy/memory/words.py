@@ -1,12 +1,14 @@
 """The words of a text that say what it is about.
 
-A script without blanks between its words (Chinese, Japanese, Thai and their neighbours) is read as every two characters
-that stand together: whatever the words are, two texts that have one in common have its pairs in common.
+A script without blanks between its words (Chinese, Japanese, Thai and their neighbours; Korean, which writes particles
+onto its words) is read as every two characters that stand together: whatever the words are, two texts that have one in
+common have its pairs in common.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from itertools import pairwise
 
 WORD = re.compile(r"[^\W_]{2,40}")
@@ -14,6 +16,7 @@ WORD = re.compile(r"[^\W_]{2,40}")
 _RANGES = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai and Lao, Burmese, Khmer
     "\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"  # Han, kana
+    "\u1100-\u11ff\u3130-\u318f\uac00-\ud7a3"  # Hangul
 )
 _UNSPACED = re.compile(f"[{_RANGES}]+")
 _EITHER = re.compile(f"[{_RANGES}]+|[^\\W_{_RANGES}]{{2,40}}")
@@ -44,6 +47,27 @@ def pairs(run: str) -> list[str]:
     if not _UNSPACED.match(run) or len(run) == 1:
         return [run]
     return [pair for pair in ("".join(two) for two in pairwise(run)) if not _GRAMMAR.search(pair)]
+
+
+def spaced(text: str) -> str:
+    """The text as an index takes it that looks for words between blanks: a run of a script without them as all its
+    pairs of letters, grammar too; anything else as it stands."""
+    if text.isascii() or not _UNSPACED.search(text):
+        return text
+    return _UNSPACED.sub(_apart, text)
+
+
+def _apart(found: re.Match[str]) -> str:
+    run = "".join(filter(str.isalnum, unicodedata.normalize("NFC", found.group())))
+    return f" {' '.join(map(''.join, pairwise(run))) if len(run) > 1 else run} "
+
+
+def sought(text: str) -> list[str]:
+    """The words by which an index of `spaced` texts is asked for a text, lower case, each once. A single letter counts
+    only in a script without blanks, and pairs that are grammar only where there is nothing else."""
+    found = re.findall(r"[^\W_]{1,40}", spaced(unicodedata.normalize("NFC", text.lower())))
+    words = list(dict.fromkeys(word for word in found if len(word) > 1 or _UNSPACED.match(word)))
+    return [word for word in words if not (_UNSPACED.match(word) and _GRAMMAR.search(word))] or words
 
 
 def weight(text: str) -> int:

@@ -106,7 +106,7 @@ _STATEMENTS: dict[type, tuple[tuple[str, Callable[[Any], Args]], ...]] = {
     ExchangeRow: ((sql.INSERT_EXCHANGE, _exchange), (sql.SESSION_POLICY, _policy)),
     OutcomeRow: ((sql.UPDATE_OUTCOME, _outcome),),
     GapRow: ((sql.ADD_GAP, astuple),),
-    IndexRow: ((keywords.INDEX_SESSION, keywords.index_args),),
+    IndexRow: ((keywords.DROP_EARLIER, keywords.earlier_args), (keywords.INDEX_SESSION, keywords.index_args)),
     AnswerRow: ((sql.INSERT_ANSWER, _answer),),
     SpendingRow: ((sql.ADD_SPENDING, astuple),),
     WindowRow: ((sql.PUT_WINDOW, astuple),),

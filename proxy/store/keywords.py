@@ -5,6 +5,9 @@ whoever never searches pays nothing for it, neither time nor space. On SQLite it
 its own: the texts are those of the messages and edits, read through a view. On PostgreSQL a tsvector column takes its
 place.
 
+A script without blanks between its words is indexed and searched by pairs of characters (`memory.words`). The
+words of a text in such a script are kept as they were indexed: what goes out of the index has to be what went in.
+
 One index holds all sessions, so every text in it begins with a word that names its tenant and session, every search
 asks for that word, and what comes out is compared with the tenant and session once more.
 """
@@ -12,14 +15,14 @@ asks for that word, and what comes out is compared with the tenant and session o
 from __future__ import annotations
 
 import hashlib
-import re
+import sqlite3
 
 from msgspec import Struct
 
+from proxy.memory.words import sought, spaced
+
 WORDS = 32
 """Words of a query that are searched for."""
-
-_WORD = re.compile(r"[^\W_]{2,40}")
 
 
 class IndexRow(Struct, frozen=True, gc=False):
@@ -55,11 +58,8 @@ CREATE TABLE indexed (
 # version: a message's seq, or an edit's number; the highest one says how far the index has come.
 
 _JSON = "CAST(m.body AS TEXT)"
-_TEXTS = f"""
-CREATE VIEW index_texts AS
-SELECT i.doc AS doc, i.scope AS scope, coalesce(m.role, '') AS role,
-    CASE
-        WHEN i.kind <> 'message' THEN coalesce(CAST(e.text AS TEXT), '')
+_SUMMARY = "coalesce(CAST(e.text AS TEXT), '')"
+_SAID = f"""
         WHEN m.body IS NULL THEN ''
         WHEN json_valid({_JSON}) THEN
             CASE json_type({_JSON}, '$.content')
@@ -74,12 +74,19 @@ SELECT i.doc AS doc, i.scope AS scope, coalesce(m.role, '') AS role,
                     replace(coalesce(json_extract(c.value, '$.function.arguments'), ''), '\n', ' ') END, ' ')
                 FROM json_each({_JSON}, '$.tool_calls') c), '')
         ELSE {_JSON}
-    END AS text
+    END"""  # noqa: S608  put together from constants
+_EITHER = f"""CASE
+        WHEN i.kind <> 'message' THEN {_SUMMARY}{_SAID}"""
+_FROM = """
 FROM indexed i
 LEFT JOIN messages m ON i.kind = 'message' AND m.tenant = i.tenant AND m.session = i.session AND m.key = i.key
 LEFT JOIN edits e ON i.kind <> 'message' AND e.tenant = i.tenant AND e.session = i.session AND e.thread = i.thread
     AND e.number = i.version
-"""  # noqa: S608  put together from constants
+"""
+_TEXTS = f"""
+CREATE VIEW index_texts AS
+SELECT i.doc AS doc, i.scope AS scope, coalesce(m.role, '') AS role,
+    {_EITHER} AS text{_FROM}"""
 
 MIGRATION: tuple[str, ...] = (
     _INDEXED,
@@ -112,26 +119,52 @@ CREATE TRIGGER edits_out BEFORE DELETE ON edits BEGIN
 END""",
 )
 
-INDEX_SESSION = """
-INSERT INTO indexed (tenant, session, kind, thread, version, key, doc, scope)
+IN_PAIRS: tuple[str, ...] = (
+    "ALTER TABLE indexed ADD COLUMN form BIGINT NOT NULL DEFAULT 1",
+    # As they are indexed; NULL where that is the text as it stands.
+    "ALTER TABLE indexed ADD COLUMN words TEXT",
+    "DROP VIEW index_texts",
+    # text: what FTS5 was given, which it reads again to rank.
+    f"""
+CREATE VIEW index_texts AS
+SELECT i.doc AS doc, i.scope AS scope, coalesce(m.role, '') AS role,
+    coalesce(i.words, {_EITHER}) AS text,
+    {_EITHER} AS said{_FROM}""",
+)
+"""The second form of the index: scripts without blanks in pairs. Not a row is touched here, however many there are."""
+
+FORM = 2
+"""The form in which texts are indexed. A session with rows of an earlier one is indexed anew when it is searched."""
+
+DROP_EARLIER = f"""
+DELETE FROM indexed WHERE tenant = $1 AND session = $2 AND form < {FORM} AND EXISTS (
+    SELECT 1 FROM (
+        SELECT f.form FROM indexed f WHERE f.tenant = $3 AND f.session = $4 ORDER BY f.kind, f.thread, f.version LIMIT 1
+    ) oldest WHERE oldest.form < {FORM})"""  # noqa: S608  put together from constants
+# They go all at once, before the first one of the new form: the oldest row says whether there are any.
+
+INDEX_SESSION = f"""
+INSERT INTO indexed (tenant, session, kind, thread, version, key, doc, scope, form, words)
 SELECT n.tenant, n.session, n.kind, n.thread, n.version, n.key,
-    (SELECT coalesce(max(d.doc), 0) FROM indexed d) + row_number() OVER (ORDER BY n.kind, n.thread, n.version), $1
+    (SELECT coalesce(max(d.doc), 0) FROM indexed d) + row_number() OVER (ORDER BY n.kind, n.thread, n.version), $1,
+    {FORM}, in_pairs(CAST(n.text AS BLOB))
 FROM (
-    SELECT m.tenant, m.session, 'message' AS kind, '' AS thread, m.seq AS version, m.key FROM messages m
+    SELECT m.tenant, m.session, 'message' AS kind, '' AS thread, m.seq AS version, m.key, CASE{_SAID} AS text
+    FROM messages m
     WHERE m.tenant = $2 AND m.session = $3 AND m.seq > (
         SELECT coalesce(max(i.version), 0) FROM indexed i
         WHERE i.tenant = $4 AND i.session = $5 AND i.kind = 'message' AND i.thread = '')
     UNION ALL
-    SELECT e.tenant, e.session, 'summary', e.thread, e.number, e.key FROM edits e
+    SELECT e.tenant, e.session, 'summary', e.thread, e.number, e.key, {_SUMMARY} FROM edits e
     WHERE e.tenant = $6 AND e.session = $7 AND e.stage IN ('compress_levels', 'summarize_old')
         AND e.action IN ('text', 'append') AND e.number > (
             SELECT coalesce(max(i.version), 0) FROM indexed i
             WHERE i.tenant = e.tenant AND i.session = e.session AND i.kind = 'summary' AND i.thread = e.thread)
 ) n WHERE true
-ON CONFLICT (tenant, session, kind, thread, version) DO NOTHING"""
+ON CONFLICT (tenant, session, kind, thread, version) DO NOTHING"""  # noqa: S608  put together from constants
 
 SEARCH = """
-SELECT i.kind, i.key, t.role, CAST(t.text AS BLOB), f.score
+SELECT i.kind, i.key, t.role, CAST(t.said AS BLOB), f.score
 FROM (SELECT rowid AS doc, bm25(keywords) AS score FROM keywords WHERE keywords MATCH $1 ORDER BY rank LIMIT $2) f
 JOIN indexed i ON i.doc = f.doc
 JOIN index_texts t ON t.doc = f.doc
@@ -145,6 +178,26 @@ def scope(tenant: str, session: str) -> str:
     return "s" + hashlib.blake2b(name, digest_size=16).hexdigest()
 
 
+def prepare(connection: sqlite3.Connection) -> None:
+    """Gives a connection that writes the function that INDEX_SESSION calls."""
+    connection.create_function("in_pairs", 1, in_pairs, deterministic=True)
+
+
+def in_pairs(text: bytes | None) -> str | None:
+    """The text with its scripts without blanks in pairs; None where it is indexed as it stands. Bytes, because a text
+    may hold half a surrogate pair, and then it cannot be handed over as text."""
+    if text is None or text.isascii():
+        return None
+    read = text.decode("utf-8", "replace")
+    made = spaced(read)
+    return None if made == read else made
+
+
+def earlier_args(row: IndexRow) -> tuple[str, ...]:
+    """The arguments of DROP_EARLIER."""
+    return (row.tenant, row.session, row.tenant, row.session)
+
+
 def index_args(row: IndexRow) -> tuple[str, ...]:
     """The arguments of INDEX_SESSION."""
     place = (row.tenant, row.session)
@@ -154,7 +207,7 @@ def index_args(row: IndexRow) -> tuple[str, ...]:
 def query(tenant: str, session: str, text: str) -> str:
     """What FTS5 is asked: any word of the text, in this session; "" where the text has no word. Words are quoted, so
     that nothing in them is taken for an operator."""
-    words = list(dict.fromkeys(_WORD.findall(text.lower())))[:WORDS]
+    words = sought(text)[:WORDS]
     if not words:
         return ""
     return f'scope : "{scope(tenant, session)}" AND text : (' + " OR ".join(f'"{word}"' for word in words) + ")"

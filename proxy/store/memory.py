@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from proxy.errors import StoreUnavailable
-from proxy.store import encode
+from proxy.store import encode, keywords
 from proxy.store.base import Row
 from proxy.store.reads import Reads
 from proxy.store.schema import MIGRATIONS
@@ -34,6 +34,7 @@ class MemoryStore(Reads):
 
     async def open(self) -> None:
         self._connection = sqlite3.connect(":memory:", isolation_level=None, cached_statements=256)
+        keywords.prepare(self._connection)
         for migration in MIGRATIONS:
             for statement in migration.statements:
                 self._connection.execute(statement)

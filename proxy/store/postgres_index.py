@@ -15,7 +15,8 @@ from typing import Any
 from msgspec import DecodeError
 from msgspec.json import decode
 
-from proxy.store.keywords import WORDS, Match
+from proxy.memory.words import sought, spaced
+from proxy.store.keywords import FORM, WORDS, Match
 from proxy.store.texts import to_text
 
 _WORD = re.compile(r"[^\W_]{1,40}")
@@ -51,6 +52,10 @@ END $$""",
     "CREATE TRIGGER edits_out AFTER DELETE ON edits FOR EACH ROW EXECUTE FUNCTION context_proxy_edits_out()",
 )
 
+IN_PAIRS: tuple[str, ...] = ("ALTER TABLE indexed ADD COLUMN form BIGINT NOT NULL DEFAULT 1",)
+
+_DROP_EARLIER = "DELETE FROM indexed WHERE tenant = $1 AND session = $2 AND form < $3"
+
 _NEW = """
 SELECT 'message', '', m.seq, m.key, m.body FROM messages m
 WHERE m.tenant = $1 AND m.session = $2 AND m.seq > (
@@ -69,8 +74,8 @@ _PAGE = 500
 """Texts that are held in memory at a time while a session is indexed."""
 
 _INSERT = """
-INSERT INTO indexed (tenant, session, kind, thread, version, key, words)
-VALUES ($1, $2, $3, $4, $5, $6, to_tsvector('simple', $7))
+INSERT INTO indexed (tenant, session, kind, thread, version, key, form, words)
+VALUES ($1, $2, $3, $4, $5, $6, $7, to_tsvector('simple', $8))
 ON CONFLICT (tenant, session, kind, thread, version) DO NOTHING"""
 
 SEARCH = """
@@ -94,9 +99,10 @@ ORDER BY i.rank, i.kind DESC, i.version DESC"""
 async def bring_up_to_date(connection: Any, tenant: str, session: str) -> None:
     """Indexes what the session has got since the last time. connection: asyncpg's, in a transaction that holds the
     session's lock."""
+    await connection.execute(_DROP_EARLIER, tenant, session, FORM)
     while True:
         rows = await connection.fetch(_NEW, tenant, session, _PAGE)
-        made = [(tenant, session, *row[:4], " ".join(words(read(row[0], row[4])))) for row in rows]
+        made = [(tenant, session, *row[:4], FORM, " ".join(words(read(row[0], row[4])))) for row in rows]
         await connection.executemany(_INSERT, made)
         if len(rows) < _PAGE:
             return
@@ -104,7 +110,7 @@ async def bring_up_to_date(connection: Any, tenant: str, session: str) -> None:
 
 def query(text: str) -> str:
     """What `to_tsquery` is asked: any word of the text; "" where it has none. Words are letters and digits alone."""
-    wanted = [word for word in dict.fromkeys(words(text)) if len(word) > 1][:WORDS]
+    wanted = list(dict.fromkeys(words(" ".join(sought(text)))))[:WORDS]
     return " | ".join(f"'{word}'" for word in wanted)
 
 
@@ -115,7 +121,7 @@ def match(row: Sequence[Any]) -> Match:
 
 def words(text: str) -> list[str]:
     """The words of a text in small letters and without marks, as SQLite's index has them."""
-    bare = "".join(c for c in unicodedata.normalize("NFD", text.lower()) if not unicodedata.combining(c))
+    bare = "".join(c for c in unicodedata.normalize("NFD", spaced(text.lower())) if not unicodedata.combining(c))
     return _WORD.findall(bare)[:_MOST]
 
 

@@ -39,6 +39,8 @@ def statements(migration: Migration) -> tuple[str, ...]:
     """Those of a migration; the keyword index is one of its own."""
     if migration.statements is keywords.MIGRATION:
         return postgres_index.MIGRATION
+    if migration.statements is keywords.IN_PAIRS:
+        return postgres_index.IN_PAIRS
     return (*map(translate, migration.statements), *(_LAST if migration.number == 1 else ()))
 
 

@@ -302,6 +302,12 @@ MIGRATIONS: tuple[Migration, ...] = (
         "Context windows that upstreams have named: after a restart they need not be learnt from a refusal again.",
         (_WINDOWS,),
     ),
+    Migration(
+        9,
+        "Chinese, Japanese, Korean and Thai are indexed by pairs of characters: a run of them was one word, and no word"
+        " in it was found. A session is indexed anew when it is searched next.",
+        keywords.IN_PAIRS,
+    ),
 )
 
 LATEST = MIGRATIONS[-1].number

@@ -32,7 +32,7 @@ from pathlib import Path
 from queue import Empty
 from typing import Literal
 
-from proxy.store import encode
+from proxy.store import encode, keywords
 from proxy.store.files import Identity, beside, make_private, uri
 from proxy.store.pieces import Item
 from proxy.store.spool import Spool
@@ -299,6 +299,7 @@ class Writer:
             connection.execute(f"PRAGMA synchronous = {'NORMAL' if self._normal else 'FULL'}")
             connection.execute(f"PRAGMA journal_size_limit = {_LOG_LIMIT}")
             connection.execute("PRAGMA temp_store = MEMORY")
+            keywords.prepare(connection)
             connection.execute("PRAGMA secure_delete = ON")  # what is removed is not left in the file
             connection.execute("BEGIN IMMEDIATE")  # so that -wal and -shm exist, and a lock is noticed now
             connection.execute("ROLLBACK")

@@ -54,6 +54,37 @@ async def test_e6_parts_calls_and_escapes_are_read_as_words(store: Store, make: 
         assert [m.key for m in await store.search("t1", "s1", word)] == [digest("m", n)], word
 
 
+@pytest.mark.parametrize(
+    ("text", "query"),
+    [
+        ("修复了数据库迁移的问题", "数据库"),
+        ("修复了数据库迁移的问题", "迁移"),
+        ("用redis缓存结果", "Redis"),
+        ("用redis缓存结果", "缓存"),
+        ("キャッシュを無効にする", "キャッシュ"),
+        ("設定ファイルを読み込む", "設定"),
+        ("서버를 배포했다", "서버"),
+        ("ฐานข้อมูลถูกย้าย", "ข้อมูล"),
+        ("目的", "目的"),
+    ],
+)
+async def test_e6_a_word_of_a_script_without_blanks_is_found(store: Store, make: Make, text: str, query: str) -> None:
+    await store.put([*make.begin(), said(make, 0, text), said(make, 1, "另外的内容 other ほかの話")])
+    await store.put([summary(make, 1, f"summary: {text}")])
+    found = await store.search("t1", "s1", query)
+    assert {(m.kind, m.key) for m in found} == {("message", digest("m", 0)), ("summary", digest("m", 1))}
+    assert all(text in m.text for m in found)
+    assert await store.search("t1", "s1", "不存在 存在しない 없는것") == []
+
+
+async def test_e6_what_says_a_word_of_such_a_script_more_often_comes_first(store: Store, make: Make) -> None:
+    texts = ["今天的天气很好，数据放在别处了", "数据迁移之后的数据和备份数据", "今天没有别的事情可以说"]
+    await store.put([*make.begin(), *(said(make, n, text) for n, text in enumerate([*texts, *["别的话"] * 5]))])
+    found = await store.search("t1", "s1", "数据")
+    assert [m.key for m in found] == [digest("m", 1), digest("m", 0)]
+    assert found[0].rank < found[1].rank < 0
+
+
 async def test_e6_summaries_are_found_beside_what_they_stand_for(store: Store, make: Make) -> None:
     await store.put([said(make, 0, "a long result"), summary(make, 0, "summary of the migration")])
     await store.put([summary(make, 0, "a stub of the migration", 2, stage="truncate_results")])
@@ -115,14 +146,17 @@ async def test_e6_bodies_that_are_no_json_do_no_harm(store: Store, make: Make) -
 async def test_e6_what_is_deleted_is_not_found_any_more(make: Make) -> None:
     store = MemoryStore()
     await store.open()
-    await store.put([said(make, 0, "gone soon"), said(make, 1, "stays soon"), summary(make, 0, "gone soon too")])
+    gone = "gone soon, 数据库迁移, 서버를, half a pair: \ud83d"
+    await store.put([said(make, 0, gone), said(make, 1, "stays soon"), summary(make, 0, "gone soon too: 部署")])
     assert len(await store.search("t1", "s1", "soon")) == 3
+    assert [m.text.strip() for m in await store.search("t1", "s1", "迁移")] == [gone.replace("\ud83d", "\ufffd" * 3)]
     connection = store._connection
     assert connection is not None
     connection.execute("DELETE FROM messages WHERE key = ?", (digest("m", 0),))
     connection.execute("DELETE FROM edits")
     assert [m.text.strip() for m in await store.search("t1", "s1", "soon")] == ["stays soon"]
-    assert connection.execute("SELECT count(*) FROM keywords WHERE keywords MATCH 'gone'").fetchone() == (0,)
+    for word in ("gone", "数据", "迁移", "서버", "部署"):
+        assert connection.execute("SELECT count(*) FROM keywords WHERE keywords MATCH ?", (word,)).fetchone() == (0,)
     connection.execute("INSERT INTO keywords (keywords) VALUES ('integrity-check')")
     await store.close()
 

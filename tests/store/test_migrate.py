@@ -1,17 +1,19 @@
 from __future__ import annotations
 
+import json
 import sqlite3
 from pathlib import Path
 
 import pytest
 from msgspec.structs import astuple, replace
 
-from proxy.errors import StoreRefused
+from proxy.errors import StoreRefused, StoreUnavailable
 from proxy.store import files
+from proxy.store.keywords import scope
 from proxy.store.migrate import APPLICATION_ID, Damaged, migrate
 from proxy.store.schema import LATEST, MIGRATIONS, TABLES, Migration
 from proxy.store.sqlite import SqliteStore
-from tests.store.conftest import Make
+from tests.store.conftest import Make, digest
 
 make = Make()
 
@@ -86,6 +88,74 @@ async def test_answers_of_a_store_of_version_5_are_found_by_their_index(path: Pa
     await store.close()
     assert [hit.position for hit in found] == [3, 1]
     assert ask(path, "SELECT name FROM sqlite_master WHERE name LIKE '%_by_key'") == [("answers_by_key",)]
+
+
+def write_as_version_8(path: Path, sessions: int, each: int, text: str) -> None:
+    """Fill the file as the code of schema 8 did: messages, and what was indexed of them by its triggers."""
+    columns = "tenant, session, key, parent, position, thread, role, group_id, body, form, call_id, status, strategy"
+    insert = f"INSERT INTO messages ({columns}, tokens, answer, reached, created_at, seq) VALUES ({'?, ' * 17}?)"
+    doc = 0
+    with sqlite3.connect(path) as old:
+        for number in range(sessions):
+            beside = Make("t1", f"s{number}")
+            for seq in range(1, each + 1):
+                doc += 1
+                body = json.dumps({"role": "user", "content": f"{text} {seq}"}).encode()
+                row = beside.message(digest("m", seq), digest("m", seq - 1), seq, body=body)
+                old.execute(insert, (*astuple(row), seq))
+                named = ("t1", beside.session, "message", "", seq, row.key, doc, scope("t1", beside.session))
+                old.execute("INSERT INTO indexed VALUES (?, ?, ?, ?, ?, ?, ?, ?)", named)
+    old.close()
+
+
+async def test_a_store_of_version_8_is_indexed_anew_session_by_session_when_it_is_searched(path: Path) -> None:
+    await migrate(path, MIGRATIONS[:8])
+    write_as_version_8(path, 3, 5, "修复了数据库迁移 parser")
+    store = SqliteStore(path)
+    await store.open()
+    forms = "SELECT session, form, count(*) FROM indexed GROUP BY 1, 2 ORDER BY 1"
+    assert ask(path, forms) == [("s0", 1, 5), ("s1", 1, 5), ("s2", 1, 5)]
+    assert len(await store.search("t1", "s1", "迁移")) == 5
+    assert len(await store.search("t1", "s1", "parser")) == 5
+    assert ask(path, forms) == [("s0", 1, 5), ("s1", 2, 5), ("s2", 1, 5)]
+    # What was indexed as it stood leaves the index as it stood, and what is in pairs leaves it in pairs.
+    await store.delete_session("t1", "s0")
+    await store.delete_session("t1", "s1")
+    assert len(await store.search("t1", "s2", "数据库")) == 5
+    await store.delete_session("t1", "s2")
+    await store.close()
+    ask(path, "INSERT INTO keywords (keywords) VALUES ('integrity-check')")
+    ask(path, "CREATE VIRTUAL TABLE left_words USING fts5vocab('keywords', 'row')")
+    assert ask(path, "SELECT term FROM left_words") == ask(path, "SELECT doc FROM indexed") == []
+
+
+async def test_a_store_of_version_8_is_searched_as_it_is_where_it_cannot_be_written(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await migrate(path, MIGRATIONS[:8])
+    write_as_version_8(path, 1, 3, "the parser")
+    store = SqliteStore(path)
+    await store.open()
+
+    async def refused() -> None:
+        raise StoreUnavailable("full")
+
+    monkeypatch.setattr(store, "put", lambda _rows: refused())
+    assert len(await store.search("t1", "s0", "parser")) == 3
+    await store.close()
+
+
+async def test_a_migration_touches_no_row_of_a_large_index(path: Path) -> None:
+    """Rows are rewritten when their session is searched; the file that is opened gets a few pages of schema."""
+    await migrate(path, MIGRATIONS[:8])
+    write_as_version_8(path, 20, 100, "数据库迁移 " * 20)
+    log = files.beside(path)[0]
+    holder = sqlite3.connect(path)  # while it is open, the log stays
+    holder.execute("PRAGMA wal_autocheckpoint = 0")
+    holder.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    await migrate(path)
+    assert 0 < log.stat().st_size < 100_000 < path.stat().st_size / 5
+    holder.close()
 
 
 async def test_a_migration_that_breaks_off_leaves_the_old_schema_and_can_be_run_again(path: Path) -> None:

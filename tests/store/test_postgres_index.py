@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import json
 
+import asyncpg
 import pytest
 
 from proxy.store import postgres_index
 from proxy.store.postgres import PostgresStore
+from proxy.store.postgres_schema import migrate
+from proxy.store.schema import MIGRATIONS
 from tests.postgres import execute
 from tests.store.conftest import Make, digest
 
@@ -18,6 +21,7 @@ from tests.store.conftest import Make, digest
         ("half \ud83d a pair\x00", ["half", "a", "pair"]),
         ("x" * 50, ["x" * 40, "x" * 10]),
         ("", []),
+        ("用Redis缓存数据, が", ["用", "redis", "缓存", "存数", "数据", "か"]),
     ],
 )
 def test_words_are_in_small_letters_and_without_marks(text: str, words: list[str]) -> None:
@@ -27,6 +31,7 @@ def test_words_are_in_small_letters_and_without_marks(text: str, words: list[str
 def test_a_query_is_any_of_its_words_and_nothing_in_it_is_an_operator() -> None:
     assert postgres_index.query("Red & !green | 'blue') x") == "'red' | 'green' | 'blue'"
     assert postgres_index.query("?! x") == ""
+    assert postgres_index.query("数据库") == "'数据' | '据库'"
     assert postgres_index.query(" ".join(f"word{n}" for n in range(99))).count("|") == 31
 
 
@@ -60,6 +65,31 @@ async def test_what_is_deleted_is_not_found_any_more(database: str, make: Make) 
     await execute(database, "DELETE FROM edits")
     assert [match.key for match in await store.search("t1", "s1", "soon")] == [digest("m", 1)]
     assert (await store.count())["indexed"] == 1
+    await store.close()
+
+
+async def test_a_store_of_version_8_is_indexed_anew_session_by_session_when_it_is_searched(database: str) -> None:
+    connection = await asyncpg.connect(database)
+    await migrate(connection, MIGRATIONS[:8])
+    await connection.close()
+    store = PostgresStore(database)
+    await store.open()
+    text = "修复了数据库迁移 parser"
+    for place in (Make("t1", "s1"), Make("t1", "s2")):
+        bodies = [json.dumps({"role": "user", "content": f"{text} {n}"}).encode() for n in range(3)]
+        await store.put([place.message(digest("m", n), digest("m", n - 1), n, body=b) for n, b in enumerate(bodies)])
+        for n in range(3):  # as the code of schema 8 did
+            await execute(
+                database,
+                "INSERT INTO indexed (tenant, session, kind, thread, version, key, words)"
+                " VALUES ($1, $2, 'message', '', $3, $4, to_tsvector('simple', $5))",
+                *(place.tenant, place.session, n + 1, digest("m", n), text),
+            )
+    forms = "SELECT session, form, count(*) FROM indexed GROUP BY 1, 2 ORDER BY 1"
+    assert await execute(database, forms) == [("s1", 1, 3), ("s2", 1, 3)]
+    assert len(await store.search("t1", "s1", "迁移")) == 3
+    assert len(await store.search("t1", "s1", "parser")) == 3
+    assert await execute(database, forms) == [("s1", 2, 3), ("s2", 1, 3)]
     await store.close()
 
 
