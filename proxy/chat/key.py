@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from proxy.chat.embedded_json import decode_embedded
 from proxy.chat.message import Call, Message, Request
 
 SIZE = 16
@@ -58,9 +59,9 @@ def digest(role: str, text: str, calls: Sequence[Call], call_id: str | None, med
 
 
 def canonical_arguments(arguments: str) -> str:
-    """Arguments as compact JSON with sorted keys; as they are where they are not JSON."""
+    """Arguments as compact JSON with sorted keys; as they are where they are not JSON, or too much of it."""
     try:
-        return msgspec.json.encode(msgspec.json.decode(arguments), order="sorted").decode()
+        return msgspec.json.encode(decode_embedded(arguments), order="sorted").decode()
     except (ValueError, RecursionError, OverflowError):
         return arguments
 

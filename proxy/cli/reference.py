@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel
 
+from proxy.chat.embedded_json import LONGEST, VALUES
 from proxy.chat.size_limits import OUTERMOST
 from proxy.exchange.asking import MEMORY
 from proxy.settings import Settings, Webhook
@@ -127,6 +128,11 @@ LIMITS = (
         "goes on as it came: `x-context-fallback: size`, counted",
     ),
     Limit("keys on the outermost level of such a body", f"{OUTERMOST:,}", "the same"),
+    Limit(
+        "JSON in the arguments of a call, or in a result",
+        f"{LONGEST >> 10} KiB, {VALUES:,} values",
+        "read as plain text",
+    ),
     Limit("header block", "`limits.header_kb`", "431"),
     Limit("requests at once", "`limits.requests`", "503 with Retry-After"),
     Limit(

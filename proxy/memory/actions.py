@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-import msgspec
-
+from proxy.chat.embedded_json import decode_embedded
 from proxy.chat.message import Call, Message
 
 Outcome = Literal["success", "failure", "timeout", "error", "unknown"]
@@ -63,7 +62,7 @@ def action(call: Call) -> str:
 
 def _subject(arguments: str) -> str:
     try:
-        value = msgspec.json.decode(arguments)
+        value = decode_embedded(arguments)
     except (ValueError, RecursionError):
         return line(arguments, SUBJECT)
     if isinstance(value, dict):
@@ -103,7 +102,7 @@ def _count(text: str) -> str | None:
     if text[0] != "[" or len(text) > 16 * LOOK:
         return None
     try:
-        value = msgspec.json.decode(text)
+        value = decode_embedded(text)
     except (ValueError, RecursionError):
         return None
     if not isinstance(value, list):

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from proxy.chat.embedded_json import decode_embedded
 from proxy.chat.message import Call, Message
 from proxy.memory import actions
 from proxy.memory.actions import Outcome, Reading, line
@@ -192,7 +193,7 @@ def record(
 
 def _params(arguments: str) -> object:
     try:
-        value: object = msgspec.json.decode(arguments)
+        value: object = decode_embedded(arguments)
     except (ValueError, RecursionError):
         value = None
     return value if isinstance(value, dict) else _clean(arguments)

@@ -11,6 +11,7 @@ import gzip
 import json
 import statistics
 import sys
+import time
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,7 +26,7 @@ from proxy.web.content_encoding import SECONDS
 from tests.faults.nursery import Nursery
 from tests.faults.test_content import ANSWER, fine
 from tests.faulty import ask, connect, faulty, post, until
-from tests.running import CHAT, Heard, heard, running
+from tests.running import CHAT, Heard, Running, heard, running, running_beside
 
 Record = Callable[[str, object], None]
 
@@ -287,3 +288,68 @@ async def test_s2_bodies_together_are_bounded_and_who_comes_later_is_told_to_com
         await until(lambda: proxy.app.bodies.held == 0)
         assert (await proxy.post({"model": "m", "messages": [user("y" * 200_000)]})).status == 200
         begun.writer.transport.abort()
+
+
+class Held:
+    """The processor time of a proxy in a thread of its own while its event loop did nothing else, at the longest: of
+    the whole process, since a worker that cannot be interrupted holds the loop as well; and of the loop's thread."""
+
+    def __init__(self, proxy: Running) -> None:
+        self._proxy = proxy
+        self._watching = True
+        self.process = self.loop = 0.0
+
+    async def _watch(self) -> None:
+        whole, own = time.process_time(), time.thread_time()
+        while self._watching:
+            await asyncio.sleep(0.001)
+            before, whole = whole, time.process_time()
+            self.process = max(self.process, whole - before)
+            before, own = own, time.thread_time()
+            self.loop = max(self.loop, own - before)
+
+    async def by(self, body: bytes) -> tuple[float, float]:
+        """(of the process, of the loop's thread) while it answers this."""
+        self.process = self.loop = 0.0
+        self._watching = True
+        assert self._proxy.beside is not None
+        watching = asyncio.run_coroutine_threadsafe(self._watch(), self._proxy.beside)
+        got = heard(await ask(self._proxy.port, post(CHAT, body, b"content-type: application/json"), 60))
+        assert (got.status, got.body) == (200, ANSWER)
+        await asyncio.sleep(1.0)  # what is done after the answer counts, too
+        self._watching = False
+        await asyncio.wrap_future(watching)
+        return self.process, self.loop
+
+
+def called(arguments: bytes, result: bytes) -> bytes:
+    """A conversation with one call. Both are what stands between the quotes."""
+    return (
+        b'{"model":"m","messages":[{"role":"user","content":"a"},{"role":"assistant","content":null,"tool_calls":[{"id":'
+        b'"c1","type":"function","function":{"name":"bash","arguments":"%b"}}]},{"role":"tool","tool_call_id":"c1",'
+        b'"content":"%b"},{"role":"user","content":"b"}]}' % (arguments, result)
+    )
+
+
+EMBEDDED: dict[str, Callable[[int], bytes]] = {
+    "lists in arguments": lambda n: called(b"[%b[]]" % (b"[]," * n), b"ok"),
+    "lists in an argument": lambda n: called(b'{\\"command\\":[%b[]]}' % (b"[]," * n), b"ok"),
+    "objects in a result": lambda n: called(b"{}", b'{\\"output\\":[%b{}]}' % (b"{}," * n)),
+}
+
+
+@pytest.mark.parametrize("name", EMBEDDED)
+async def test_s2_json_inside_of_strings_holds_nobody_longer_than_text(record_property: Record, name: str) -> None:
+    async with faulty(fine) as upstream:
+        with running_beside(upstream.port, policy="thrifty") as proxy:
+            held = Held(proxy)
+            await held.by(called(b"{}", b"ok"))
+            text, _ = await held.by(called(b"{}", b"word word " * 1_200_000))
+            process, loop = await held.by(EMBEDDED[name](4_000_000))
+            told = f"{name}: {process * 1000:.0f} ms, as much text {text * 1000:.0f} ms; loop {loop * 1000:.0f} ms"
+            record_property("measured", told)
+            print(told)
+            assert process <= 3 * text + 0.1
+            assert loop <= 0.1
+            _, small = await held.by(EMBEDDED[name](19_000))
+            assert small <= 0.1, "a body that is planned in the event loop itself"

@@ -15,8 +15,7 @@ from functools import lru_cache
 from itertools import chain, filterfalse
 from typing import Any
 
-import msgspec
-
+from proxy.chat.embedded_json import decode_embedded
 from proxy.chat.message import Message
 from proxy.context.plan import Edit, View
 
@@ -158,7 +157,7 @@ def said(message: Message) -> str:
 def arguments_of(arguments: str) -> Mapping[str, Any]:
     """The arguments of a call by name; none where they are no JSON object."""
     try:
-        value = msgspec.json.decode(arguments)
+        value = decode_embedded(arguments)
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
@@ -167,7 +166,7 @@ def arguments_of(arguments: str) -> Mapping[str, Any]:
 def written(arguments: str) -> str:
     """The texts and numbers in a call's arguments, a line each; the arguments as they are where they are not JSON."""
     try:
-        value = msgspec.json.decode(arguments)
+        value = decode_embedded(arguments)
     except (ValueError, RecursionError):
         return arguments
     return "\n".join(leaves(value))

@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from proxy.chat.embedded_json import decode_embedded
 from proxy.chat.message import Message
 from proxy.context.evidence import runners
 from proxy.context.evidence.commands import CALL, SHOWN, Command
@@ -107,7 +108,7 @@ _REASONS = ("reason", "message", "detail", "details")
 HEAD, TAIL = 2000, 6000
 """Lines at the front and at the end that are looked at. Of a result with more, nothing says that it succeeded."""
 _PARSED = 400_000
-"""Characters of a result that are parsed as JSON."""
+"""Characters of a result that are parsed as JSON, where its values are not too many."""
 
 
 class Lines(NamedTuple):
@@ -169,7 +170,7 @@ def _unwrapped(text: str) -> Lines:
     start = text[:200].lstrip()[:1]
     if start == "{" and len(text) <= _PARSED:
         try:
-            value = msgspec.json.decode(text)
+            value = decode_embedded(text)
         except (ValueError, RecursionError):
             value = None
         if isinstance(value, dict):

@@ -10,8 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import msgspec
-
+from proxy.chat.embedded_json import decode_embedded
 from proxy.chat.message import Call, Message
 from proxy.context.evidence import facts, refetch, signs
 from proxy.context.evidence.refetch import Source
@@ -88,7 +87,7 @@ def _subject(message: Message, call: Call, source: Source) -> _Subject:
 def _values(call: Call) -> frozenset[str]:
     """The short values in a call's arguments: identifiers, if anything."""
     try:
-        value = msgspec.json.decode(call.arguments)
+        value = decode_embedded(call.arguments)
     except (ValueError, RecursionError):
         return frozenset()
     return frozenset(leaf for leaf in facts.leaves(value) if 2 <= len(leaf) <= 60)

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-
+from proxy.chat.embedded_json import decode_embedded
 from proxy.chat.message import Call
 from proxy.context.evidence import facts, refetch
 from proxy.context.plan import View
@@ -79,7 +78,7 @@ def spans(text: str, lines: frozenset[str]) -> list[tuple[int, int]]:
 def changed(call: Call) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """(lines that an edit takes away, lines that it puts there), the longest of each."""
     try:
-        arguments: Any = msgspec.json.decode(call.arguments)
+        arguments: Any = decode_embedded(call.arguments)
     except (ValueError, RecursionError):
         return (), ()
     if not isinstance(arguments, dict):

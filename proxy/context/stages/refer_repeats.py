@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar, NamedTuple
 
-import msgspec
-
+from proxy.chat.embedded_json import decode_embedded
 from proxy.chat.key import public_id
 from proxy.chat.message import Call, Message
 from proxy.chat.tokens import PER_MESSAGE
@@ -289,7 +288,7 @@ def _written(message: Message) -> tuple[tuple[Call, str, str, frozenset[int]], .
     found = []
     for call in message.calls:
         try:
-            value = msgspec.json.decode(call.arguments)
+            value = decode_embedded(call.arguments)
         except (ValueError, RecursionError):
             continue
         for name, text in value.items() if isinstance(value, dict) else ():

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 
 import msgspec
 
+from proxy.chat.embedded_json import decode_embedded
 from proxy.context.plan import Insert, View
 from proxy.memory import scratchpad
 
@@ -59,8 +60,8 @@ def _standing(view: View, shown: str) -> str | None:
 def _after(arguments: str, known: str | None) -> str | None:
     """What a call of the tool made of a scratchpad."""
     try:
-        call = msgspec.json.decode(arguments, type=_Arguments)
-    except (msgspec.DecodeError, RecursionError):
+        call = decode_embedded(arguments, _Arguments)
+    except (ValueError, RecursionError):
         return known
     if call.action == "update":
         return scratchpad.updated(call.content, UNBOUNDED)

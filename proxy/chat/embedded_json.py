@@ -1,0 +1,33 @@
+"""JSON inside of a message's strings: the arguments of calls, and tool results that are JSON.
+
+`SizeLimits.values` does not count it, since prose and code are full of commas as well. So each text is bounded by
+itself: a text that is too long, or may have too many values, is treated as plain text. Decoding is one call that no
+other thread interrupts: 12 MB of empty lists held the event loop for 2 s.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from proxy.chat.size_limits import count_values
+
+LONGEST: Final = 1 << 20
+"""Characters; the longest file that an agent writes in one call has a tenth of them."""
+VALUES: Final = 20_000
+"""Values, each of which follows a comma or an opening bracket. As many empty lists are decoded in 2 ms."""
+
+
+def decode_embedded(text: str, kind: Any = Any) -> Any:
+    """The JSON value in a text, as `kind`. Raises ValueError and RecursionError where the text is no JSON of that kind,
+    or too much of it."""
+    if len(text) > LONGEST:
+        raise ValueError("too long to be decoded")
+    if (
+        len(text) > VALUES
+        and text.count(",") + text.count("[") + text.count("{") > VALUES  # those in strings as well: quickly counted
+        and count_values(text.encode("utf-8", "surrogatepass"), VALUES) > VALUES
+    ):
+        raise ValueError("too many values to be decoded")
+    return msgspec.json.decode(text, type=kind)
