@@ -209,6 +209,8 @@ def _changes(end: Outcome, lines: Sequence[str] | None) -> bool:
     with no word against it."""
     if end.verdict != "unknown" or lines is None:
         return end.verdict == "succeeded"
+    if end.summary:
+        return False  # it counts nothing that was done
     opening = outcome.bare(lines[end.first]) if end.first is not None else ""
     first = _PATH.sub(" ", _SENTENCE.split(opening, maxsplit=1)[0])
     if _CHANGED.search(first) and not _UNCHANGED.search(first):

@@ -99,6 +99,15 @@ _EDIT_FAILED = re.compile(
 )
 """How the result of an edit begins that changed nothing, or was taken back."""
 _HUNK_FAILED = re.compile(r"[1-9]\d* out of \d+ hunks? (?:FAILED|failed)")
+_COUNTER = re.compile(
+    r"(?:num|number|total|count|n|rows?|files?|lines?|edits?|hunks?|records?|documents?|items?)?(?:of)?"
+    r"(?P<what>matched|matches|found|applied|updated?|updates|modified|modifications|changed|changes|replaced|replacements"
+    r"|inserted|upserted|created|deleted|removed|affected|written|edited|edits|saved|patched)(?:count|rows?|files?|lines?)?"
+)
+"""A field that counts what a call has done, in lower case and without what joins its words."""
+_OF_AN_EDIT = re.compile(r"appl|edit|repla|patch|hunk|chang", re.IGNORECASE)
+_SEEN_ONLY = re.compile(r"match|found", re.IGNORECASE)
+_DRY = ("dry_run", "dryRun", "preview")
 _BRIEF = 300
 """Characters of a call's result above which it is content rather than a message."""
 
@@ -113,13 +122,16 @@ _PARSED = 400_000
 
 class Lines(NamedTuple):
     """A result's lines. code, failed: what a JSON object says beside its output. inside: the lines are those of the
-    outputs in such an object. is_object: the result is one."""
+    outputs in such an object. is_object: the result is one. nothing: fields that count what was done, where all of them
+    are 0. dry: it says that nothing was meant to be done."""
 
     lines: Sequence[str]
     code: int | None = None
     failed: bool | None = None
     inside: bool = False
     is_object: bool = False
+    nothing: tuple[str, ...] = ()
+    dry: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,19 +211,35 @@ def _of_object(value: Mapping[str, Any], text: str) -> Lines:
     for name in ("success", "ok", "succeeded"):
         if isinstance(value.get(name), bool) and failed is None:
             failed = not value[name]
+    nothing = _nothing_done(value)
+    plain = Lines(text.splitlines(), code, failed, False, True, nothing, any(value.get(name) for name in _DRY))
     if text.count("\n") > 3:
-        return Lines(
-            text.splitlines(), code, failed, is_object=True
-        )  # it is printed over several lines, which are its own
+        return plain  # it is printed over several lines, which are its own
     found: list[str] = []
     for name in _OUTPUTS:
         if isinstance(inner := value.get(name), str):
             found += inner.splitlines()
     if not found or (len(found) < 2 and not has_output):
-        return Lines(text.splitlines(), code, failed, is_object=True)
+        if not nothing or len(text) <= _BRIEF:
+            return plain
+        counted = msgspec.json.encode(dict.fromkeys(nothing, 0)).decode()  # a long line is cut in its middle
+        return plain._replace(lines=[counted, *plain.lines])
     rest = {k: v for k, v in value.items() if k not in _OUTPUTS or not isinstance(v, str)}
     head = [msgspec.json.encode(rest).decode()] if rest else []
-    return Lines([*head, *found], code, failed, inside=True, is_object=True)
+    return plain._replace(lines=[*head, *found], inside=True)
+
+
+def _nothing_done(value: Mapping[str, Any]) -> tuple[str, ...]:
+    """The fields that count what was done, at the top or one level below; none where one of them is not 0, but for
+    what was only found."""
+    counts: dict[str, int] = {}
+    for holder in (value, *value.values()):
+        for name, number in holder.items() if isinstance(holder, dict) else ():
+            found = _COUNTER.fullmatch(re.sub(r"[\W_]+", "", str(name)[:40]).lower())
+            if found is not None and (count := _number(number)) is not None:
+                counts[name] = count
+    done = [count for name, count in counts.items() if not _SEEN_ONLY.search(name)]
+    return tuple(name for name, count in counts.items() if not count) if done and not any(done) else ()
 
 
 def _number(value: object) -> int | None:
@@ -510,11 +538,22 @@ def _of_call(given: Lines, first: int | None, *, edits: bool) -> Outcome:
     timed_out = brief and bool(_TIMED_OUT.match(opening))
     unchanged = edits and not given.is_object and _changed_nothing(rows, opening)
     failed = given.failed if given.failed is not None else (begins or says_no or timed_out or unchanged or None)
-    if given.code:
+    if given.nothing and not failed:
+        # An edit that was made nowhere is none. An update that changed nothing may have found all as it should be.
+        failed = True if edits and not given.dry and any(map(_OF_AN_EDIT.search, given.nothing)) else None
+    elif given.code:
         failed = True
-    verdict: Verdict = "failed" if failed else "succeeded" if failed is False or given.code == 0 else "unknown"
+    done = not given.nothing and (failed is False or given.code == 0)
+    verdict: Verdict = "failed" if failed else "succeeded" if done else "unknown"
     keep = () if first is None or verdict != "failed" else (first,)
-    return Outcome(verdict, given.code, timed_out, (), (), keep, keep, first)
+    counted = _counted(rows, given.nothing) if given.nothing else ()
+    return Outcome(verdict, given.code, timed_out, (), counted, keep, tuple(sorted({*keep, *counted})), first)
+
+
+def _counted(rows: Sequence[str], names: Sequence[str]) -> tuple[int, ...]:
+    """The lines that show these fields at 0."""
+    field = re.compile(rf'"(?:{"|".join(map(re.escape, names))})"\s*:\s*0(?![\d.])')
+    return tuple(n for n, row in enumerate(rows) if len(row) <= LONG and field.search(row))[:SUMMARIES]
 
 
 def _changed_nothing(rows: Sequence[str], opening: str) -> bool:

@@ -86,9 +86,9 @@ def errors(message: Message) -> tuple[int, ...]:
 
 def _of_outcome(ended: Outcome, command: Command, *, is_view: bool) -> set[int]:
     """The lines that say how a call ended: all of a run's; of a view of a file, whose own text says nothing of it, only
-    what a failure says."""
+    what a failure says, and that nothing was changed."""
     if is_view and command.kind != "run":
-        return {*ended.shown, *ended.failures} if ended.verdict == "failed" else set()
+        return {*ended.shown, *ended.failures, *ended.summary} if ended.verdict == "failed" else set(ended.summary)
     return set(ended.keep)
 
 

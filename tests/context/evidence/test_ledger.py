@@ -170,6 +170,9 @@ LONG = "\n".join(f"{n}: x = {n}" for n in range(60))
         ("Replaced 3 occurrences", True),
         (LONG, False),
         (None, False),
+        ('{"updated": 0, "path": "a.py"}', False),
+        ('{"status": "ok", "applied": 0}', False),
+        ('{"status": "ok", "applied": 1}', True),
     ],
 )
 def test_t2_a_file_is_told_as_edited_where_the_result_says_so(text: str | None, edited: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 
 import pytest
@@ -11,11 +12,14 @@ from hypothesis import strategies as st
 
 from proxy.chat.dialects.completions import read_message
 from proxy.chat.message import Call
-from proxy.context.evidence import commands, outcome, runners
+from proxy.context.evidence import commands, facts, outcome, runners
 from proxy.context.evidence.commands import TOOL, Command
+from proxy.context.evidence.facts import Standing
 from proxy.context.evidence.outcome import HEAD, TAIL
 from proxy.context.evidence.runners import RUNNERS
+from proxy.context.wording.stub import Keep, Writer
 from tests.context.evidence.runs import DOTS, GREEN, OFF, RED, RUNS, Run, xml
+from tests.conversations import assistant, look, result, user
 
 
 def how(run: Run) -> Command:
@@ -175,6 +179,17 @@ def test_every_runner_that_is_named_has_a_failure_in_the_corpus() -> None:
         ("apply_patch", "{}", "patching file a.py\n1 out of 1 hunk FAILED -- saving rejects", "failed"),
         ("edit", "{}", "The file a.py has been edited. Not found: nothing." + "\nx = 1" * 90, "unknown"),
         ("edit", "{}", "The edit was applied\nNo changes were made to b.py", "unknown"),
+        ("edit_file", "{}", '{"applied": 0}', "failed"),
+        ("edit_file", "{}", '{"status":"ok","applied":0,"path":"a.py"}', "failed"),
+        ("edit_file", "{}", '{"success": true, "edits_applied": 0}', "failed"),
+        ("edit_file", "{}", '{"applied": 0, "dry_run": true}', "unknown"),
+        ("edit_file", "{}", '{"matched": 0, "applied": 2}', "unknown"),
+        ("update_rows", "{}", '{"updated": 0}', "unknown"),
+        ("set_status", "{}", '{"updated": 0, "matched": 0}', "unknown"),
+        ("set_status", "{}", '{"success": true, "result": {"modifiedCount": 0, "matchedCount": 0}}', "unknown"),
+        ("set_status", "{}", '{"success": true, "modifiedCount": 3, "upserted": 0}', "succeeded"),
+        ("set_status", "{}", '{"exit_code": 0, "modified": 0}', "unknown"),
+        ("search", "{}", '{"success": true, "matches": 0}', "succeeded"),
         ("get_user", "{}", '{"error": "user not found"}', "failed"),
         ("get_user", "{}", '{"success": true, "id": 3}', "succeeded"),
         ("get_user", "{}", '{"success": false}', "failed"),
@@ -258,3 +273,24 @@ def test_of_a_result_with_more_lines_than_are_looked_at_nothing_says_that_it_suc
     for count, verdict in ((100, "succeeded"), (HEAD + TAIL, "unknown")):
         text = "\n".join(["a line"] * count + ["=== 3 passed in 1.0s ==="])
         assert outcome.read(text, commands.read("pytest")).verdict == verdict
+
+
+@pytest.mark.parametrize("tool", ["edit_file", "set_status", "replace_text"])
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("name", ["applied", "rows_updated", "modifiedCount"])
+def test_that_nothing_was_done_stays_of_a_long_result(tool: str, indent: int | None, name: str) -> None:
+    told = {
+        "path": "src/app.py",
+        "note": "x" * 250,
+        name: 0,
+        "tried": [{"hunk": n, "text": "y" * 20} for n in range(90)],
+    }
+    call = {"id": "1", "type": "function", "function": {"name": tool, "arguments": "{}"}}
+    values = [user("a"), {**assistant(None), "tool_calls": [call]}, result("1", json.dumps(told, indent=indent))]
+    view = look(values)
+    command = commands.of(Call("1", tool, "{}"))
+    message = view.messages[2]
+    assert outcome.of(message, command).verdict != "succeeded"
+    for is_view in (False, True):
+        text = Writer(Standing(view), Keep()).write(message, facts.of(message, None), command=command, is_view=is_view)
+        assert re.search(rf'"{name}": ?0', text), text
