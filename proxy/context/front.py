@@ -55,5 +55,5 @@ def may_ask(request: Request) -> bool:
 def wants(policy: Policy, session: Session, edits: int) -> bool:
     """`when_needed`: something has left the prompt since an answer with text last came to a request that asked."""
     if policy.ask == "when_needed":
-        return edits > session.asked_at
+        return edits > session.asked.losses
     return policy.ask == "always"

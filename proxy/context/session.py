@@ -32,13 +32,37 @@ def losses(edits: Mapping[bytes, Edit]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """The last request that asked the model for its state and got an answer with text.
+
+    losses: how many edits had taken something out by then. states: how many states there were before it. head: the
+    request's head, empty where it is not known.
+    """
+
+    losses: int = 0
+    states: int = 0
+    head: bytes = b""
+
+    def write(self) -> str | None:
+        """As it is stored; None where nothing was asked yet."""
+        return f"{self.losses} {self.states} {self.head.hex()}" if self.head else None
+
+    @classmethod
+    def read(cls, text: str | None) -> Asked | None:
+        """As `write` made it."""
+        if text is None:
+            return None
+        losses, states, head = text.split(" ")
+        return cls(int(losses), int(states), bytes.fromhex(head))
+
+
+@dataclass(frozen=True, slots=True)
 class Session:
     """What a rewrite may know beside the request itself.
 
     edits: in force, by chain key. states: the model's STATE blocks as (key of the answer, text), oldest first.
     sent, sizes: a 16-byte mark and the size in tokens of each message of the last prompt. sent_at: when, in seconds.
-    asked_at: how many edits had taken something out when an answer last settled that the model had been asked for its
-    state. drift: exchanges in a row in
+    asked: when an answer last settled that the model had been asked for its state. drift: exchanges in a row in
     which the cache served less than predicted. stopped: why this thread is not rewritten any more. limit: a context
     window that the upstream named. answers: what a helper model has answered, by the id of the Ask. said: how often a
     kind of note had occurred when it was last given. pins: chain keys of messages that must stay. steering: what the
@@ -52,7 +76,7 @@ class Session:
     sent: tuple[bytes, ...] = ()
     sizes: tuple[int, ...] = ()
     sent_at: float | None = None
-    asked_at: int = 0
+    asked: Asked = Asked()
     drift: int = 0
     served: bool = False
     """The upstream has reported cached tokens at least once."""
@@ -121,10 +145,11 @@ class Session:
         )
 
     def after_answer(
-        self, *, predicted: int, cached: int | None, state: tuple[bytes, str] | None, settled: bool = False
+        self, *, predicted: int, cached: int | None, state: tuple[bytes, str] | None, settled: bytes | None = None
     ) -> Session:
         """The session once an answer has ended. `cached` is None where the upstream reported none: that says
-        nothing. settled: the model was asked for its state, and has answered with text; calls alone leave that open."""
+        nothing. settled: the head of the request, where the model was asked for its state and has answered with
+        text; calls alone leave that open."""
         drift = self.drift
         if cached is not None and (predicted > 0 or cached > 0):
             drift = drift + 1 if cached < predicted // 2 else 0
@@ -133,8 +158,21 @@ class Session:
             drift=drift,
             served=self.served or bool(cached),
             states=(*self.states, state) if state else self.states,
-            asked_at=losses(self.edits) if settled else self.asked_at,
+            asked=self.asked if settled is None else self._settled(settled),
         )
+
+    def _settled(self, head: bytes) -> Asked:
+        before = self.asked.states if head == self.asked.head else len(self.states)
+        return Asked(losses(self.edits), before, head)
+
+    def before(self, head: bytes) -> Session:
+        """The session as the request with this head found it, where it comes again: asked as it was, and without the
+        states of answers that its client has not gone on from."""
+        if self.asked.head != head:
+            return self
+        at = self.asked.states
+        states = (*self.states[:at], *(state for state in self.states[at:] if len(state[0]) > SIZE))
+        return replace(self, asked=Asked(), states=states)
 
     def forked(self, keys: Sequence[bytes]) -> Session:
         """The session of a thread that leaves this one: only what belongs to the messages that both share."""

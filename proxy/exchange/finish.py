@@ -73,7 +73,7 @@ def learnt(
             predicted=0 if turn.observed else turn.plan.predicted,
             cached=cached,
             state=state,
-            settled=state is not None or (_asked(turn, answer) and bool(answer.text.strip())),
+            settled=turn.head if state is not None or (_asked(turn, answer) and answer.text.strip()) else None,
         )
     rows.append(
         OutcomeRow(

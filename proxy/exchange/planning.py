@@ -229,7 +229,7 @@ def standing(parts: Parts, turn: Turn) -> Session:
     """What is remembered of the turn's thread, with what the operator has decided and what its upstream has named."""
     thread = turn.place.thread
     state = rehearsal(thread) if turn.policy.mode == "observe" else thread.state
-    state = state.under(literal=turn.policy.literal)
+    state = state.under(literal=turn.policy.literal).before(turn.head)
     if thread.memory.steered is not None and state.stopped is None:
         state = thread.memory.steered.put_into(state, side=thread.kind == "side")
     if (limit := windows.named(parts, turn.upstream, turn.request.model)) is not None:

@@ -15,7 +15,7 @@ import msgspec
 from proxy.chat.message import Message
 from proxy.chat.tokens import Weigh
 from proxy.context.plan import Edit, Found
-from proxy.context.session import Session, losses
+from proxy.context.session import Asked, Session, losses
 from proxy.exchange.offer import Offer
 from proxy.exchange.steering.inforce import InForce
 from proxy.exchange.weave import Round
@@ -200,7 +200,8 @@ class Thread:
     def moved(self, head: bytes, answer: bytes | None, now: float) -> HeadRow:
         """The row that says where it stands now."""
         self.moves.append((head, answer, now))
-        return HeadRow(self.tenant, self.session, self.name, head, answer, now, self.state.stopped)
+        place = (self.tenant, self.session, self.name)
+        return HeadRow(*place, head, answer, now, self.state.stopped, self.state.asked.write())
 
     def is_at(self, found: Standing) -> bool:
         """Whether nobody else has moved it, or what is remembered is ahead of the store."""
@@ -242,6 +243,9 @@ def from_record(memory: SessionMemory, record: ThreadRecord, offer: Offer | None
     edits, versions, pins, number = _in_force(record.edits)
     states = tuple((state.key, state.text) for state in record.states)
     lasting = None if record.lasting is None else _in_force(record.lasting)[0]
+    asked = Asked.read(record.asked)
+    if asked is None:  # a note was written after the last batch of edits, or will be asked for after the next
+        asked = Asked(losses(edits if lasting is None else lasting) if states else 0)
     memory.stored = True
     return Thread(
         tenant=memory.tenant,
@@ -250,12 +254,11 @@ def from_record(memory: SessionMemory, record: ThreadRecord, offer: Offer | None
         kind=record.kind,
         system=record.system,
         memory=memory,
-        # Where there is a note, it was written after the last batch of edits, or will be asked for after the next.
         state=Session(
             edits=edits,
             states=states,
             sent_at=record.last_at,
-            asked_at=losses(edits if lasting is None else lasting) if states else 0,
+            asked=asked,
             stopped=record.stopped or None,
             answers=record.answers,
             pins=pins,

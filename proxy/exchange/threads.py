@@ -177,8 +177,9 @@ class Threads:
         again = await self.load(memory, name)
         if again is not None and not again.state.said:
             # None of these is stored: what this process has seen of them is better than nothing.
-            seen, asked_at = thread.state, max(thread.state.asked_at, again.state.asked_at)
-            again.state = replace(again.state, said=seen.said, drift=seen.drift, served=seen.served, asked_at=asked_at)
+            seen = thread.state
+            asked = max(again.state.asked, seen.asked, key=lambda one: one.losses)
+            again.state = replace(again.state, said=seen.said, drift=seen.drift, served=seen.served, asked=asked)
             again.rehearsal = thread.rehearsal
         return again
 

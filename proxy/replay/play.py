@@ -244,6 +244,6 @@ class _Player:
         state = None
         if self.match.play_state and plan.asked and not said.calls:
             state = self.table.keys[step.position], STATE
-        settled = plan.asked and bool(state or said.text.strip())
+        settled = self.table.keys[step.position - 1] if plan.asked and (state or said.text.strip()) else None
         self.session = session.after_answer(predicted=plan.predicted, cached=cached, state=state, settled=settled)
         return self.table.ruler.text("### STATE\n" + STATE) if state else 0

@@ -66,6 +66,9 @@ class HeadRow(Struct, frozen=True, gc=False):
     last_at: float
     stopped: str | None
     """Why rewriting stopped for this thread, if it did."""
+    asked: str | None = None
+    """The last request that asked the model for its state and was answered: how many edits had taken something out, how
+    many states there were before, and its head, in words; None where there was none."""
 
 
 class MessageRow(Struct, frozen=True, gc=False):
@@ -214,6 +217,8 @@ class ThreadRecord(ThreadRow, frozen=True, kw_only=True):
     """Oldest first."""
     answers: dict[str, str]
     """What helpers have answered in this session, by the id of the Ask: the newest 1,000, oldest first."""
+    asked: str | None = None
+    """See `HeadRow`."""
     offer: str | None = None
     """Which of our tools it is offered: see `OfferRow`; None while that is undecided."""
     lasting: list[tuple[EditRow, int]] | None = None

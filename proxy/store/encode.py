@@ -48,7 +48,7 @@ def _thread(row: ThreadRow) -> Args:
 
 
 def _head(row: HeadRow) -> Args:
-    return (row.head, row.answer, row.last_at, row.stopped, row.tenant, row.session, row.thread)
+    return (row.head, row.answer, row.last_at, row.stopped, row.asked, row.tenant, row.session, row.thread)
 
 
 def _touch(row: HeadRow) -> Args:

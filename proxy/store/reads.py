@@ -152,7 +152,8 @@ class Reads(WrittenReads, ListingReads, StandingReads, Removal):
         states = [StateRow(*(*s[:4], to_text(s[4]), s[5])) for s in await self._fetch(sql.STATES, place)]
         newest = await self._fetch(sql.ANSWERS, (tenant, session, sql.ANSWERS_MOST))
         answers = {ask: to_text(text) for ask, text in reversed(newest)}
-        found = {"head": row[8], "answer": row[9], "last_at": row[10], "stopped": row[11], "offer": row[12]}
+        found = {"head": row[8], "answer": row[9], "last_at": row[10], "stopped": row[11]}
+        found |= {"offer": row[12], "asked": row[13]}
         return ThreadRecord(*row[:8], **found, edits=edits, states=states, answers=answers, lasting=lasting)
 
     async def session(self, tenant: str, session: str) -> SessionRecord | None:

@@ -308,6 +308,12 @@ MIGRATIONS: tuple[Migration, ...] = (
         " in it was found. A session is indexed anew when it is searched next.",
         keywords.IN_PAIRS,
     ),
+    Migration(
+        10,
+        "Whether the model was asked for its state since the last edits, and has answered without one: another process"
+        " that goes on with the thread does not ask it again.",
+        ("ALTER TABLE threads ADD COLUMN asked TEXT",),
+    ),
 )
 
 LATEST = MIGRATIONS[-1].number

@@ -33,8 +33,8 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 ON CONFLICT (tenant, session, thread) DO NOTHING"""
 
 UPDATE_HEAD = """
-UPDATE threads SET head = $1, answer = $2, last_at = $3, stopped = $4
-WHERE tenant = $5 AND session = $6 AND thread = $7"""
+UPDATE threads SET head = $1, answer = $2, last_at = $3, stopped = $4, asked = $5
+WHERE tenant = $6 AND session = $7 AND thread = $8"""
 
 TOUCH_SESSION = """
 UPDATE sessions SET last_at = $1 WHERE tenant = $2 AND session = $3 AND last_at < $4"""
@@ -128,7 +128,8 @@ SELECT m.key, m.form, m.thread, m.reached, m.strategy, m.created_at FROM message
 WHERE m.tenant = ? AND m.session = ? AND m.key IN ({keys})""")
 
 THREAD = """
-SELECT tenant, session, thread, parent, fork_key, kind, system, created_at, head, answer, last_at, stopped, offer
+SELECT tenant, session, thread, parent, fork_key, kind, system, created_at, head, answer, last_at, stopped, offer,
+    asked
 FROM threads WHERE tenant = $1 AND session = $2 AND thread = $3"""
 
 THREADS = """

@@ -15,7 +15,7 @@ from proxy.context.pipeline import rewrite
 from proxy.context.plan import Edit, Insert, Plan
 from proxy.context.policy import Policy
 from proxy.context.prices import Model
-from proxy.context.session import Session
+from proxy.context.session import Asked, Session
 from proxy.memory import state
 from tests.conversations import PLAIN, WEIGH, Json, assistant, look, request, result, system, user
 
@@ -62,15 +62,19 @@ def test_thrifty_wants_nothing_while_nothing_has_left_the_prompt() -> None:
 
 def test_thrifty_asks_once_a_batch_of_edits_and_gives_the_note_back() -> None:
     assert wanted(TALK, THRIFTY, edits=3) == ([("tail", "state"), ("tail", "ask")], True)
-    assert wanted(TALK, THRIFTY, replace(KNOWN, asked_at=3), edits=3) == ([("tail", "state")], False)
-    assert wanted(TALK, THRIFTY, replace(KNOWN, asked_at=3), edits=4) == ([("tail", "state"), ("tail", "ask")], True)
+    asked = replace(KNOWN, asked=Asked(3))
+    assert wanted(TALK, THRIFTY, asked, edits=3) == ([("tail", "state")], False)
+    assert wanted(TALK, THRIFTY, asked, edits=4) == (
+        [("tail", "state"), ("tail", "ask")],
+        True,
+    )
     assert wanted(TALK, THRIFTY, Session(), edits=1) == ([("tail", "ask")], True)
 
 
 def test_the_note_is_not_written_twice() -> None:
     keys = look(TALK).keys
     old = Edit(keys[1], "append", "\n\n" + state.recap(BODY), "state", "", 5, 50)
-    standing = replace(KNOWN, edits={old.key: old}, asked_at=1)
+    standing = replace(KNOWN, edits={old.key: old}, asked=Asked(1))
     assert wanted(TALK, THRIFTY, standing, 1) == ([], False)
     newer = replace(standing, states=(*KNOWN.states, (b"l", "Goal: another")))
     assert wanted(TALK, THRIFTY, newer, 1) == ([("tail", "state")], False)
@@ -79,7 +83,7 @@ def test_the_note_is_not_written_twice() -> None:
 def test_a_note_that_was_added_to_a_shortened_text_stands_too() -> None:
     keys = look(TALK).keys
     old = Edit(keys[3], "text", "short\n\n" + state.recap(BODY), "truncate_results", "", 5, 50)
-    standing = replace(KNOWN, edits={old.key: old}, asked_at=1)
+    standing = replace(KNOWN, edits={old.key: old}, asked=Asked(1))
     assert wanted(TALK, THRIFTY, standing, 1) == ([], False)
 
 
@@ -185,42 +189,43 @@ def edited(session: Session = KNOWN) -> Session:
     """A session in which the result of TALK has been shortened."""
     keys = look(TALK).keys
     edit = Edit(keys[3], "text", "-", "s", "", 5, 5)
-    return replace(session, edits={edit.key: edit}, asked_at=1)
+    return replace(session, edits={edit.key: edit}, asked=Asked(1))
 
 
 def test_the_note_stays_where_it_was_put_and_the_asking_does_not() -> None:
     talk = [*TALK, assistant("b"), user("c")]
-    session = replace(edited(), asked_at=0)
+    session = replace(edited(), asked=Asked(0))
     made, out = plan(talk, THRIFTY, session)
     note = "\n\n" + state.recap(BODY)
     assert out[-1] == user("c" + note + "\n\n" + state.ask())
     assert [(e.action, e.text, e.stage) for e in made.new] == [("append", note, "state")]
     assert [i.source for _, i in made.placed] == ["ask"]
-    session = session.after_sending(made, 0.0).after_answer(predicted=0, cached=None, state=None, settled=True)
+    session = session.after_sending(made, 0.0).after_answer(predicted=0, cached=None, state=None, settled=b"head")
     later, out = plan([*talk, assistant("d"), user("e")], THRIFTY, session)
     assert out[4:] == [assistant("b"), user("c" + note), assistant("d"), user("e")]
     assert (later.new, later.placed, later.asked) == ((), (), False)
 
 
 def test_the_model_is_not_asked_again_because_its_own_note_was_put_back() -> None:
-    talk, session, asked = [*TALK, assistant("b"), user("c")], replace(edited(Session()), asked_at=0), []
+    talk, session, asked = [*TALK, assistant("b"), user("c")], replace(edited(Session()), asked=Asked(0)), []
     for n in range(6):
         made, _ = plan(talk, THRIFTY, session)
         asked.append(made.asked)
         session = session.after_sending(made, 0.0)
         note = (bytes([n]) * 16, f"{BODY} {n}") if made.asked else None
-        session = session.after_answer(predicted=0, cached=None, state=note, settled=made.asked)
+        session = session.after_answer(predicted=0, cached=None, state=note, settled=b"head" if made.asked else None)
         talk = [*talk, assistant("d"), user("e")]
     assert asked == [True, False, False, False, False, False]
 
 
 def test_the_model_is_asked_until_an_answer_with_text_has_come() -> None:
-    talk, session, asked = [*TALK, assistant("b"), user("c")], replace(edited(Session()), asked_at=0), []
+    talk, session, asked = [*TALK, assistant("b"), user("c")], replace(edited(Session()), asked=Asked(0)), []
     for n in range(9):  # n steps after the prompt
         made, _ = plan(talk, THRIFTY, session)
         asked.append(made.asked)
         session = session.after_sending(made, 0.0)
-        session = session.after_answer(predicted=0, cached=None, state=None, settled=made.asked and n == 4)
+        settled = b"head" if made.asked and n == 4 else None
+        session = session.after_answer(predicted=0, cached=None, state=None, settled=settled)
         talk = [*talk, assistant(None, f"c{n}"), result(f"c{n}", "x")]
     assert asked == [True, True, True, False, True, False, False, False, False]
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from proxy.context.plan import Edit, Plan
-from proxy.context.session import DRIFT_LIMIT, Session, cuts, losses
+from proxy.context.session import DRIFT_LIMIT, Asked, Session, cuts, losses
 
 ONE = Edit(b"1" * 16, "text", "short", "s", "r", 100, 9)
 TWO = Edit(b"2" * 16, "gone", None, "s", "r", 100, 0)
@@ -23,17 +23,32 @@ def test_planning_and_sending_leave_the_session_as_it_was() -> None:
 
 
 def test_how_much_was_lost_is_remembered_where_the_asking_was_settled() -> None:
-    sent = Session(asked_at=1).after_sending(replace(PLAN, asked=True), 5.0)
-    assert sent.asked_at == 1, "calls alone leave it open"
-    assert sent.after_answer(predicted=0, cached=None, state=None).asked_at == 1
-    assert sent.after_answer(predicted=0, cached=None, state=None, settled=True).asked_at == 2
+    sent = Session(asked=Asked(1)).after_sending(replace(PLAN, asked=True), 5.0)
+    assert sent.asked.losses == 1, "calls alone leave it open"
+    assert sent.after_answer(predicted=0, cached=None, state=None).asked.losses == 1
+    assert sent.after_answer(predicted=0, cached=None, state=None, settled=b"head").asked.losses == 2
+
+
+def test_a_request_that_comes_again_finds_the_session_as_it_was() -> None:
+    told = (b"k" * 24, "of the operator's")
+    first = Session(states=((b"a" * 16, "old"),))
+    sent = first.after_sending(PLAN, 5.0).after_answer(
+        predicted=0, cached=None, state=(b"b" * 16, "1"), settled=b"head"
+    )
+    again = sent.after_answer(predicted=0, cached=None, state=(b"c" * 16, "2"), settled=b"head")
+    again = replace(again, states=(*again.states, told))
+    assert again.before(b"head").states == (*first.states, told)
+    assert again.before(b"head").asked == Asked()
+    assert again.before(b"other") is again
+    assert Asked.read(again.asked.write()) == again.asked == Asked(2, 1, b"head")
+    assert Asked.read(Asked(3).write()) is None
 
 
 def test_what_loses_nothing_is_nothing_to_ask_about() -> None:
     edits = {**PLAN.edits, NOTE.key: NOTE, AGAIN.key: AGAIN}
     assert (cuts(edits), losses(edits)) == (3, 2)
     sent = Session().after_sending(replace(PLAN, asked=True, edits=edits), 5.0)
-    assert sent.after_answer(predicted=0, cached=None, state=None, settled=True).asked_at == 2
+    assert sent.after_answer(predicted=0, cached=None, state=None, settled=b"head").asked.losses == 2
 
 
 def test_the_newest_state_counts_and_older_ones_are_kept() -> None:

@@ -214,6 +214,26 @@ async def test_an_answer_with_text_and_no_note_is_an_answer_too() -> None:
         assert ask() not in model.texts()[-1]
 
 
+@pytest.mark.parametrize("answer", ["I write no notes.", "Well.\n\n" + BLOCK])
+async def test_a_request_that_comes_again_is_asked_as_it_was(answer: str) -> None:
+    model = Scripted(calls(("call_abcdefgh1", "look")))
+    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+        agent = Agent(proxy, (NAMED,), messages=[SYSTEM])
+        await agent.say("Look at all of them")
+        await until_asked(agent, model)
+        model.answers = [answer]
+        agent.brings("short")
+        agent.messages.append({"role": "user", "content": "How far are you?"})
+        for _ in range(3):
+            await agent.send(b"x-stainless-retry-count: 1")
+        assert ask() in model.texts()[-1]
+        assert model.texts(-1) == model.texts(-2) == model.texts(-3)
+        await agent.say()
+        await agent.say("Well, go on")
+        assert ask() not in model.texts()[-1]
+        assert (recap(NOTE) in model.texts()[-1]) == (BLOCK in answer)
+
+
 async def test_thrifty_does_not_ask_where_a_text_only_stands_elsewhere() -> None:
     model = Scripted(calls(("call_abcdefgh1", "look")))
     same = "\n".join(f"def name_{n}(value):  # line {n}" for n in range(60))

@@ -153,7 +153,7 @@ async def test_a_thread_is_read_back_with_its_edits_and_states() -> None:
         b"k3": Edit(b"k3", "append", "note", "state", "r", 5, 9),
     }
     assert thread.versions == {b"k1": 1, b"k2": 2, b"k3": 1}
-    assert (thread.number, thread.state.asked_at, thread.state.sent_at) == (4, 1, 5.0)
+    assert (thread.number, thread.state.asked.losses, thread.state.sent_at) == (4, 1, 5.0)
     assert thread.state.state == "Goal: go on"
     assert (thread.head, thread.answer, thread.state.stopped) == (b"head", b"answer", "upstream_reject")
     assert await threads.load(memory, "nobody") is None
