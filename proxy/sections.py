@@ -380,6 +380,8 @@ class Dashboard(Section):
     """`[dashboard]`: which pages in a browser may ask us."""
 
     hosts: tuple[Annotated[str, AfterValidator(str.lower)], ...] = ()
-    """Names, beside localhost and IP addresses, by which browsers may reach a proxy that has no keys."""
+    """Names, beside localhost and IP addresses, by which a proxy that has no keys may be reached. For chat a name
+    without a dot will do, too."""
     origins: tuple[Annotated[str, AfterValidator(checked_origin)], ...] = ()
-    """Other origins (https://example.com) whose pages may call /api, each with a key of its own."""
+    """Other origins (https://example.com) whose pages may call /api, each with a key of its own; where there are no
+    keys, chat and what is passed through as well."""

@@ -62,12 +62,13 @@ class Browsers:
             return False
         return True
 
-    def check_origin(self, scope: Scope) -> bytes | None:
+    def check_origin(self, scope: Scope, *, near: bool = False) -> bytes | None:
         """The origin of an allowed page of another site, None where no other site asks. Raises Forbidden for all
-        others: what browsers say in Origin and Sec-Fetch-Site no page can change."""
+        others: what browsers say in Origin and Sec-Fetch-Site no page can change. near: a page that no site on the
+        internet can be is allowed as well."""
         headers = scope["headers"]
         origin = first(headers, b"origin").lower()
-        if origin in self._origins:
+        if origin in self._origins or (near and _is_near(origin)):
             return origin.encode("latin-1")
         site = first(headers, b"sec-fetch-site").lower()
         foreign = origin and _authority(origin) != first(headers, b"host").lower()
@@ -91,6 +92,24 @@ def _authority(origin: str) -> str | None:
         return urlsplit(origin).netloc or None
     except ValueError:
         return None
+
+
+def _is_near(origin: str) -> bool:
+    """Whether an origin is that of a page which this machine serves on loopback, or of an installed application, which
+    has a scheme of its own (`app://obsidian.md`)."""
+    try:
+        parts = urlsplit(origin)
+        name = parts.hostname
+    except ValueError:
+        return False
+    if not name or parts.scheme == "file":  # a page that was saved; "null" is any page in a frame
+        return False
+    if parts.scheme not in ("http", "https"):
+        return True
+    try:
+        return name == "localhost" or name.endswith(".localhost") or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
 
 
 def preflight() -> Headers:

@@ -11,7 +11,6 @@ from typing import Final
 
 from proxy.errors import Forbidden, ProxyError
 from proxy.settings import Settings
-from proxy.upstream.headers import first
 from proxy.web.browsers import (
     HARDENED,
     Browsers,
@@ -48,12 +47,12 @@ def gated(app: App, settings: Settings, doors: Doors) -> App:
         scope[DOOR] = door
         if door.kind == "data":
             scope[CALLER] = keys.admit(scope, door.planes, borrowed=False)
-            if not keys and await _is_preflight(scope, keys, browsers, send):
-                return
-            if not keys and (keys.lends or not _has_credential(scope)):
-                # It is let in for where it comes from: it brings nothing, or what goes upstream is not what it brings.
+            if not keys:
+                # A credential that came proves nothing: an upstream on this machine may need none.
                 browsers.check_host(scope, short=True)
-                browsers.check_origin(scope)
+                if await _is_preflight(scope, keys, browsers, send):
+                    return
+                browsers.check_origin(scope, near=_has_credential(scope) and not keys.lends)
             check_path(scope)
             await app(scope, receive, send)
             return
@@ -97,15 +96,12 @@ def _check_local(scope: Scope) -> None:
 
 async def _is_preflight(scope: Scope, keys: Keys, browsers: Browsers, send: Send) -> bool:
     """Whether a page of another site asks what it may do. Then it is told here: a preflight would go upstream with the
-    operator's key. Raises WrongHost and Forbidden where the page may do nothing. A page that is not in
-    `dashboard.origins` may only bring a credential of its own, and only where that is what goes upstream."""
+    operator's key. Raises Forbidden where the page may do nothing."""
     if scope["method"] != "OPTIONS" or not is_preflight(scope):
         return False
-    page = first(scope["headers"], b"origin").lower().encode("latin-1")
-    if keys.lends or not brings_credential(scope):
-        browsers.check_host(scope, short=True)
-        if browsers.check_origin(scope) is None:
-            return False  # our own page
+    page = browsers.check_origin(scope, near=brings_credential(scope) and not keys.lends)
+    if page is None:
+        return False  # our own page
     await send({"type": "http.response.start", "status": 204, "headers": [*asked_for(scope), *shared(page)]})
     await send({"type": "http.response.body", "body": b""})
     return True

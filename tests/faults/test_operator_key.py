@@ -48,11 +48,54 @@ async def test_s1_a_page_cannot_spend_the_operators_key_with_a_credential_that_g
         assert upstream.requests[0].all(b"authorization") == [b"Bearer " + KEY.encode()]
 
 
-async def test_s1_a_page_may_bring_a_credential_that_goes_upstream() -> None:
+@pytest.mark.parametrize("line", BROUGHT)
+async def test_s1_a_page_with_a_made_up_credential_does_not_reach_an_upstream_that_needs_none(line: bytes) -> None:
     async with faulty(fine) as upstream, running(upstream.port) as proxy:
-        assert (await asked(proxy, "POST", CHAT, b"authorization: Bearer x", PAGE)).status == 200
-        assert upstream.requests[0].all(b"authorization") == [b"Bearer x"]
-        assert (await asked(proxy, "POST", CHAT, PAGE)).status == 403
+        for method, path in (("POST", CHAT), ("DELETE", "/v1/models/a"), ("GET", "/v1/files"), ("OPTIONS", "/v1/x")):
+            assert (await asked(proxy, method, path, line, PAGE)).status == 403
+            assert (await asked(proxy, method, path, line, b"origin: null")).status == 403
+            assert (await asked(proxy, method, path, line, b"sec-fetch-site: cross-site")).status == 403
+            assert (await asked(proxy, method, path, line, host=b"evil.com")).status == 421, "a name pointed at us"
+            same = (b"origin: http://evil.com:8080", b"sec-fetch-site: same-origin")
+            assert (await asked(proxy, method, path, line, *same, host=b"evil.com:8080")).status == 421
+        got = await asked(proxy, "OPTIONS", CHAT, PAGE, *WANTS)
+        assert (got.status, got.header("access-control-allow-origin")) == (403, None)
+        assert upstream.requests == []
+        for host in (b"localhost", b"127.0.0.1:80", b"[::1]:80", b"workstation:8080"):
+            assert (await asked(proxy, "POST", CHAT, line, host=host)).status == 200
+        assert len(upstream.requests) == 4
+
+
+NEAR = (
+    b"http://localhost:3000",
+    b"https://127.0.0.1:5173",
+    b"http://[::1]:80",
+    b"http://tauri.localhost",
+    b"app://obsidian.md",
+)
+
+
+async def test_s1_a_page_of_this_machine_or_of_an_application_may_bring_a_credential_that_goes_upstream() -> None:
+    shared: dict[str, Any] = {"dashboard": {"origins": ["https://wiki.example"], "hosts": ["box.lan"]}}
+    async with faulty(fine) as upstream, running(upstream.port, **shared) as proxy:
+        for page in (*NEAR, b"https://wiki.example"):
+            lines = (b"origin: " + page, b"sec-fetch-site: cross-site")
+            assert (await asked(proxy, "POST", CHAT, b"authorization: Bearer x", *lines)).status == 200, page
+            assert upstream.requests.pop().all(b"authorization") == [b"Bearer x"]
+            got = await asked(proxy, "OPTIONS", CHAT, *lines, *WANTS)
+            assert (got.status, got.header("access-control-allow-origin")) == (204, page.decode())
+            if page in NEAR:
+                assert (await asked(proxy, "POST", CHAT, *lines)).status == 403, "it brings nothing"
+        assert (await asked(proxy, "POST", CHAT, b"x-api-key: x", host=b"box.lan")).status == 200
+        for far in (
+            b"file://",
+            b"file:///a.html",
+            b"http://localhost.evil.com",
+            b"http://128.0.0.1",
+            b"http://xlocalhost",
+        ):
+            got = await asked(proxy, "POST", CHAT, b"authorization: Bearer x", b"origin: " + far)
+            assert got.status == 403, far
 
 
 WANTS = (b"access-control-request-method: POST", b"access-control-request-headers: Authorization, content-type")
@@ -68,11 +111,12 @@ async def test_s1_a_preflight_of_another_site_is_answered_here() -> None:
             got = await asked(proxy, "OPTIONS", CHAT, b"origin: https://wiki.example", *WANTS)
             assert (got.status, got.header("access-control-allow-origin")) == (204, "https://wiki.example")
         async with running(upstream.port) as proxy:
-            got = await asked(proxy, "OPTIONS", CHAT, PAGE, *WANTS)
-            assert (got.status, got.header("access-control-allow-origin")) == (204, "https://evil.com"), "its own key"
+            near = b"origin: http://localhost:3000"
+            got = await asked(proxy, "OPTIONS", CHAT, near, *WANTS)
+            assert (got.status, got.header("access-control-allow-origin")) == (204, "http://localhost:3000"), "its own"
             assert got.header("access-control-allow-headers") == "Authorization, content-type"
             assert got.header("access-control-allow-credentials") is None
-            assert (await asked(proxy, "OPTIONS", CHAT, PAGE, WANTS[0])).status == 403, "it would bring nothing"
+            assert (await asked(proxy, "OPTIONS", CHAT, near, WANTS[0])).status == 403, "it would bring nothing"
         assert upstream.requests == []
 
 
