@@ -6,7 +6,7 @@ Policies are TOML files; the stages are shared between them. What a file leaves 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -93,6 +93,8 @@ class Policy:
 
 SHARED = ("aggressive", "emergency", "max_iterations", "urgency", "reflect", "reflect_batch", "low_stakes")
 """Settings that mean the same in each stage and voice that has them."""
+LEFT_TO: Mapping[str, str] = {"warn_of_loops": "loops"}
+"""By the name of a voice: the setting of others that is off where a policy has that voice, since it says the same."""
 _TOOL_KEYS = ("enabled", "offer")
 _CHOICES: dict[str, tuple[str, ...]] = {
     "schedule": get_args(ScheduleName),
@@ -143,9 +145,9 @@ def read_policy(
     return _with_shared(Policy(**values), [*table.get("stages", []), *table.get("voices", [])], source)
 
 
-def _with_shared(policy: Policy, rows: Iterable[Mapping[str, Any]], source: str) -> Policy:
+def _with_shared(policy: Policy, rows: Sequence[Mapping[str, Any]], source: str) -> Policy:
     """The policy with the settings that mean the same in every stage and voice that has them: each is set in one table
-    and holds for all. ConfigError where two tables say two things."""
+    and holds for all; and without what two voices would say. ConfigError where two tables say two things."""
     found: dict[str, Any] = {}
     for row in rows:
         for name in SHARED:
@@ -156,6 +158,7 @@ def _with_shared(policy: Policy, rows: Iterable[Mapping[str, Any]], source: str)
                 raise ConfigError(
                     where, row[name], f"{found[name]!r}, as another table has it: one will do", source=source
                 )
+    found |= {name: False for voice, name in LEFT_TO.items() if any(row["use"] == voice for row in rows)}
     return replace(
         policy,
         stages=tuple(changed(stage, found, "stages") for stage in policy.stages),

@@ -39,6 +39,9 @@ class Reflect(Reflecting):
     """At most so many for the lines."""
     stuck: int = 3
     """Iterations in a row, stuck or regressing, after which the model is told to recover; 0: never."""
+    loops: bool = True
+    """Whether loops are warned of where the model has assessed nothing. A policy that has the voice `warn_of_loops` as
+    well leaves them to it, and to its settings."""
 
     def __call__(self, view: View) -> Iterable[Insert]:
         """The lines, a recovery prompt or a warning of a loop, the asking: all at the tail, made anew."""
@@ -71,7 +74,8 @@ class Reflect(Reflecting):
         if not self.stuck:
             return
         if not looked.progress:
-            yield from _LOOPS(view)
+            if self.loops:
+                yield from _LOOPS(view)
             return
         run, total = stuck(looked.progress)
         told = view.said.get("recovery")

@@ -146,6 +146,23 @@ def test_c4_with_reflection_off_the_loop_rules_serve() -> None:
     assert plan(values, replace(off, voices=voices)).messages is None
 
 
+def test_c4_a_policy_that_warns_of_loops_itself_does_so_by_its_own_settings() -> None:
+    table = tomllib.loads((Path(__file__).parents[3] / "config" / "policies" / "reflective.toml").read_text())
+    values = [user(GOAL)]
+    for n in range(3):
+        values += step("search", "the same", None, f"c{n}", query="x")
+    for own, wanted in (
+        ({"urgency": "gentle"}, "[Note: search was called 3 times"),
+        ({"repeats": 4}, None),
+        ({"kinds": ["same_call"], "texts": [{"kind": "same_call", "urgency": "firm", "text": "Stop <RUN>"}]}, "Stop 3"),
+    ):
+        policy = read_policy({**table, "voices": [*table["voices"], {"use": "warn_of_loops", **own}]}, BUILT_IN, VOICES)
+        made = plan(values, policy)
+        told = "" if made.messages is None else texts(values, policy)[-1]
+        assert "[LOOP" not in told, own
+        assert wanted is None or told.count(wanted) == 1, told
+
+
 def _long(count: int) -> list[Json]:
     """A conversation with 2 KB a message."""
     values: list[Json] = [system(), user(GOAL)]
