@@ -21,7 +21,7 @@ from proxy.context.remark import remarked
 from proxy.context.render import Rendering, joined
 from proxy.context.session import Session, cuts, losses
 from proxy.context.stage import Stage
-from proxy.context.stages.refer_repeats import dangling
+from proxy.context.stages.refer_repeats import dangling, mark_left
 from proxy.context.view import Beside
 from proxy.errors import RuleBroken
 from proxy.memory.memos import Memo
@@ -193,11 +193,18 @@ def _edits(seen: View, session: Session, policy: Policy, *, frozen: bool) -> Map
     """The edits in force, with those of this request."""
     force = session.steering.force if session.steering is not None else ""
     if frozen and not policy.literal:
-        return proposals.take(seen, proposals.collect(seen, _at_once(policy)), seen.edits, literal=False)
+        return _settled(
+            seen, proposals.take(seen, proposals.collect(seen, _at_once(policy)), seen.edits, literal=False)
+        )
     low = _low(seen, policy, force)
     chosen = _choose(seen, policy, force, low, for_money=session.may_edit or bool(force))
     edits = proposals.take(seen, chosen, seen.edits, literal=policy.literal)
-    return _fitted(seen, policy, remarked(seen, edits, seen.edits, policy.remark), low)
+    return _settled(seen, _fitted(seen, policy, remarked(seen, edits, seen.edits, policy.remark), low))
+
+
+def _settled(seen: View, edits: Mapping[bytes, Edit]) -> Mapping[bytes, Edit]:
+    """The edits with references that say where they point at what leaves with this plan."""
+    return edits if edits is seen.edits else mark_left(seen, edits)
 
 
 def _fitted(seen: View, policy: Policy, edits: Mapping[bytes, Edit], low: int) -> Mapping[bytes, Edit]:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from proxy.chat import key
 from proxy.chat.message import Request
+from proxy.context.operator import Steering
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Plan
 from proxy.context.policy import Policy, ScheduleName, read_policy, with_schedule
@@ -90,11 +91,14 @@ class Story:
     states: list[bool]
     told: bool = False
 
-    def play(self, policy: Policy) -> list[Turn]:
-        """Every request in order, with the session of each carried to the next."""
+    def play(self, policy: Policy, steering: Steering | None = None) -> list[Turn]:
+        """Every request in order, with the session of each carried to the next. steering: what an operator decides
+        half way."""
         turns: list[Turn] = []
         session, now = Session(), 0.0
         for n, stop in enumerate(self.stops):
+            if n == len(self.stops) // 2:
+                session = replace(session, steering=steering)
             now += self.pauses[n % len(self.pauses)]
             values = self.values[:stop]
             asked = request(values, tools=[{"type": "function", "function": {"name": "run"}}])

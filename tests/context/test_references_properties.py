@@ -6,18 +6,31 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from proxy.chat.dialects.completions import read_request, write_request
 from proxy.chat.key import public_id
+from proxy.context.operator import Steering
+from proxy.context.pipeline import rewrite
 from proxy.context.plan import Edit
 from tests.context.agent import Story, Turn, load
-from tests.conversations import PLAIN, Json, assistant, call, result, user
+from tests.conversations import PLAIN, WEIGH, Json, assistant, call, result, user
 
 SOME = settings(max_examples=20)
+POLICIES = sorted(
+    f"{file.stem}/{schedule}"
+    for file in (Path(__file__).parents[2] / "config" / "policies").glob("*.toml")
+    for schedule in ("always", "over_budget", "when_it_pays")
+    if "refer_repeats" in file.read_text()
+)
+"""Each policy that refers, under each schedule."""
+EACH = pytest.mark.parametrize("policy", POLICIES)
 REFERENCE = re.compile(r"^\[\d+ lines[^:\n]*: as lines (\d+)-(\d+)[^\n]*? of result (\w{10})", re.MULTILINE)
+POINTER = re.compile(r"\[\d+ lines[^:\n]*: as lines (\d+)-(\d+)[^\n]*? of (result|call) (\w{10})")
 NUMBER = re.compile(r"^ *\d+\t")
 FILES = [
     [f"def {name}_{n}(argument_{n}): return {name}({n}, {'x' * (350 if n % 40 == 7 else 20)})" for n in range(90)]
@@ -99,12 +112,75 @@ def test_the_lines_of_every_reference_go_out_where_it_says(policy: str, story: S
         assert missing(turn, turn.plan.edits.values()) == []
 
 
-@pytest.mark.parametrize("policy", ["thrifty", "thrifty/over_budget", "thrifty/always"])
+def dangling(turn: Turn) -> list[str]:
+    """References in what goes out that name what is not whole in it and do not say that it has left."""
+    there = {public_id(k): n for n, k in enumerate(turn.plan.keys)}
+    out = dict(zip(there, texts(turn), strict=True))
+    lost = []
+    for name, text in out.items():
+        own = turn.request.messages[there[name]].text.split("\n")
+        for line in (text or "").split("\n"):
+            found = None if line in own else POINTER.match(line)
+            if found is None:
+                continue
+            first, last, kind, target = int(found[1]) - 1, int(found[2]), found[3], found[4]
+            if kind == "call":
+                lost += [line] * (out[target] is None)
+                continue
+            whole = bare(turn.request.messages[there[target]].text)[first:last]
+            lost += [line] * (not set(whole) <= set(bare(out[target] or "")))
+    return lost
+
+
+def texts(turn: Turn) -> list[str | None]:
+    """Each of the client's messages as it goes out; None where it has left, or its calls have."""
+    edits = [turn.plan.edits.get(k) for k in turn.plan.keys]
+    out = iter(read_request(write_request(turn.request, turn.plan.messages)).messages)
+    gone = [e is not None and e.action == "gone" and not m.is_system
+            for e, m in zip(edits, turn.request.messages, strict=True)]  # fmt: skip
+    stand = [None if is_gone else next(out) for is_gone in gone]
+    return [None if m is None or (e and e.action == "text_only") else m.text for m, e in zip(stand, edits, strict=True)]
+
+
+def repeats(window: int | None) -> Story:
+    """A file that was read for an older prompt and again for the last one, which goes on until the older has to go."""
+    values = [user("a"), *shown(0, 0, 90, numbered=False, tool="read"), assistant("Done."), user("b")]
+    values += shown(0, 0, 90, numbered=False, tool="bash")
+    for n in range(12):
+        values += step("bash", {"command": f"make {n}"}, f"step {n} has run\n" * 20)
+    stops = [n for n, value in enumerate(values) if value["role"] == "assistant"]
+    return Story(values, stops, replace(PLAIN, window=window), [1.0], [False])
+
+
+@EACH
 @SOME
-@given(story=readers(9_000) | readers(4_000))
-def test_no_new_reference_names_lines_that_leave_for_the_budget(policy: str, story: Story) -> None:
-    for turn in story.play(load(policy)):
-        assert missing(turn, (e for e in turn.plan.new if e.key not in turn.session.edits)) == []
+@given(story=readers(9_000) | readers(4_000) | readers(None), window=st.sampled_from([None, None, 1, 2]))
+@example(repeats(12_000), None)
+@example(repeats(None), 1)
+def test_no_reference_names_what_is_not_whole_in_the_same_prompt(policy: str, story: Story, window: int | None) -> None:
+    steering = None if window is None else Steering(window=window)
+    for turn in story.play(load(policy), steering):
+        assert dangling(turn) == []
+
+
+@pytest.mark.parametrize(("window", "groups"), [(12_000, 0), (None, 1)])
+def test_a_reference_to_what_has_left_says_so(window: int | None, groups: int) -> None:
+    turns = repeats(window).play(load("thrifty"), Steering(window=groups) if groups else None)
+    said = re.compile(r"\[90 lines: lines 1-90 of result \w{10}, which has left\]")
+    found = [text for turn in turns for text in texts(turn) if text and said.fullmatch(text)]
+    assert found
+    assert set(found) == {found[0]}, "the same from then on"
+    assert [turn for turn in turns if dangling(turn)] == []
+
+
+def test_a_reference_to_what_has_left_names_the_call_that_brings_it_back() -> None:
+    turn = repeats(None).play(load("thrifty"))[6]
+    session, can = replace(turn.session, steering=Steering(window=1)), frozenset({"recall"})
+    plan = rewrite(turn.request, session, load("thrifty"), PLAIN, turn.now, weigh=WEIGH, offered=can)
+    (edit,) = [edit for edit in plan.new if edit.stage == "refer_repeats"]
+    name = public_id(plan.keys[2])
+    assert edit.text == f'[90 lines: lines 1-90 of result {name}, which has left; recall("{name}")]'
+    assert edit.after < session.edits[edit.key].after, "it is superseded by a shorter text"
 
 
 def test_a_repeat_is_sent_whole_where_its_first_sight_is_shortened_with_the_same_plan() -> None:

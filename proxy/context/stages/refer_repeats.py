@@ -17,6 +17,7 @@ from proxy.context.evidence import listing, refetch
 from proxy.context.evidence.listing import Lines
 from proxy.context.plan import Edit, Proposal, View
 from proxy.context.stage import When
+from proxy.context.view import edited_size
 
 _RECENT = 6
 """Earlier texts that are compared line by line: the newest that share enough lines."""
@@ -24,6 +25,16 @@ _LINE = 8
 """Characters from which a line counts when texts are compared."""
 _REFERENCE = re.compile(
     r"^\[\d+ lines[^:\n]*: as lines (\d+)-(\d+)(?: \([\d-]+\))? of (result|call) ([a-z2-7]{10})", re.MULTILINE
+)
+_POINTER = re.compile(
+    r"^\[(\d+ lines[^:\n]*): as (lines (\d+)-(\d+))(?: \([\d-]+\))? of ((result|call) ([a-z2-7]{10})[^\n]*?),"
+    r" \d+ steps? before this: [^\n]*\]$",
+    re.MULTILINE,
+)
+"""A whole reference: (which lines it stands for, which lines stand for them, their first, their last, of what, its
+kind, its id)."""
+_LEFT = re.compile(
+    r"^\[\d+ lines[^:\n]*: lines \d+-\d+ of (?:result|call) [a-z2-7]{10}[^\n]*, which has left", re.MULTILINE
 )
 
 
@@ -213,7 +224,9 @@ def is_fault(view: View, n: int, again: int) -> bool:
         if edit is not None and edit.action != "append":
             if edit.stage != "refer_repeats":
                 return True
-            if _REFERENCE.search(edit.text or "") and view.requests[n] - view.requests[at.of] <= again:
+            if (_REFERENCE.search(edit.text or "") or _LEFT.search(edit.text or "")) and view.requests[
+                n
+            ] - view.requests[at.of] <= again:
                 return True
         if view.requests[n] - view.requests[at.of] > again:
             return False
@@ -399,6 +412,50 @@ def dangling(view: View, edits: Mapping[bytes, Edit], made: Mapping[bytes, Edit]
         return frozenset()
     cut = (public_id(k) for k in view.keys if (now := made.get(k)) is not None and _takes_out(now))
     return frozenset(k for name in cut for k in named.get(name, ()))
+
+
+def mark_left(view: View, edits: Mapping[bytes, Edit]) -> Mapping[bytes, Edit]:
+    """The edits in which each reference to what does not stand whole in the prompt with them says so, and names the
+    call that brings it back where the model has that.
+
+    An operator, the budget or another upstream may take out what was referred to when it stood. The reference is in
+    front of the model already, and no longer than before; its result does not come back into a prompt that is full.
+    """
+    places: dict[str, int] | None = None
+    made: dict[bytes, Edit] = {}
+    for n, k in enumerate(view.keys):
+        edit = edits.get(k)
+        if edit is None or edit.action != "text" or not _REFERENCE.search(edit.text or ""):
+            continue
+        if places is None:
+            places = {public_id(key): at for at, key in enumerate(view.keys)}
+        text = _POINTER.sub(partial(_said_left, view, n, edits, places), edit.text or "")
+        if text != edit.text:
+            made[k] = replace(edit, text=text, after=min(edit.after, edited_size(view, n, text)))
+    return {**edits, **made} if made else edits
+
+
+def _said_left(view: View, n: int, edits: Mapping[bytes, Edit], places: Mapping[str, int], found: re.Match[str]) -> str:
+    """The reference as it was, or the words that what it names has left."""
+    own, lines, first, last, named, kind, name = found.groups()
+    at = places.get(name)
+    ours = at is not None and at < n and found[0] not in view.messages[n].text
+    if at is None or not ours or _stand(view, at, edits.get(view.keys[at]), kind, int(first) - 1, int(last)):
+        return found[0]
+    again = f'; recall("{name}")' if "recall" in view.offered else ""
+    return f"[{own}: {lines} of {named}, which has left{again}]"
+
+
+def _stand(view: View, at: int, edit: Edit | None, kind: str, first: int, last: int) -> bool:
+    """Whether these lines of a result go out, or the call does that they were written in."""
+    message = view.messages[at]
+    if edit is None or message.is_system or not _takes_out(edit):
+        return True
+    if kind == "call" or edit.text is None:
+        return edit.action not in ("gone", "text_only")
+    there = set(listing.split(edit.text).bare) | set(edit.text.split("\n"))
+    whole = listing.lines_of(message)
+    return all(line in there or whole.bare[k] in there for k, line in enumerate(whole.whole[first:last], first) if line)
 
 
 def _takes_out(edit: Edit) -> bool:
