@@ -17,6 +17,7 @@ from proxy.context.plan import Edit, Note, Proposal, View
 from proxy.context.policy import Policy
 from proxy.context.session import cuts
 from proxy.context.stage import Stage, changed
+from proxy.context.voices.tell_ledger import newest_record
 from proxy.context.wording.cut import cut, mark
 
 NAME = "fit_budget"
@@ -147,8 +148,10 @@ def _shortened(seen: View, n: int, old: Edit | None, level: int) -> Edit:
     text, added = message.text, ""
     if old is not None and old.action == "append":
         added = old.text or ""
-    elif old is not None and old.stage != NAME:
-        text = old.text or ""
+    elif old is not None and old.text is not None:
+        _, record = newest_record({key: old}) or (key, "")
+        added = record if old.text.endswith(record) else ""
+        text = text if old.stage == NAME else old.text.removesuffix(added)
     fixed = view.edited_size(seen, n, added)
     mark_of = mark(public_id(key), len(message.text), seen.offered)
     short = cut(text, max(0, level - fixed), seen.weigh.count, mark_of) + added

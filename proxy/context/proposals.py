@@ -11,6 +11,7 @@ from proxy.context import turns, view
 from proxy.context.pins import pinned
 from proxy.context.plan import STRENGTH, Edit, Proposal, View
 from proxy.context.stage import Stage
+from proxy.context.voices.tell_ledger import newest_record
 
 
 def collect(seen: View, stages: Iterable[Stage]) -> list[Proposal]:
@@ -62,11 +63,14 @@ def take(seen: View, chosen: Sequence[Proposal], old: Mapping[bytes, Edit], *, l
         return old  # nothing that is in force is withdrawn to keep turns in order
     edits = dict(old)
     gone = frozenset(p.index for p in chosen if not p.whole)
+    bearer, record = newest_record(seen.edits) or (b"", "")
     for proposal in reversed(chosen):  # newest first: of two copies of a thing the older one may go
         message = seen.messages[proposal.index]
         text = proposal.write(gone) if proposal.write else proposal.text
         if proposal.write and text is None:
             continue
+        if proposal.action == "text" and text is not None and seen.keys[proposal.index] == bearer:
+            text += record
         after = proposal.after
         if proposal.action == "gone":
             after = 0

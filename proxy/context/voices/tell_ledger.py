@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,6 +12,7 @@ from proxy.context.plan import Edit, Insert, View
 
 HEADING = "[From the record of your own work so far; {count} results were shortened or left out.]"
 _TOLD = re.compile(re.escape(HEADING).replace(r"\{count\}", r"(\d+)"))
+_RECORD = re.compile(r"\n\n" + _TOLD.pattern + r"(?:\n[^\n]+)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,18 @@ def _told(view: View) -> int:
     """How many results had left when it was told last: the text itself says so, which outlives a restart."""
     counts = (int(found[1]) for edit in view.edits.values() if edit.text for found in _TOLD.finditer(edit.text))
     return max(counts, default=0)
+
+
+def newest_record(edits: Mapping[bytes, Edit]) -> tuple[bytes, str] | None:
+    """(the key of the message that bears it, its text) of the newest record that stands in the prompt. When its bearer
+    is shortened it stays behind the stub: else it would be told again long before as much has left once more."""
+    found = [
+        (int(record[1]), k, record[0])
+        for k, edit in edits.items()
+        if edit.action in ("append", "text") and edit.text and HEADING[:20] in edit.text
+        for record in _RECORD.finditer(edit.text)
+    ]
+    return max(found)[1:] if found else None
 
 
 def _left(view: View) -> list[bool]:

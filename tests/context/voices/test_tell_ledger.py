@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
 from proxy.context.plan import Edit, Insert, View
 from proxy.context.session import Session
-from proxy.context.voices.tell_ledger import TellLedger
-from tests.conversations import WEIGH, Json, assistant, call, look, result, user
+from proxy.context.voices.tell_ledger import HEADING, TellLedger, newest_record
+from tests.context.agent import Story, load
+from tests.conversations import PLAIN, WEIGH, Json, assistant, call, look, result, user
 
 
 def talk(count: int) -> list[Json]:
@@ -55,3 +62,35 @@ def test_g8_it_has_at_most_its_tokens() -> None:
     (insert,) = said(left(60, 48), tokens=150)
     assert 100 < WEIGH.count(insert.text) <= 150
     assert said(left(60, 48), tokens=1) == []
+
+
+def test_the_newest_record_is_found_where_it_stands_and_alone() -> None:
+    (first,), (second,) = said(left(30, 1)), said(left(60, 24))
+    old = Edit(b"a", "append", first.text, "ledger", "", 9, 9)
+    new = Edit(b"b", "text", "stub" + second.text + "\n\n[More.]", "shorten_results", "", 9, 9)
+    assert newest_record({b"a": old, b"b": new}) == (b"b", second.text)
+    assert newest_record({b"a": replace(old, action="gone", text=None)}) is None
+
+
+@pytest.mark.parametrize("window", [None, 9_000])
+def test_a_record_stays_when_its_bearer_is_shortened_and_is_not_told_again_before_its_time(window: int | None) -> None:
+    values: list[Json] = [user("a")]
+    for n in range(90):
+        asked = {**assistant(None), "tool_calls": [call("1", "bash", f'{{"command": "make {n}"}}')]}
+        values += [asked, result("1", "\n".join(f"step {k} of {n} has run" for k in range(60)))]
+    stops = list(range(1, len(values) + 1, 2))
+    turns = Story(values, stops, replace(PLAIN, window=window), [1.0], [False]).play(load("thrifty"))
+    counts: list[int] = []
+    stood = 0
+    for turn in turns:
+        told = newest_record(turn.plan.edits)
+        if told is None:
+            assert window or not stood, "it stands from the first time on"
+            continue
+        stood += turn.plan.edits[told[0]].action == "text"
+        found = re.match(re.escape("\n\n" + HEADING).replace(r"\{count\}", r"(\d+)"), told[1])
+        assert found is not None
+        counts += [int(found[1])] * (int(found[1]) not in counts)
+    assert stood, "its bearer has been shortened"
+    if window is None:
+        assert [b - a for a, b in pairwise(counts) if b - a < 24] == []
