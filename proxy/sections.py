@@ -119,7 +119,8 @@ class Limits(Section):
     body_mb: Count = 64
     """Largest request body in MiB; over it: 413."""
     bodies_mb: Count = 256
-    """Chat bodies held at once, together, in MiB; over it: 503 with Retry-After."""
+    """Chat bodies held at once, together, in MiB; over it: 503 with Retry-After. A tenant has half of it where there
+    are keys of several; a body that has not come whole within 5 s gives way to others."""
     managed_mb: Count = 16
     """Largest chat body that is managed, in MiB. What is over this limit or one of the next four goes on as it came."""
     messages: Count = 10_000
@@ -151,6 +152,9 @@ class Limits(Section):
     connections: Count = 4096
     """Connections of clients at once, half-open ones aside; over it: 503 for what they ask. Over twice as many, with
     half-open ones, the oldest half-open ones are closed, then new ones."""
+    address_share: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """Part of `limits.connections` that one address may have once seven eighths of them are taken; over it: 503. 1
+    where a reverse proxy in front is the one address. Of IPv6 a network (/64) is one."""
     half_open: Count = 1024
     """Connections of one address that have not brought a request's head; over it: the oldest are closed."""
 

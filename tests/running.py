@@ -113,6 +113,8 @@ class Running:
     port: int
     beside: asyncio.AbstractEventLoop | None = None
     """Where it runs, if in a thread of its own."""
+    server: uvicorn.Server | None = None
+    """What serves it, where that is in this event loop: for tests that look at its connections."""
 
     def put_beside(self, rows: list[Row]) -> None:
         """Have one in a thread of its own store these. The store of one process knows what went through it alone."""
@@ -203,7 +205,7 @@ async def running(
             raise AssertionError("the server did not start")
         await asyncio.sleep(0.005)
     try:
-        yield Running(app, server.servers[0].sockets[0].getsockname()[1])
+        yield Running(app, server.servers[0].sockets[0].getsockname()[1], server=server)
     finally:
         server.should_exit = True
         await task

@@ -20,7 +20,10 @@ from proxy.store.gap_file import SIZE
 from proxy.store.pieces import BYTES, ROWS
 from proxy.store.spool import HOLD_S
 from proxy.store.sql import ANSWERS_MOST
+from proxy.web.body_budget import SLOW_S
 from proxy.web.connection import GRACE, QUEUED, STEADY
+from proxy.web.connection_share import PIPELINED, RESERVED
+from proxy.web.failures import LINGER_S
 
 REQUEST_HEADERS = (
     ("x-context-session: NAME", "Names the session. The path `/s/NAME/v1` does the same."),
@@ -122,6 +125,12 @@ def _kib(size: int) -> str:
 LIMITS = (
     Limit("chat request body", "`limits.body_mb`", "413"),
     Limit("chat bodies held at once, together", "`limits.bodies_mb`", "503 with Retry-After"),
+    Limit("those of one tenant, where there are keys of several", "half of that", "503 with Retry-After"),
+    Limit(
+        "a chat body that has not come whole",
+        f"{SLOW_S:.0f} s",
+        "gives way with 503 where others need its room; the oldest first",
+    ),
     Limit(
         "a managed chat body: bytes, messages, content parts, tool calls, JSON values",
         "`limits.managed_mb`, `limits.messages`, `limits.parts`, `limits.calls`, `limits.values`",
@@ -138,8 +147,15 @@ LIMITS = (
     Limit(
         "connections of clients",
         "`limits.connections`",
-        "503; beyond twice as many the oldest half-open ones are closed, then new ones",
+        f"503, for {RESERVED} more not at `/healthz` and `/readyz`; beyond twice as many the oldest half-open ones are "
+        "closed, then new ones",
     ),
+    Limit(
+        "connections of one address, once seven eighths of all are taken",
+        "`limits.address_share` of `limits.connections`",
+        "503",
+    ),
+    Limit("the rest of a body whose request is answered already", f"{LINGER_S:.0f} s", "closed"),
     Limit(
         "half-open connections of one address (of an IPv6 network, /64)", "`limits.half_open`", "the oldest are closed"
     ),
@@ -149,6 +165,11 @@ LIMITS = (
         "408, closed",
     ),
     Limit("requests that wait on one connection (pipelining)", str(QUEUED), "closed after them"),
+    Limit(
+        "bodies of requests that wait, on all connections together",
+        f"{PIPELINED >> 20} MiB",
+        "closed after those before",
+    ),
     Limit("captured copy of an answer", "`limits.capture_mb`", "passed on, not understood beyond"),
     Limit("messages remembered in memory", "`limits.message_cache_mb`", "least recently used out"),
     Limit("live threads in memory", "`limits.live_threads`, `limits.live_mb`", "read back from the store"),

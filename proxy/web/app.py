@@ -30,6 +30,7 @@ from proxy.exchange.reading import MessageCache
 from proxy.exchange.threads import Threads
 from proxy.exchange.webhooks import Webhooks
 from proxy.metrics import Metrics
+from proxy.sections import ALL_TENANTS
 from proxy.settings import Settings
 from proxy.store import connect
 from proxy.store.base import Store
@@ -42,8 +43,9 @@ from proxy.web.completions import chat
 from proxy.web.dashboard.files import dashboard
 from proxy.web.doors import Door, Doors
 from proxy.web.failures import answering
-from proxy.web.gate import DOOR, gated
+from proxy.web.gate import CALLER, DOOR, gated
 from proxy.web.guard import guarded
+from proxy.web.keys import Caller
 from proxy.web.listen import App, Message, Receive, Scope, Send
 from proxy.web.passthrough import passthrough
 from proxy.web.path_rules import PathRules
@@ -155,7 +157,8 @@ class ContextProxy:
         """Paths of which the log has said that they pass unmanaged."""
         self.room = Room(settings.limits.requests, self.parts.metrics)
         self._rules = PathRules(settings.passthrough.paths)
-        self.bodies = BodyBudget(settings.limits.bodies_mb << 20, self.parts.metrics)
+        several = len({share_of(key.tenant, key.name) for key in settings.keys}) > 1
+        self.bodies = BodyBudget(settings.limits.bodies_mb << 20, self.parts.metrics, several=several)
         self._own: App = probes(self.store, self.parts.metrics, draining=lambda: self.draining)
         self.api = create_api(self.parts)
         self._pages = dashboard(settings)
@@ -231,18 +234,20 @@ class ContextProxy:
             _, _, name, rest = raw.split("/", 3)
             session, raw = unquote(name), "/" + rest
             path = unquote(raw)
+        caller: Caller = scope[CALLER]
+        whose = share_of(caller.tenant, caller.name)
         if path in CHAT and scope["method"] == "POST":
-            with self._counted("chat", send) as counted, self.room.place(), self.bodies.share() as share:
-                await chat(scope, receive, counted, self.parts, raw, session, share.add)
+            with self._counted("chat", send) as counted, self.room.place(), self.bodies.share(whose) as share:
+                await chat(scope, receive, counted, self.parts, raw, session, share)
             return
         talks = conversational.is_conversational(scope["method"], path)
         shown = raw.partition("?")[0][: conversational.SHOWN] if talks else None
         telling = send if shown is None else _telling(send, shown)
         client, metrics = self.parts.client, self.parts.metrics
-        with self._counted("passthrough", telling) as counted, self.room.place(), self.bodies.share() as share:
+        with self._counted("passthrough", telling) as counted, self.room.place(), self.bodies.share(whose) as share:
             await passthrough(
                 scope, receive, counted, client, metrics,
-                path=raw, held=share.add, rules=self._rules, allowed=lambda: self._unmanaged(path, shown),
+                path=raw, share=share, rules=self._rules, allowed=lambda: self._unmanaged(path, shown),
             )  # fmt: skip
 
     @contextmanager
@@ -270,6 +275,11 @@ class ContextProxy:
         if shown is not None and shown not in self._told and len(self._told) < conversational.MOST:
             self._told.add(shown)
             log.warning("requests to %s are passed on unmanaged: only chat completions are rewritten", shown)
+
+
+def share_of(tenant: str, key: str) -> str:
+    """Who has a share of the budget for bodies: the tenant, or a key that is for all of them."""
+    return f"key {key}" if tenant == ALL_TENANTS else tenant
 
 
 def _telling(send: Send, shown: str) -> Send:

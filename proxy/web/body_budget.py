@@ -1,57 +1,130 @@
 """Budget of memory for the bodies that requests hold: one that would go beyond it gets 503 with Retry-After.
 
-A body is counted as it comes, not as it is declared: who only promises bytes takes none from others.
+A body is counted as it comes, not as it is declared: who only promises bytes takes none from others. Two rules keep
+one client from holding all of it. A tenant gets half, where there are several. And where there is no room, the body
+that has been coming for longest gives way: a client that means it sends its body at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections import Counter
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
+from typing import Any, Final
 
 from proxy.errors import Unavailable
 from proxy.metrics import Metrics
 
+SLOW_S: Final = 5.0
+"""Seconds after which a body that has not come whole gives way where others need the room."""
+
 
 class BodyBudget:
-    """`most` bytes for all bodies together."""
+    """`most` bytes for all bodies together. several: whether they may be of several tenants."""
 
-    __slots__ = ("_metrics", "_most", "held")
+    __slots__ = ("_by_tenant", "_coming", "_metrics", "_most", "_several", "held")
 
-    def __init__(self, most: int, metrics: Metrics) -> None:
+    def __init__(self, most: int, metrics: Metrics, *, several: bool = False) -> None:
         self.held = 0
+        self._by_tenant: Counter[str] = Counter()
+        self._several = several
         self._most = most
         self._metrics = metrics
+        self._coming: dict[BodyShare, float] = {}
+        """Bodies that are being read and since when, the oldest first."""
 
     @contextmanager
-    def share(self) -> Iterator[BodyShare]:
+    def share(self, tenant: str = "") -> Iterator[BodyShare]:
         """The share of one request, given back at its end."""
-        share = BodyShare(self)
+        share = BodyShare(self, tenant)
         try:
             yield share
         finally:
-            self.held -= share.size
+            self.give_back(share)
 
-    def take(self, size: int, own: int) -> None:
-        """Raises Unavailable where there is no room for so many bytes more of a body that has `own` here already. A
-        body that is here alone is let in however long it is: its own limit is another."""
-        if self.held > own and self.held + size > self._most:
+    def take(self, size: int, share: BodyShare) -> None:
+        """Raises Unavailable where there is no room for so many bytes more of a body. A body that is here alone is let
+        in however long it is: its own limit is another."""
+        own, of_tenant = share.size, self._by_tenant[share.tenant]
+        if self._several and of_tenant > own and of_tenant + size > self._most // 2:
             self._metrics.refused_requests_total.inc()
-            raise Unavailable(
-                "the bodies of other requests take all the memory there is", hint="Try again in a moment."
-            )
+            raise Unavailable("the bodies of this tenant take half of the memory", hint="Try again in a moment.")
+        while self.held > own and self.held + size > self._most:
+            if not self._make_room(share):
+                self._metrics.refused_requests_total.inc()
+                raise Unavailable(
+                    "the bodies of other requests take all the memory there is", hint="Try again in a moment."
+                )
         self.held += size
+        self._by_tenant[share.tenant] += size
+        share.size += size
+
+    def give_back(self, share: BodyShare) -> None:
+        """What it holds is free again. Once or often."""
+        self.held -= share.size
+        self._by_tenant[share.tenant] -= share.size
+        if not self._by_tenant[share.tenant]:
+            del self._by_tenant[share.tenant]
+        share.size = 0
+
+    def begin(self, share: BodyShare) -> None:
+        """Its body is being read."""
+        self._coming[share] = asyncio.get_running_loop().time()
+
+    def end(self, share: BodyShare) -> None:
+        """Its body is read, or never will be."""
+        self._coming.pop(share, None)
+
+    def _make_room(self, wanted_by: BodyShare) -> bool:
+        """Have the body that has been coming for longest give way; False where none is slow."""
+        slow = asyncio.get_running_loop().time() - SLOW_S
+        for share, since in self._coming.items():
+            if since > slow:
+                return False
+            if share.size and share is not wanted_by:
+                self._metrics.refused_requests_total.inc()
+                self.end(share)
+                self.give_back(share)
+                share.give_way()
+                return True
+        return False
 
 
 class BodyShare:
     """What one request holds of the budget."""
 
-    __slots__ = ("_budget", "size")
+    __slots__ = ("_budget", "_gave_way", "_reading", "size", "tenant")
 
-    def __init__(self, budget: BodyBudget) -> None:
+    def __init__(self, budget: BodyBudget, tenant: str) -> None:
         self.size = 0
+        self.tenant = tenant
         self._budget = budget
+        self._reading: asyncio.Task[Any] | None = None
+        self._gave_way = False
 
     def add(self, size: int) -> None:
         """So many more bytes have come. Raises Unavailable."""
-        self._budget.take(size, self.size)
-        self.size += size
+        self._budget.take(size, self)
+
+    def give_way(self) -> None:
+        """Others need the room: end the reading."""
+        self._gave_way = True
+        if self._reading is not None:
+            self._reading.cancel()
+
+    async def whole(self, reading: Coroutine[Any, Any, bytes]) -> bytes:
+        """The body, as `reading` reads it, which calls `add`. Raises what it raises, and Unavailable where the body has
+        to give way."""
+        task = self._reading = asyncio.current_task()
+        self._budget.begin(self)
+        try:
+            return await reading
+        except asyncio.CancelledError as error:
+            if task is None or not self._gave_way:
+                raise  # the server gives this request up (shutdown)
+            task.uncancel()
+            raise Unavailable("the body came slowly, and others need its room", hint="Try again.") from error
+        finally:
+            self._reading = None
+            self._budget.end(self)

@@ -9,6 +9,7 @@ from functools import partial
 
 from proxy.exchange.converse import converse
 from proxy.exchange.parts import Headers, Incoming, Parts
+from proxy.web.body_budget import BodyShare
 from proxy.web.content_encoding import NotDecodedError, codings, decode
 from proxy.web.gate import CALLER
 from proxy.web.keys import Caller
@@ -47,13 +48,13 @@ async def chat(
     parts: Parts,
     path: str,
     session: str | None,
-    held: Callable[[int], None],
+    share: BodyShare,
 ) -> None:
-    """One chat request. path: what upstream is asked for, percent-encoded. session: the one that the path names. held:
-    told how many bytes of the body have come."""
+    """One chat request. path: what upstream is asked for, percent-encoded. session: the one that the path names. share:
+    what its body holds of the budget."""
     caller: Caller = scope[CALLER]  # put there by the gate; without it nobody is served
     limit = parts.settings.limits.body_mb << 20
-    body = await read_body(receive, limit, declared_length(scope), held)
+    body = await share.whole(read_body(receive, limit, declared_length(scope), share.add))
     incoming = Incoming(
         method=scope["method"],
         path=path,
@@ -65,7 +66,7 @@ async def chat(
         facts=scope.setdefault(FACTS, {}),
     )
     if any(name == b"content-encoding" for name, _ in incoming.headers):
-        incoming = await _decoded(parts, incoming, held)
+        incoming = await _decoded(parts, incoming, share.add)
     answer = Answer(patient(send, parts.settings.timeouts.idle_s))
     await while_connected(scope, receive, converse(parts, incoming, answer))
 

@@ -4,8 +4,11 @@ ASGI begins where a request's head is complete, so what never completes can only
 for ever a socket that says nothing, half a head, one byte a second of head or body). Beside the deadlines:
 
 - Fields behind a chunked body (trailers) are dropped. They would end up among the headers, behind every check of them.
-- What comes behind a request that is being answered (pipelining) waits in a short queue; what cannot be read there ends
-  the connection after the answer, and never writes into it. A client that leaves is noticed all the same.
+- What comes behind a request that is being answered (pipelining) waits in a short queue, and no more is read; what
+  cannot be read there ends the connection after the answer, and never writes into it. A client that leaves is noticed
+  all the same.
+- A request that is answered before its body has come (no key, no room) has a moment to bring the rest. Then its
+  connection is closed: nobody holds a place with a body that nobody reads.
 - A connection that is not read, because enough of it waits, would not say that the client has left: so the socket is
   asked (Linux alone tells; elsewhere it is noticed when reading goes on).
 - An offer to change the protocol (`Upgrade: h2c`, as Java sends it) is declined by going on.
@@ -27,10 +30,10 @@ from uvicorn.server import ServerState
 from proxy.errors import ProxyError, Unavailable
 from proxy.metrics import Metrics
 from proxy.settings import Settings
-from proxy.upstream.headers import first
-from proxy.web.failures import render, send_error
+from proxy.web.connection_share import PIPELINED, PROBES, ConnectionShare
+from proxy.web.failures import LINGER_S, render, send_error
 from proxy.web.half_open import HalfOpen, address_of
-from proxy.web.listen import LEAVING, Leaving
+from proxy.web.listen import LEAVING, Leaving, has_body
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +77,7 @@ class Connection(HttpToolsProtocol):
     most = 4096
     metrics: Metrics
     half_open: HalfOpen
+    shares: ConnectionShare
 
     def __init__(
         self,
@@ -89,8 +93,10 @@ class Connection(HttpToolsProtocol):
         self._deaf = False
         self._closing: float | None = None
         self._address = ""
-        self._length = 0
-        """Bytes of a body as declared, 0 where they are not."""
+        self._placed = False
+        """It counts in `shares`."""
+        self._waiting = 0
+        """Bytes of bodies that wait here behind the request that is being answered."""
         self._came = 0
         self._taken = 0.0
         """Seconds that a body has taken, those aside in which it waited for us."""
@@ -98,6 +104,7 @@ class Connection(HttpToolsProtocol):
         self._running: RequestResponseCycle | None = None
         self._look_again: asyncio.TimerHandle | None = None
         self._watching: asyncio.TimerHandle | None = None
+        self._lingering: asyncio.TimerHandle | None = None
         self._every = min(self.header_s, self.body_s) / LOOKS
 
     # What the event loop calls
@@ -117,7 +124,12 @@ class Connection(HttpToolsProtocol):
             self._look_again.cancel()
         if self._watching is not None:
             self._watching.cancel()
+        if self._lingering is not None:
+            self._lingering.cancel()
         self.half_open.remove(self._address, self)
+        self._leave_place()
+        self.shares.pipelined -= self._waiting
+        self._waiting = 0
         running = self._running
         if running is not None and not running.response_complete:
             self._leave(running)  # uvicorn tells the newest one alone, which may be waiting behind this one
@@ -141,6 +153,7 @@ class Connection(HttpToolsProtocol):
         if self._phase == HEAD and self._bytes > self.header_bytes + SLACK:
             self._end(431, "the request's head is too long")
         elif self._phase == HEAD and not self._is_answering() and not self.transport.is_closing():
+            self._leave_place()
             self.half_open.add(self._address, self, self.loop.time())  # half a head on a connection that was used
         if self.flow.read_paused and self._watching is None and ENDED:
             self._watching = self.loop.call_later(WATCHED_S, self._watch)
@@ -164,19 +177,22 @@ class Connection(HttpToolsProtocol):
             return  # the parser stops here, before any body, and `data_received` hears of it
         super().on_headers_complete()
         self.half_open.remove(self._address, self)
-        declared = first(self.headers, b"content-length")
-        self._length = int(declared) if declared.isdigit() else 0
         self._came, self._taken = 0, 0.0
         self._looked = self.loop.time()
         self._phase = BODY
         self._since = self.loop.time()
         self._bytes = 0
-        if self.pipeline:
+        if self.pipeline and not ENDED:
             self.flow.resume_reading()  # or nobody would notice that the client has left
 
     def on_body(self, body: bytes) -> None:
         self._came += len(body)
         cycle: Any = self.cycle
+        if cycle is not self._running:
+            self._waiting += len(body)
+            self.shares.pipelined += len(body)
+            if self.shares.pipelined > PIPELINED:
+                raise ValueError("the bodies of requests that wait on connections take too much memory")
         if not cycle.body and not cycle.response_complete and not self.parser.should_upgrade():
             # What came in one piece is handed on as it is: uvicorn's way is two copies of what may be a long history.
             cycle.body = body
@@ -197,9 +213,42 @@ class Connection(HttpToolsProtocol):
 
     # What is different
 
+    def on_response_complete(self) -> None:
+        answered = self._running
+        super().on_response_complete()
+        if self.pipeline:
+            self.flow.pause_reading()
+        if answered is not None and answered is self.cycle and self._phase == BODY and not self.transport.is_closing():
+            self._lingering = self.loop.call_later(LINGER_S, self._end_unread, answered)
+
+    def _end_unread(self, answered: RequestResponseCycle) -> None:
+        """Close, where the body of a request that was answered has still not come."""
+        if answered is self.cycle and self._phase == BODY:
+            self._late("", told=False)
+
+    def _take_place(self, cycle: RequestResponseCycle) -> bool:
+        """Whether this connection may have a request answered."""
+        self._leave_place()
+        room = self.shares.has_room(self._address)
+        if not room and cycle.scope["path"] in PROBES and not has_body(cycle.scope):  # type: ignore[arg-type]
+            room = self.shares.has_room_for_probe()
+            cycle.keep_alive = False
+        if room:
+            self._placed = True
+            self.shares.add(self._address)
+        return room
+
+    def _leave_place(self) -> None:
+        if self._placed:
+            self._placed = False
+            self.shares.remove(self._address)
+
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._running = cycle
-        if len(self.connections) - len(self.half_open) > self.most:
+        if self._waiting:
+            self._waiting -= len(cycle.body)
+            self.shares.pipelined -= len(cycle.body)
+        if not self._take_place(cycle):
             self.metrics.refused_connections_total.labels(why="crowded").inc()
             app = crowded
         super()._start_asgi_task(cycle, self._closing_after(cycle, app))
@@ -302,7 +351,7 @@ class Connection(HttpToolsProtocol):
             self._since = now
         else:
             self._taken += passed
-            if self._taken >= GRACE * self.body_s + max(self._length, self._came) / STEADY:
+            if self._taken >= GRACE * self.body_s + self._came / STEADY:
                 self._late("the request's body took too long", told=True)
             elif now - self._since >= self.body_s:
                 if self._bytes < self.body_s * RATE:
@@ -344,5 +393,6 @@ def connections(settings: Settings, metrics: Metrics) -> type[Connection]:
         "most": settings.limits.connections,
         "metrics": metrics,
         "half_open": HalfOpen(settings.limits.half_open),
+        "shares": ConnectionShare(settings.limits.connections, settings.limits.address_share),
     }
     return type("Connection", (Connection,), known)

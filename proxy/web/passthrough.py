@@ -16,6 +16,7 @@ from proxy.errors import UpstreamError
 from proxy.metrics import Metrics
 from proxy.upstream.client import Client, Target
 from proxy.upstream.headers import first
+from proxy.web.body_budget import BodyShare
 from proxy.web.listen import (
     LEAVING,
     Receive,
@@ -47,21 +48,24 @@ async def passthrough(
     *,
     path: str,
     target: Target | None = None,
-    held: Callable[[int], None] = lambda _: None,
+    share: BodyShare | None = None,
     rules: PathRules | None = None,
     allowed: Callable[[], None] = lambda: None,
 ) -> None:
     """One request through to `target` (else the one that its model names, else the first) and its answer back.
 
     `path` is percent-encoded, as it came. Raises what `Client.send` raises before anything is sent to the client;
-    UpstreamBroken and UpstreamTimeout after that too, and then the connection must be broken off; and ClientGone. held:
-    told how many bytes of a body are kept. rules: what may be asked for with a key of the operator's; the rest raises
-    Forbidden. allowed: called once that is clear.
+    UpstreamBroken and UpstreamTimeout after that too, and then the connection must be broken off; and ClientGone.
+    share: what a body that is kept holds of the budget. rules: what may be asked for with a key of the operator's; the
+    rest raises Forbidden. allowed: called once that is clear.
     """
     body: bytes | None = None
     if target is None:
         if len(client.targets) > 1 and _is_small_json(scope):
-            body = await read_body(receive, PEEKED, held=held)
+            if share is None:
+                body = await read_body(receive, PEEKED)
+            else:
+                body = await share.whole(read_body(receive, PEEKED, held=share.add))
         target = client.route(None if body is None else model_of(body))
     if rules is not None and target.key is not None:
         rules.check(scope["method"], path)

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from proxy.errors import Unavailable
 from proxy.metrics import Metrics
-from proxy.web.body_budget import BodyBudget
+from proxy.web import body_budget
+from proxy.web.body_budget import BodyBudget, BodyShare
 
 
-def test_what_a_request_held_is_given_back_at_its_end() -> None:
+async def test_what_a_request_held_is_given_back_at_its_end() -> None:
     metrics = Metrics()
     budget = BodyBudget(100, metrics)
     with budget.share() as one:
@@ -28,4 +31,59 @@ def test_a_body_alone_is_let_in_however_long_it_is() -> None:
         one.add(1000)
         one.add(1000)
         assert budget.held == 2000
+    assert budget.held == 0
+
+
+async def test_one_of_several_tenants_has_half() -> None:
+    budget = BodyBudget(100, Metrics(), several=True)
+    with budget.share("a") as one, budget.share("a") as two, budget.share("b") as other:
+        one.add(30)
+        with pytest.raises(Unavailable):
+            two.add(30)
+        two.add(20)
+        other.add(30)
+        other.add(20)
+        with pytest.raises(Unavailable):
+            two.add(1)
+    assert budget.held == 0
+    with budget.share("a") as one:
+        one.add(90)
+
+
+@pytest.mark.parametrize("slow", [0.0, 60.0])
+async def test_the_body_that_has_been_coming_for_longest_gives_way(
+    monkeypatch: pytest.MonkeyPatch, slow: float
+) -> None:
+    monkeypatch.setattr(body_budget, "SLOW_S", slow)
+    budget = BodyBudget(100, Metrics())
+    ended: list[str] = []
+
+    async def upload(name: str, share: BodyShare) -> None:
+        async def reading() -> bytes:
+            share.add(40)
+            await asyncio.sleep(60)
+            return b""
+
+        try:
+            await share.whole(reading())
+        except Unavailable:
+            ended.append(name)
+
+    with budget.share() as one, budget.share() as two, budget.share() as new:
+        tasks = [asyncio.create_task(upload(name, share)) for name, share in (("one", one), ("two", two))]
+        await asyncio.sleep(0.01)
+        if slow:
+            with pytest.raises(Unavailable):
+                new.add(40)
+        else:
+            new.add(40)
+        await asyncio.sleep(0.01)
+        assert ended == ([] if slow else ["one"])
+        assert budget.held == 80
+        tasks[1].cancel()
+        tasks[0].cancel()
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert isinstance(found[1], asyncio.CancelledError), "the server's own cancellation is not taken for that"
+        with pytest.raises(Unavailable):
+            one.add(100)
     assert budget.held == 0

@@ -1,0 +1,56 @@
+"""Connections that have brought a request, by the address that they came from.
+
+While there is room nobody is refused. Once nearly all places are taken, an address that holds more than its share gets
+no more of them, so that one client cannot keep all others out. Probes have a few places of their own: an orchestrator
+ends a process whose /healthz does not answer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+NEARLY: Final = 7 / 8
+"""Part of all places from which on an address's share counts."""
+RESERVED: Final = 16
+"""Places beyond the limit, for probes."""
+PROBES: Final = frozenset({"/healthz", "/readyz"})
+"""Paths that are answered at once, without a key and without a body."""
+PIPELINED: Final = 16 << 20
+"""Bytes of bodies that may wait behind the requests that are being answered, on all connections together."""
+
+
+class ConnectionShare:
+    """`most` places in all; `share` of them for one address, once nearly all are taken."""
+
+    __slots__ = ("_by_address", "_most", "_share", "pipelined", "taken")
+
+    def __init__(self, most: int, share: float) -> None:
+        self._most = most
+        self._share = max(1, int(most * share))
+        self._by_address: Counter[str] = Counter()
+        self.taken = 0
+        self.pipelined = 0
+        """Bytes of bodies that wait."""
+
+    def has_room(self, address: str) -> bool:
+        """Whether there is a place for one more connection of this address. "" is nobody's address."""
+        if self.taken >= self._most:
+            return False
+        return not address or self.taken < NEARLY * self._most or self._by_address[address] < self._share
+
+    def has_room_for_probe(self) -> bool:
+        """The same for a probe, whose connection ends with its answer."""
+        return self.taken < self._most + RESERVED
+
+    def add(self, address: str) -> None:
+        """One more connection has brought a request."""
+        self.taken += 1
+        self._by_address[address] += 1
+
+    def remove(self, address: str) -> None:
+        """It is gone, or has to bring another request's head."""
+        self.taken -= 1
+        self._by_address[address] -= 1
+        if not self._by_address[address]:
+            del self._by_address[address]
