@@ -91,7 +91,7 @@ replay: .venv/.test
 
 # What everything costs beside a pass-through that does nothing: tables, and figures and plots in .benchmarks/, in a
 # quarter of an hour on a quiet machine; ARGS="overhead --rounds 3" for less of it. `bench-peers` installs others and
-# measures them too. `bench-keep` puts what was measured last into the README.
+# measures them too. `bench-keep` puts what was measured last into docs/.
 bench: .venv/.test
 	$(BIN)/python tests/benchmarks/run.py $(ARGS)
 

@@ -36,7 +36,7 @@ PROMPT_TOKENS = (100, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000,
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A metric as the README lists it."""
+    """A metric as docs/reference/metrics.md lists it."""
 
     name: str
     kind: str

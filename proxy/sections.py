@@ -1,7 +1,7 @@
 """The parts of the settings: a class for each table of the config file, and what their values may be.
 
 Nothing is read here, neither files nor the environment: that is settings.py. A setting's docstring stands under it
-and is its row in the README and its comment in config/default.toml.
+and is its row in docs/reference/settings.md and its comment in config/default.toml.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 The defaults are overridden by the config file, that by the environment, that by flags. What is not known is an
 error and never ignored: a typo that silently leaves a default in force is the worst way to be configured. A
-setting's docstring stands under it and is its row in the README and its comment in config/default.toml.
+setting's docstring stands under it and is its row in docs/reference/settings.md and its comment in
+config/default.toml.
 """
 
 from __future__ import annotations

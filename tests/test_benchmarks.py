@@ -1,4 +1,4 @@
-"""The benchmarks run, and the README tells what the kept figures say. No figure is judged here: machines differ."""
+"""The benchmarks run, and docs/ tells what the kept figures say. No figure is judged here: machines differ."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def test_plots_are_drawn_of_what_was_measured(folder: Path) -> None:
         assert ET.parse(path).getroot().tag.endswith("svg")
 
 
-def test_the_readme_says_what_the_kept_figures_say() -> None:
-    text = chapter.README.read_text("utf-8")
+def test_the_page_says_what_the_kept_figures_say() -> None:
+    text = chapter.PAGE.read_text("utf-8")
     assert chapter.filled(text, json.loads(chapter.RESULTS.read_text())) == text
 
 
-def test_the_readme_shows_only_plots_that_are_kept() -> None:
+def test_the_page_shows_only_plots_that_are_kept() -> None:
     for path in chapter.PLOTS.glob("*.svg"):
-        assert f"tests/benchmarks/plots/{path.name}" in chapter.README.read_text("utf-8")
+        assert f"plots/{path.name}" in chapter.PAGE.read_text("utf-8")

@@ -34,7 +34,7 @@ KEY = {"name": "laptop", "sha256": "0" * 64, "tenant": "acme", "plane": "data"}
 
 HOOKS = """\
 
-# Who is told of events, by a signed POST each (README, Events). One entry a receiver.
+# Who is told of events, by a signed POST each (docs/guide/events.md). One entry a receiver.
 # [[webhooks]]
 """
 

@@ -11,6 +11,7 @@ from proxy.cli import reference
 from proxy.cli.asks import SHARED
 from proxy.cli.fields import fields, summary
 from proxy.cli.render import LISTS, literal
+from proxy.context.policy import Policy
 from proxy.context.stages import BUILT_IN as STAGES
 from proxy.context.voices import BUILT_IN as VOICES
 from proxy.errors import ProxyError, RequestError, UpstreamError
@@ -22,7 +23,7 @@ from proxy.web.doors import Doors
 
 NAMES = (
     "settings", "stages", "voices", "metrics", "commands", "routes", "request_headers", "response_headers",
-    "webhook_headers", "limits", "errors", "fallbacks",
+    "webhook_headers", "limits", "errors", "fallbacks", "policy_keys",
 )  # fmt: skip
 """Every table that there is, as the markers in docs/ name it."""
 
@@ -48,6 +49,7 @@ def table(name: str, commands: Any) -> str:
     made = {
         "settings": _settings, "stages": _stages, "voices": _voices, "metrics": _metrics, "routes": _routes,
         "errors": _errors,
+        "policy_keys": _policy_keys,
     }  # fmt: skip
     if name == "commands":
         rows = _commands(commands)
@@ -161,6 +163,18 @@ def _errors() -> Iterator[str]:
         if kind is not RequestError and kind is not UpstreamError:
             yield _row(str(kind.status), f"`{kind.code}`", f"`{kind.type}`", _without_status(summary(kind)))
     yield _row("500", f"`{ProxyError.code}`", f"`{ProxyError.type}`", "A mistake in the proxy. Its log says where.")
+
+
+def _policy_keys() -> Iterator[str]:
+    """Keys of a policy file, but for the tables of its stages and voices."""
+    yield from _head("Key", "Default", "What it does")
+    tables = {"tools": "tools.enabled", "offer": "tools.offer"}
+    for told in fields(Policy):
+        if told.name == "name":
+            yield _row("`name`", "required", "The policy's name.")
+        elif told.name not in ("stages", "voices"):
+            default = "none" if told.default is None else f"`{_short(told.default)}`"
+            yield _row(f"`{tables.get(told.name, told.name)}`", default, told.text)
 
 
 def _without_status(text: str) -> str:

@@ -1,7 +1,8 @@
 """What a stage is, and how one is found by its name or by `module:Class`.
 
-A stage is a frozen dataclass called with a View: its fields are its settings, its docstring its entry in the
-README, its module's name its name in config, metrics and notes. It says what could go; the schedule says when.
+A stage is a frozen dataclass called with a View: its fields are its settings, its docstring its entry in
+docs/reference/stages.md, its module's name its name in config, metrics and notes. It says what could go; the schedule
+says when.
 """
 
 from __future__ import annotations

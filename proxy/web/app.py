@@ -69,7 +69,7 @@ ROUTES = (
         "Passed through byte for byte; with an `api_key_env` what `passthrough.paths` lists.",
     ),
 )
-"""What the README lists."""
+"""What docs/reference/routes.md lists before the admin API."""
 CHAT = ("/v1/chat/completions", "/chat/completions")
 """Where chat requests come in, behind a session's part where there is one; with and without /v1."""
 

@@ -1,9 +1,9 @@
-"""The README's chapter on speed: its tables, between markers, made from the figures that are kept beside it.
+"""The documentation's chapter on speed: its tables, between markers, made from the figures that are kept beside it.
 
     python tests/benchmarks/chapter.py [--from .benchmarks] [--check]
 
 With `--from` the figures and plots of that run are kept here first (`results.json`, `plots/`). A test sees that the
-README says what the kept figures say.
+documentation says what the kept figures say.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from tests.benchmarks.starting import BARE
 from tests.benchmarks.table import amount, called, measured, told
 
 HERE = Path(__file__).resolve().parent
-README = HERE.parents[1] / "README.md"
-RESULTS, PLOTS = HERE / "results.json", HERE / "plots"
+PAGE = HERE.parents[1] / "docs" / "development" / "benchmarks.md"
+RESULTS, PLOTS = HERE / "results.json", PAGE.parent / "plots"
 COLUMNS = {"planning": "messages", "store": "stored"}
 """What stands side by side in a group's table, where it is not the servers."""
 
@@ -101,15 +101,19 @@ def main() -> None:
     """Write the chapter's tables, or see whether they are as they should be."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--from", dest="folder", type=Path, help="a run's folder, whose figures are kept from now on")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 where the README drifts")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; exit code 1 where the documentation drifts"
+    )
     args = parser.parse_args()
     if args.folder:
         keep(args.folder)
-    before = README.read_text("utf-8")
+    before = PAGE.read_text("utf-8")
     after = filled(before, json.loads(RESULTS.read_text()))
     if args.check and before != after:
-        raise SystemExit("README.md does not say what results.json says: python tests/benchmarks/chapter.py")
-    README.write_text(after, "utf-8")
+        raise SystemExit(
+            "docs/development/benchmarks.md does not say what results.json says: python tests/benchmarks/chapter.py"
+        )
+    PAGE.write_text(after, "utf-8")
 
 
 if __name__ == "__main__":

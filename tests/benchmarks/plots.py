@@ -1,4 +1,4 @@
-"""The plots that the README shows: SVG, which follows the reader's light or dark theme."""
+"""The plots that docs/development/benchmarks.md shows: SVG, which follows the reader's light or dark theme."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The README's table of promises, written by the tests that show them: `pytest --promises README.md [-m long] ...`.
+"""The table of promises, written by the tests that show them: `pytest --promises docs/development/promises.md ...`.
 
 A promise holds where each of its tests was run and passed; what was measured is what the tests recorded. What was not
 run is told as that, so that no table says more than the run that wrote it.
@@ -20,7 +20,7 @@ MEASURED = "measured"
 
 @dataclass(frozen=True)
 class Promise:
-    """words: as the README has them. tests: files or functions under tests/, as `file` or `file::name`."""
+    """words: as the table has them. tests: files or functions under tests/, as `file` or `file::name`."""
 
     name: str
     words: str

@@ -7,7 +7,7 @@ import pytest
 from tests.faults.promises import END, PROMISES, START, Promise, Results, table, write
 from tests.faults.test_rows import TESTS, defined
 
-README = TESTS.parent / "README.md"
+PAGE = TESTS.parent / "docs" / "development" / "promises.md"
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.name)
@@ -18,8 +18,8 @@ def test_the_tests_of_a_promise_are_there(promise: Promise) -> None:
         assert defined(TESTS / file)
 
 
-def test_the_readme_has_a_table_that_a_run_wrote_in_which_every_promise_holds() -> None:
-    text = README.read_text("utf-8")
+def test_the_page_has_a_table_that_a_run_wrote_in_which_every_promise_holds() -> None:
+    text = PAGE.read_text("utf-8")
     between = text[text.index(START) : text.index(END)]
     for promise in PROMISES:
         [line] = [line for line in between.splitlines() if line.startswith(f"| **{promise.name}** ")]
@@ -39,7 +39,7 @@ def test_what_failed_or_was_not_run_is_told_as_that(tmp_path: Path) -> None:
     assert results.of(one) == "1 passed, 1 skipped; 10 kills"
     assert results.of(two) == "**broken**"
     assert results.of(three).startswith("not run: `web/test_completions.py::")
-    file = tmp_path / "README.md"
+    file = tmp_path / "promises.md"
     file.write_text(f"before\n{START}old{END}\nafter\n")
     write(file, results)
     assert file.read_text() == f"before\n{START}\n\n{table(results)}\n\n{END}\nafter\n"

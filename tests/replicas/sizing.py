@@ -1,4 +1,4 @@
-"""What a request takes of processor and disk, measured: the figures of the README's sizing table.
+"""What a request takes of processor and disk, measured: the table in docs/deploy/postgres-and-replicas.md.
 
     python -m tests.replicas.sizing
 

@@ -1,4 +1,4 @@
-"""The stages, in the order in which they are listed in the README. One file, one stage."""
+"""The stages, in the order in which docs/reference/stages.md lists them. One file, one stage."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ MOST: Final = 64 << 20
 
 
 class Contending(BaseModel):
-    """Who takes part: a policy, or a baseline (`/api/policies` and the README name them), under a schedule."""
+    """Who takes part: a policy (`/api/policies` names them), or a baseline, under a schedule."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -1,0 +1,181 @@
+"""Lines of the shell that docs/ shows, run as they stand there.
+
+What needs a program, a registry or a cluster that a test has not is held to the files that it names. A line that nobody
+knows how to run is an error, so that no page can show one that is not tested.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from typer.testing import CliRunner
+
+from proxy.cli.main import app
+from tests.documentation.blocks import ROOT
+
+ADDRESS = "127.0.0.1:8080"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where lines are run: a folder, the address of a running proxy, and its store."""
+
+    folder: Path
+    address: str
+    db: Path
+
+    def environment(self, **more: str) -> dict[str, str]:
+        mine = {key: value for key, value in os.environ.items() if not key.startswith(("CONTEXT_", "OPENAI_"))}
+        ours = {
+            "CONTEXT_PROXY_URL": f"http://{self.address}", "CONTEXT_PROXY_DB": str(self.db), "CONTEXT_KEY": "none",
+            "PYTHONPATH": f"{ROOT}:{self.folder}", "COLUMNS": "120", "TERM": "dumb",
+        }  # fmt: skip
+        more.pop("PYTHONPATH", None)  # the folder, which is in it
+        return {**mine, **ours, **more}
+
+
+def lines(text: str) -> list[str]:
+    """The commands of a block: without comments, and with continued lines joined."""
+    joined = text.replace("\\\n", " ")
+    return [line for line in joined.splitlines() if line.strip() and not line.startswith("#")]
+
+
+def run(line: str, place: Place) -> None:
+    """Run one command, or hold it to what it names. AssertionError where it does not work."""
+    words = shlex.split(os.path.expandvars(line.replace("$CONTEXT_KEY", "none")), comments=True)
+    given = {}
+    while re.match(r"[A-Z_]+=", words[0]):
+        key, _, value = words.pop(0).partition("=")
+        given[key] = value
+    assert words[0] in RUNNERS, f"nobody knows how to run {line!r}"
+    RUNNERS[words[0]](words, place, given)
+
+
+def called(command: list[str], place: Place, given: dict[str, str]) -> str:
+    done = subprocess.run(
+        command, cwd=place.folder, env=place.environment(**given), capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, f"{command}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
+    return done.stdout
+
+
+def ask(place: Place, *words: str, **given: str) -> str:
+    """A command of context-proxy, in this process: what it prints."""
+    env = place.environment(**given)
+    with contextlib.chdir(place.folder):
+        done = CliRunner().invoke(app, list(words), env=env)
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert done.exit_code == 0, f"{words}: {done.output[-2000:]}"
+    return done.stdout
+
+
+def ours(words: list[str], place: Place, given: dict[str, str]) -> None:
+    """context-proxy. What would serve for ever is checked in place of that: `check` takes the same options."""
+    action = [*words[1:]]
+    if action[0] == "serve":
+        action[0] = "check"
+        if action[-1].startswith("postgresql://"):
+            action[-1] = action[-1].replace("context@", "context:word@")
+    if action[0] in ("migrate", "vacuum"):  # while no proxy uses the store
+        given = {**given, "CONTEXT_PROXY_DB": str(place.folder / "backup.sqlite3")}
+    if action[0] == "replay":
+        action += ["--jobs", "1"]
+    ask(place, *action, **given)
+
+
+def curl(words: list[str], place: Place, given: dict[str, str]) -> None:
+    """A stream that would go on for ever is listened to for a second."""
+    address = [word.replace(ADDRESS, place.address) for word in words[1:]]
+    endless = ["--max-time", "1"] if "-N" in words else []
+    done = subprocess.run(["curl", "-sS", "-f", *endless, *address], capture_output=True, text=True, timeout=30)
+    assert done.returncode in ((28,) if endless else (0,)), done.stderr
+
+
+def make(words: list[str], place: Place, given: dict[str, str]) -> None:
+    targets = set(re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[0].split())
+    assert {word for word in words[1:] if "=" not in word} <= targets
+
+
+def docker(words: list[str], place: Place, given: dict[str, str]) -> None:
+    composed = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    if words[1] == "compose":
+        profiles = {profile for service in composed["services"].values() for profile in service.get("profiles", [])}
+        rest = words[2:]
+        if rest[0] == "--profile":
+            assert rest[1] in profiles
+            rest = rest[2:]
+        assert rest == ["up"] or (rest[0] == "exec" and rest[1] in composed["services"])
+        if rest[0] == "exec":
+            assert "/keys/data.key" in rest
+        return
+    text = (ROOT / "Dockerfile").read_text()
+    if words[1] == "run":
+        assert "VOLUME /data" in text
+        assert "EXPOSE 8080" in text
+    else:
+        assert words[1:] == ["build", "-t", "context-proxy", "."]
+
+
+def kubectl(words: list[str], place: Place, given: dict[str, str]) -> None:
+    documents = list(yaml.safe_load_all((ROOT / words[-1]).read_text()))
+    assert {document["kind"] for document in documents} == {"Deployment", "PersistentVolumeClaim"}
+
+
+def pip(words: list[str], place: Place, given: dict[str, str]) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for what in words[2:]:
+        named = re.fullmatch(r"([a-z-]+)\[([a-z]+)\]", what)
+        if named:
+            assert named[1] == project["name"]
+            assert named[2] in project["optional-dependencies"]
+        else:
+            assert what == "."
+
+
+def aider(words: list[str], place: Place, given: dict[str, str]) -> None:
+    assert words[words.index("--openai-api-base") + 1] == f"http://{ADDRESS}/v1"
+
+
+def export(words: list[str], place: Place, given: dict[str, str]) -> None:
+    """A variable that a client is said to read: the client is asked."""
+    key, _, value = words[1].partition("=")
+    told = "import openai; print(openai.OpenAI(api_key='none').base_url)"
+    assert called([sys.executable, "-c", told], place, {key: value}).strip().rstrip("/") == value
+
+
+def python(words: list[str], place: Place, given: dict[str, str]) -> None:
+    """The test run that writes the table of promises, which takes long: what it names is there."""
+    assert words[1:4] == ["-m", "pytest", "--promises"]
+    assert "<!-- promises -->" in (ROOT / words[4]).read_text()
+    assert '"--promises"' in (ROOT / "tests" / "conftest.py").read_text()
+
+
+RUNNERS: dict[str, Callable[[list[str], Place, dict[str, str]], None]] = {
+    "context-proxy": ours, "curl": curl, "make": make, "docker": docker, "kubectl": kubectl, "pip": pip, "aider": aider,
+    "export": export, "python": python,
+}  # fmt: skip
+
+
+def chat(place: Place, session: str, texts: list[str]) -> None:
+    """A conversation with the demo model, some requests long."""
+    messages: list[dict[str, object]] = []
+    for text in texts:
+        messages.append({"role": "user", "content": text})
+        body = json.dumps({"model": "demo", "messages": messages})
+        told = ["-H", "content-type: application/json", "-d", body]
+        url = f"http://{place.address}/s/{session}/v1/chat/completions"
+        done = subprocess.run(["curl", "-sS", "-f", *told, url], capture_output=True, text=True, timeout=30)
+        assert done.returncode == 0, done.stderr
+        messages.append(json.loads(done.stdout)["choices"][0]["message"])

@@ -1,0 +1,213 @@
+"""Every code block of docs/ and the README does what the page says it does."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import runpy
+import shutil
+import sqlite3
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+import yaml
+
+from proxy.context.plan import Insert
+from proxy.memory import state
+from proxy.settings import load
+from proxy.web.app import make_policies
+from tests.conversations import PLAIN, Json, assistant, look, user
+from tests.documentation.blocks import ALL, PAGES, ROOT, Block, blocks, name, titled
+from tests.documentation.commands import ADDRESS, Place, ask, chat, lines, run
+from tests.running import running_beside
+
+LANGUAGES = {"sh", "python", "toml", "json", "yaml", "html", "text"}
+MODULES = {"mystages": "mystages.py", "myvoices": "myvoices.py"}
+WITH_COMMANDS = [page for page in PAGES if any(block.language == "sh" for block in blocks(page))]
+
+
+def of(language: str, *, title: bool | None = None) -> list[Block]:
+    return [one for one in ALL if one.language == language and title in (None, bool(one.title))]
+
+
+def named(block: Block) -> str:
+    return str(block)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """A running proxy with a session, what an operator would have beside it, and the files that pages show."""
+    tmp_path = tmp_path_factory.mktemp("place")
+    db = tmp_path / "data" / "context-proxy.sqlite3"
+    db.parent.mkdir(mode=0o700)
+    with running_beside("demo", db=str(db), commands={"in_band": True}) as proxy:
+        made = Place(tmp_path, f"127.0.0.1:{proxy.port}", db)
+        chat(made, "my-session", ["Hello!", "What is in README.md?", "Thank you."])
+        chat(made, "fix-the-build", ["Fix the build."])
+        for module in MODULES.values():
+            (tmp_path / module).write_text(titled(module).text)
+        (tmp_path / "policies").mkdir()
+        for block in of("toml", title=True):
+            if block.title.startswith("policies/"):
+                (tmp_path / block.title).write_text(block.text)
+        (tmp_path / "conversations.jsonl").write_text("")
+        ask(made, "export", "my-session", "--out", "runs.jsonl")
+        copied = sqlite3.connect(tmp_path / "backup.sqlite3")
+        with sqlite3.connect(f"file:{db}?mode=ro", uri=True) as source:
+            source.backup(copied)
+        copied.close()
+        yield made
+
+
+@pytest.mark.parametrize("block", ALL, ids=named)
+def test_a_block_has_a_language_for_which_there_is_a_test(block: Block) -> None:
+    assert block.language in LANGUAGES
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_no_code_is_indented_in_place_of_fenced(page: Path) -> None:
+    """It would be run by nobody."""
+    before = ""
+    for line in page.read_text("utf-8").split("```")[0::2]:
+        for one in line.splitlines():
+            assert not (one.startswith("    ") and not before.strip()), one
+            before = one
+
+
+@pytest.mark.parametrize("page", WITH_COMMANDS, ids=name)
+def test_commands_of_a_page_run_one_after_the_other(page: Path, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(place.folder))
+    if not shutil.which("curl"):
+        pytest.skip("curl is not there")
+    for block in blocks(page):
+        if block.language == "sh":
+            for line in lines(block.text):
+                run(line, place)
+
+
+@pytest.mark.clients
+@pytest.mark.parametrize("block", of("python", title=False), ids=named)
+def test_a_python_client_gets_its_answer(block: Block, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "langchain" in block.text:
+        pytest.importorskip("langchain_openai")
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    file = place.folder / "example.py"
+    file.write_text(block.text.replace(ADDRESS, place.address))
+    runpy.run_path(str(file))
+    assert sessions(place) >= 3
+
+
+def sessions(place: Place) -> int:
+    return len(json.loads(ask(place, "sessions", "list", "--json")))
+
+
+def test_the_backup_holds_the_sessions_and_serves(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place.folder / "backup.sqlite3").unlink(missing_ok=True)
+    monkeypatch.chdir(place.folder)
+    (place.folder / "backup.py").write_text(titled("backup.py").text)
+    runpy.run_path("backup.py")
+    with running_beside("demo", db=str(place.folder / "backup.sqlite3")) as restored:
+        there = Place(place.folder, f"127.0.0.1:{restored.port}", place.folder / "backup.sqlite3")
+        assert sessions(there) == sessions(place)
+
+
+def test_a_receiver_takes_a_genuine_delivery_and_no_other() -> None:
+    space: dict[str, Callable[..., bool]] = {}
+    exec(titled("receiver.py").text, space)
+    at, body = int(time.time()), b'{"id": 1}'
+    made = hmac.new(b"secret", b"%d.%s" % (at, body), sha256).hexdigest()
+    genuine = space["is_genuine"]
+    assert genuine(f"t={at},v1={made}", body, "secret")
+    assert not genuine(f"t={at},v1={made}", body + b" ", "secret")
+    assert not genuine(f"t={at - 900},v1={made}", body, "secret")
+
+
+def policies(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """The policies that pages show, with the modules that they name."""
+    for module, title in MODULES.items():
+        (folder / title).write_text(titled(title).text)
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    for block in of("toml", title=True):
+        if block.title.startswith("policies/"):
+            (folder / Path(block.title).name).write_text(block.text)
+    monkeypatch.syspath_prepend(str(folder))
+    return dict(make_policies(load(None, {"policies_dir": str(folder), "policy": "mine"})))
+
+
+def test_the_policy_and_the_stage_of_ones_own_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = policies(tmp_path, monkeypatch)["mine"]
+    values: list[Json] = [
+        user("a"),
+        assistant("Let me think about it."),
+        *[user("b"), assistant("Well.")] * 5,
+        user("c"),
+    ]
+    (proposal,) = policy.stages[0](look(values))  # type: ignore[attr-defined]  # a Policy
+    assert (proposal.index, proposal.action) == (1, "gone")
+    assert policy.stages[1].big == 500  # type: ignore[attr-defined]  # the setting of the stage that we ship
+
+
+def test_the_voice_of_ones_own_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = policies(tmp_path, monkeypatch)["talkative"]
+    voice = policy.voices[0]  # type: ignore[attr-defined]  # a Policy
+    model = replace(PLAIN, window=1000)
+    assert list(voice(look([user("a")], model=model))) == []
+    (told,) = voice(look([user("a" * 300)], model=model))
+    assert isinstance(told, Insert)
+    assert told.text.endswith("of 800 tokens.]")
+
+
+@pytest.mark.parametrize("block", [one for one in of("toml") if not one.title.startswith("policies/")], ids=named)
+def test_a_config_file_is_accepted(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert block.title, "a TOML block says which file it is"
+    file = tmp_path / block.title
+    file.write_text(block.text)
+    monkeypatch.setenv("CONTEXT_WEBHOOK_SECRET", "a secret")
+    if block.title == "models.toml":
+        assert [model.name for model in load(None, {"models_file": str(file)}).models()][:2] == [
+            "gpt-5*",
+            "my-finetune",
+        ]
+    else:
+        make_policies(load(file))
+
+
+@pytest.mark.parametrize("block", of("json"), ids=named)
+def test_json_points_to_the_proxy(block: Block) -> None:
+    [(_, provider)] = json.loads(block.text)["provider"].items()
+    assert provider["options"]["baseURL"] == f"http://{ADDRESS}/v1"
+
+
+@pytest.mark.parametrize("block", of("yaml"), ids=named)
+def test_yaml_is_what_it_stands_for(block: Block) -> None:
+    told = yaml.safe_load(block.text)
+    if block.title == "prometheus.yml":
+        shipped = yaml.safe_load((ROOT / "docker" / "prometheus" / "prometheus.yml").read_text())
+        assert told["scrape_configs"] == shipped["scrape_configs"]
+    else:
+        assert told["model"]["model_kwargs"]["api_base"] == f"http://{ADDRESS}/v1"
+
+
+@pytest.mark.parametrize("block", of("html"), ids=named)
+def test_the_widget_of_a_page_is_served(block: Block) -> None:
+    script = ROOT / "proxy" / "web" / "dashboard" / "static" / "widget.js"
+    assert "/dashboard/widget.js" in block.text
+    assert "context-manager-widget" in script.read_text()
+    assert "<context-manager-widget " in block.text
+
+
+@pytest.mark.parametrize("block", of("text"), ids=named)
+def test_what_is_shown_is_what_comes_out(block: Block, place: Place) -> None:
+    """A table of replay has the columns that a run prints; a STATE block is the one that is asked for."""
+    if block.text.startswith(state.HEADING):
+        assert block.text.strip() in state.ask()
+        return
+    told = ask(place, "replay", "runs.jsonl", "--jobs", "1")
+    for line in block.text.splitlines():
+        if line.strip().startswith(("policy", "eff.", "Effective cost")):
+            assert " ".join(line.split()) in [" ".join(one.split()) for one in told.splitlines()]

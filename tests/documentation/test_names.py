@@ -1,0 +1,174 @@
+"""Every name in docs/ and the README exists in the code: settings, metrics, commands, files, what tables list."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import typer
+import yaml
+from pydantic import BaseModel
+
+from proxy.cli.main import app
+from proxy.cli.reference import REQUEST_HEADERS, RESPONSE_HEADERS, WEBHOOK_HEADERS
+from proxy.context.stages import BUILT_IN as STAGES
+from proxy.context.voices import BUILT_IN as VOICES
+from proxy.exchange.identify import Relation
+from proxy.exchange.news import KINDS
+from proxy.exchange.steering import grammar
+from proxy.metrics import Metrics
+from proxy.sections import Plane, Section
+from proxy.settings import NO_SETTINGS, PREFIX, Key, Settings, Upstream, Webhook
+from proxy.tools.catalog import TOOLS
+from tests.documentation.blocks import PAGES, ROOT, name, rows, ticked, written
+from tests.house import FLOORS, PURE
+
+DEFAULTS = Settings()
+SECTIONS = {key: type(getattr(DEFAULTS, key)) for key in Settings.model_fields}
+KNOWN: dict[str, type[BaseModel]] = {
+    **{key: kind for key, kind in SECTIONS.items() if issubclass(kind, Section)},
+    "upstreams.NAME": Upstream,
+    "keys[]": Key,
+    "webhooks[]": Webhook,
+}
+PATH = re.compile(
+    r"(?:proxy|tests|config|docker|docs)/[\w./-]*|[\w-]+\.(?:yml|lock)|[A-Z][A-Za-z]+\.md|Dockerfile|Makefile"
+)
+FEATURES = 25
+
+
+def text(page: str) -> str:
+    return (ROOT / page).read_text("utf-8")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_settings_exist(page: Path) -> None:
+    for code in ticked(written(page)):
+        if code in ("models.toml", "mine.toml") or "/" in code or code.endswith((".toml", ".md", ".py")):
+            continue
+        section, _, key = code.partition(" ")[0].rpartition(".")
+        if section in KNOWN:
+            assert key in KNOWN[section].model_fields, code
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_variables_of_the_environment_exist(page: Path) -> None:
+    for found in re.findall(r"CONTEXT_PROXY_[A-Z_]*[A-Z]", page.read_text("utf-8")):
+        path = found.removeprefix(PREFIX).lower().split("__")
+        known: Any = DEFAULTS
+        for key in path:
+            assert found in NO_SETTINGS or key in type(known).model_fields, found
+            known = getattr(known, key, None)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_metrics_exist(page: Path) -> None:
+    known = {described.name for described in Metrics().described}
+    assert set(re.findall(r"context_proxy_\w+", page.read_text("utf-8"))) <= known
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_headers_exist(page: Path) -> None:
+    tables = (*REQUEST_HEADERS, *RESPONSE_HEADERS, *WEBHOOK_HEADERS)
+    known = {row[0].partition(":")[0] for row in tables}
+    assert set(re.findall(r"x-context-[a-z-]*[a-z]", page.read_text("utf-8"))) <= known
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_commands_exist(page: Path) -> None:
+    for code in ticked(written(page)):
+        words = code.split()
+        if words[0] != "context-proxy" or len(words) < 2 or words[1].startswith("-"):
+            continue
+        command: Any = typer.main.get_command(app)
+        for word in words[1:]:
+            command = command.commands.get(word)
+            assert command is not None, code
+            if not hasattr(command, "commands"):
+                break
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_files_exist(page: Path) -> None:
+    for code in ticked(written(page)):
+        if PATH.fullmatch(code.partition("::")[0]):
+            assert (ROOT / code.partition("::")[0]).exists(), code
+
+
+def test_the_policies_of_the_package_are_in_both_tables_and_no_others() -> None:
+    shipped = {file.stem for file in (ROOT / "config" / "policies").glob("*.toml")}
+    for page in ("README.md", "docs/guide/policies.md"):
+        assert {row[0].strip("`") for row in rows(text(page), "Policy")} == shipped
+
+
+def test_the_tables_of_the_guide_list_what_there_is() -> None:
+    events = [row[0].strip("`") for row in rows(text("docs/guide/events.md"), "Kind")]
+    assert set(events) == set(KINDS)
+    tools = " ".join(row[0] for row in rows(text("docs/guide/tools-and-memory.md"), "Tool"))
+    assert set(re.findall(r"`(\w+)\(", tools)) == set(TOOLS)
+    planes = [row[0].strip("`") for row in rows(text("docs/deploy/security.md"), "Plane")]
+    assert planes == list(get_args(Plane))
+    relations = [row[0].strip("`") for row in rows(text("docs/concepts/identity.md"), "Relation")]
+    assert relations == list(get_args(Relation))
+
+
+def test_the_commands_of_a_conversation_are_understood_and_all_are_listed() -> None:
+    listed = [code for row in rows(text("docs/guide/operator.md"), "Command") for code in ticked(row[0])]
+    parsed = {
+        found.name
+        for code in listed
+        if (found := grammar.parse(re.sub(r"[\[\]]", "", code).replace("GID", "k2f0vd7cpa").replace("N", "3")))
+    }
+    assert parsed == set(get_args(grammar.Name)) - {"help"}
+
+
+def test_the_alerts_are_those_of_the_rules() -> None:
+    rules = yaml.safe_load(text("docker/prometheus/alerts.yml"))
+    alerts = [rule["alert"] for group in rules["groups"] for rule in group["rules"]]
+    assert [row[0].strip("`") for row in rows(text("docs/deploy/grafana.md"), "Alert")] == alerts
+
+
+def test_the_floors_are_those_that_are_enforced() -> None:
+    page = text("docs/development/architecture-and-floors.md")
+    assert [set(ticked(row[0])) for row in rows(page, "Floor")] == list(FLOORS)
+    sentence = page.partition("## Pure floors")[2].partition(" are pure")[0]
+    assert set(ticked(sentence)) == PURE
+
+
+def test_the_glossary_names_what_is_there() -> None:
+    classes = set[str]()
+    words = set[str]()
+    for file in (ROOT / "proxy").rglob("*.py"):
+        tree = ast.parse(file.read_text("utf-8"))
+        classes |= {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+        words |= {
+            node.target.id
+            for node in ast.walk(tree)
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+        }
+        words |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    glossary = text("docs/development/glossary.md")
+    tables = re.findall(r"\| Word \|.*?(?:\n\n|\Z)", glossary, re.DOTALL)
+    assert len(tables) == 4
+    for table in tables:
+        for row in rows(table, "Word"):
+            for code in ticked(row[2]):
+                assert code in classes | words or (ROOT / code).exists(), code
+
+
+def test_a_feature_is_found_by_the_fields_word() -> None:
+    found = rows(text("docs/development/glossary.md"), "Feature")
+    assert len(found) == FEATURES == len({row[1] for row in found})
+    for _, file in found:
+        assert (ROOT / file.strip("`")).is_file(), file
+
+
+def test_stages_and_voices_that_pages_speak_of_exist() -> None:
+    known = {*STAGES, *VOICES}
+    for page in PAGES:
+        for code in ticked(written(page)):
+            if re.fullmatch(r"(?:\w+_)?(?:results|levels|window|repeats|ledger|loops|memos|progress)", code):
+                assert code in known | set(TOOLS) or "_" not in code, code
