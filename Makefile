@@ -1,7 +1,7 @@
 # Everything a developer or CI does. Needs Python 3.11 (or 3.12, 3.13) with pip, and make; nothing else.
 #
 #   make run     the proxy on 127.0.0.1:8080, SQLite in ./data, the built-in demo upstream   (ARGS="--port 9000 ...")
-#   make test    the tests of one Python, as many at once as there are processors; none of them depends on time or load
+#   make test    the tests of one Python, several at once; none of them depends on time or load     (WORKERS=4)
 #   make test-all                every test, on this Python and on each other supported one      (PYTEST_ARGS="-k sse ...")
 #   make system                  Debian's packages that some tests use (as root); without them those are left out
 #   make docs    the documentation as a site, in build/docs; ends with an error where a link leads nowhere
@@ -23,7 +23,7 @@ BIN := .venv/bin
 PYTEST_ARGS ?=
 ARGS ?=
 
-.PHONY: run system test test-all test-here test-others lint format types house replay bench bench-peers bench-keep docs lock clean
+.PHONY: run system test test-all test-slow test-alone test-others lint format types house replay bench bench-peers bench-keep docs lock clean
 
 run: .venv/.runtime
 	@mkdir -p -m 700 data
@@ -36,14 +36,23 @@ system:
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
 		chromium prometheus tmux strace nftables >/dev/null
 
+# Twice as many as there are processors: most tests wait for a socket or a disk more than they compute.
+WORKERS ?= $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN))
+SEVERAL = -n $(WORKERS) --dist loadfile
+PLAIN := not long and not slow and not timed and not faults
+
 test: .venv/.test
-	$(BIN)/python -m pytest -n logical --dist loadfile -m "not long and not slow and not timed and not faults" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(SEVERAL) -m "$(PLAIN)" $(PYTEST_ARGS)
 
 # What CI runs: with what takes long, what breaks things, and what asserts times that were promised.
-test-all: test-here test-others
+test-all: test test-slow test-alone test-others
 
-test-here: .venv/.test
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+test-slow: .venv/.test
+	$(BIN)/python -m pytest $(SEVERAL) -m "slow and not long and not timed and not faults" $(PYTEST_ARGS)
+
+# One after the other: broken disks, stores, connections and processes, and promised times.
+test-alone: .venv/.test
+	$(BIN)/python -m pytest -m "(timed or faults) and not long" $(PYTEST_ARGS)
 
 # The other supported Pythons: on the PATH, or where pyenv keeps them. Each has its own environment, and they are
 # tested side by side.
@@ -61,7 +70,7 @@ test-%:
 	[ -n "$$found" ] || { echo "== Python $*: not found, not tested"; exit 0; }; \
 	$(MAKE) --no-print-directory .venvs/$*/.test VENV_PYTHON="$$found" || exit 1; \
 	told="== Python $*, without what is marked slow, timed or faults: the same on each Python"; \
-	.venvs/$*/bin/python -m pytest -p no:cacheprovider -m "not long and not slow and not timed and not faults" $(PYTEST_ARGS) \
+	.venvs/$*/bin/python -m pytest -p no:cacheprovider $(SEVERAL) -m "$(PLAIN)" $(PYTEST_ARGS) \
 		>.venvs/$*/log 2>&1 || { echo "$$told"; cat .venvs/$*/log; exit 1; }; \
 	echo "$$told"; tail -n 25 .venvs/$*/log
 

@@ -168,6 +168,7 @@ def steps(agent: Agent) -> int:
     return sum(message["role"] == "assistant" for message in agent.messages)
 
 
+@pytest.mark.slow
 @STREAMING
 async def test_thrifty_goes_on_asking_until_an_answer_with_text_has_come(stream: bool) -> None:
     model = Scripted(calls(("call_abcdefgh1", "look")))
