@@ -147,7 +147,7 @@ LIMITS = (
     Limit(
         "connections of clients",
         "`limits.connections`",
-        f"503, for {RESERVED} more not at `/healthz` and `/readyz`; beyond twice as many the oldest half-open ones are "
+        f"503; `/healthz` and `/readyz` have {RESERVED} more; beyond twice as many the oldest half-open ones are "
         "closed, then new ones",
     ),
     Limit(

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Final
 
+from proxy.upstream.redaction import forms_of
+
 Headers = list[tuple[bytes, bytes]]
 
 HOP_BY_HOP: Final = frozenset(
@@ -102,8 +104,8 @@ def outgoing(
 
 
 def returning(headers: Iterable[tuple[bytes, bytes]], key: str | None = None) -> Headers:
-    """What goes to the client: names in lower case, as ASGI wants them. A header that repeats our `key` is left out,
-    and so is one that only we may say (OURS).
+    """What goes to the client: names in lower case, as ASGI wants them. A header that repeats our `key`, encoded
+    or not, is left out, and so is one that only we may say (OURS).
 
     Content-Length stays where it is true of the bytes that follow; who changes them removes it (`without`).
     """
@@ -114,8 +116,8 @@ def returning(headers: Iterable[tuple[bytes, bytes]], key: str | None = None) ->
     kept = [header for header in came if header[0] not in dropped and not header[0].startswith(OURS)]
     if key is None or len(key) < TELLING:
         return kept
-    secret = key.encode()
-    return [header for header in kept if secret not in header[1]]
+    forms = forms_of(key)
+    return [header for header in kept if not any(form in header[1] for form in forms)]
 
 
 def without(headers: Iterable[tuple[bytes, bytes]], *names: bytes) -> Headers:

@@ -11,7 +11,7 @@ from proxy.metrics import Metrics
 from proxy.upstream.connection import Lost, Slow
 from proxy.upstream.framing import Malformed
 from proxy.upstream.headers import TELLING, Headers, returning, without
-from proxy.upstream.redaction import Redactor
+from proxy.upstream.redaction import Redactor, forms_of
 from proxy.upstream.target import Target
 
 log = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class Reply:
         self._closed = False
         self._redactor: Redactor | None = None
         if status not in SUCCESSES and target.key is not None and len(target.key) >= TELLING:
-            self._redactor = Redactor(target.key.encode())
+            self._redactor = Redactor(forms_of(target.key))
             if self.encoding and status not in BODILESS:
                 self._withhold()
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
+import re
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -13,7 +16,7 @@ from tests.faulty import HEAD, Connection, Request, ask, connect, faulty, post
 from tests.running import CHAT, Heard, Running, heard, running
 from tests.web.test_keys import entry
 
-KEY = "sk-the-operators-own-key"
+KEY = "sk-the/operators+own=key"
 BODY = json.dumps({"model": "m", "messages": [{"role": "user", "content": "Hello"}]}).encode()
 PAGE = b"origin: https://evil.com"
 BROUGHT = (b"authorization: Bearer x", b"x-api-key: x", b"api-key: x")
@@ -204,6 +207,15 @@ async def test_s1_no_header_steers_the_operators_key_to_another_account_or_path(
         assert not [name for name in names if not upstream.requests[0].all(name)], "with its own key as it came"
 
 
+ENCODED: dict[bytes, bytes] = {
+    b"quoted": quote(KEY, safe="").encode(),
+    b"quoted partly": quote(KEY).encode(),
+    b"quoted in lower case": re.sub("%..", lambda found: found[0].lower(), quote(KEY, safe="")).encode(),
+    b"base64": base64.b64encode(KEY.encode()).rstrip(b"="),
+    b"base64url": base64.urlsafe_b64encode(KEY.encode()).rstrip(b"="),
+}
+
+
 async def echo(request: Request, there: Connection) -> None:
     """Refuses, and says with what it was asked."""
     said = b"wrong key: " + b", ".join(request.all(b"authorization")) + b" (%d)" % len(request.body)
@@ -213,6 +225,10 @@ async def echo(request: Request, there: Connection) -> None:
         await there.send(
             b"HTTP/1.1 401 No\r\ncontent-encoding: gzip\r\ncontent-length: %d\r\n\r\n%b" % (len(said), said)
         )
+    elif mode in ENCODED:
+        form = ENCODED[mode]
+        said = b"wrong key: Bearer " + form + b" (" + form[:9] + b")"
+        await there.send(b"HTTP/1.1 401 No\r\nx-echo: %b\r\ncontent-length: %d\r\n\r\n" % (form, len(said)) + said)
     elif mode == b"moved":
         await there.send(
             b"HTTP/1.1 302 %b\r\nlocation: /?%b\r\ncontent-length: %d\r\n\r\n" % (said, said, len(said)) + said
@@ -229,7 +245,7 @@ async def echo(request: Request, there: Connection) -> None:
 
 @pytest.mark.usefixtures("lent")
 @pytest.mark.parametrize("path", [CHAT, "/v1/embeddings"])
-@pytest.mark.parametrize("mode", [b"plain", b"pieces", b"gzip", b"moved"])
+@pytest.mark.parametrize("mode", [b"plain", b"pieces", b"gzip", b"moved", *ENCODED])
 async def test_s5_an_error_that_repeats_the_operators_key_arrives_without_it(path: str, mode: bytes) -> None:
     async with faulty(echo) as upstream, running("", **upstreams(upstream.port)) as proxy:
         lines = (b"x-mode: " + mode, b"accept-encoding: gzip")
@@ -238,11 +254,11 @@ async def test_s5_an_error_that_repeats_the_operators_key_arrives_without_it(pat
             got = heard(raw)
             assert got.status in (302, 401, 500)
             assert got.whole
-            assert KEY.encode() not in raw
+            assert not [form for form in (KEY.encode(), *ENCODED.values()) if form in raw]
             if mode == b"gzip":
                 assert "compressed" in got.error["message"]
             else:
-                assert got.body.startswith(b"wrong key: Bearer " + b"*" * len(KEY))
+                assert got.body.startswith(b"wrong key: Bearer " + b"*" * len(ENCODED.get(mode, KEY)))
     assert upstream.requests
 
 
