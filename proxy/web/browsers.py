@@ -102,7 +102,7 @@ def _is_near(origin: str) -> bool:
         name = parts.hostname
     except ValueError:
         return False
-    if not name or parts.scheme == "file":  # a page that was saved; "null" is any page in a frame
+    if not name or parts.scheme in ("", "file"):  # a page that was saved; "null" is any page in a frame
         return False
     if parts.scheme not in ("http", "https"):
         return True

@@ -92,6 +92,8 @@ async def test_s1_a_page_of_this_machine_or_of_an_application_may_bring_a_creden
         assert (await asked(proxy, "POST", CHAT, b"x-api-key: x", host=b"box.lan")).status == 200
         for far in (
             b"file://",
+            b"//evil.com",
+            b"http://localhost@evil.com",
             b"file:///a.html",
             b"http://localhost.evil.com",
             b"http://128.0.0.1",
