@@ -87,3 +87,10 @@ def test_files_that_a_page_links_to_are_there(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text("utf-8")):
         if "://" not in target:
             assert (page.parent / target).exists(), target
+
+
+def test_the_readme_has_two_pictures_and_all_pictures_are_small() -> None:
+    shown = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", (ROOT / "README.md").read_text("utf-8"))
+    assert len(shown) == 2
+    for picture in [*DOCS.rglob("*.png"), *DOCS.rglob("*.svg")]:
+        assert picture.stat().st_size < 50_000, picture
