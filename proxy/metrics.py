@@ -100,6 +100,9 @@ class Metrics:
         self._of_tools()
         self._of_events()
         self._of_memory()
+        self.plans_stopped_total = self._counter(
+            "plans_stopped_total", (), "Plans that were stopped on their way: over limits.plan_ms, or nobody waits."
+        )
         self.swallowed_total = self._counter(
             "swallowed_total", ("where",), "Faults of the proxy's own that a request was kept from noticing."
         )

@@ -134,7 +134,8 @@ class Limits(Section):
     header_kb: Count = 64
     """Largest header block in KiB; over it: 431."""
     plan_ms: Milliseconds = 1000
-    """How long rewriting may take before the original goes out."""
+    """How long rewriting may take before the original goes out. The work stops then, too: other requests wait for its
+    thread."""
     commit_wait_ms: Milliseconds = 250
     """How long an answer's end waits for the store."""
     spool_mb: Count = 64

@@ -11,6 +11,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
+from proxy.chat.checkpoint import checkpoint
+
 T = TypeVar("T")
 
 Shape = Literal["string", "parts", "mixed", "none"]
@@ -63,12 +65,14 @@ class Message:
     def derive(self, fact: Callable[[Message], T], key: Hashable = None) -> T:
         """`fact(self)`, computed the first time it is asked for, remembered under `key` (or the function itself).
 
-        The function must be pure, and either lasting or named by its key.
+        The function must be pure, and either lasting or named by its key. Raises what a check of the caller's raises
+        (`checkpoint`).
         """
         name = fact if key is None else key
         try:
             found: T = self._derived[name]
         except KeyError:
+            checkpoint()
             found = self._derived[name] = fact(self)
         return found
 

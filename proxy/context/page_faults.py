@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from proxy.chat.checkpoint import checkpoint
 from proxy.chat.message import Call
 from proxy.context.evidence import facts
 from proxy.context.evidence.refetch import Refetch, paired, refetches, source_of
@@ -84,6 +85,7 @@ def lookups(view: View) -> Lookups:
         calls = dict(paired(view.messages, begin))
         calling = next((n for n in range(begin - 1, -1, -1) if view.messages[n].calls), -1) if calls else -1
         for n in range(begin, len(view.messages)):
+            checkpoint()
             message = view.messages[n]
             if n in calls:
                 _note(found, n, calls[n], calling)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from proxy.chat.checkpoint import checkpoint
 from proxy.chat.group import Group, Step
 from proxy.context import turns, view
 from proxy.context.pins import pinned
@@ -20,7 +21,9 @@ def collect(seen: View, stages: Iterable[Stage]) -> list[Proposal]:
     last, last_user = len(seen.messages) - 1, seen.ground.prompt
     held = _held(seen)
     for stage in stages:
+        checkpoint()
         for proposal in stage(seen):
+            checkpoint()
             index = proposal.index
             if seen.messages[index].is_system or (index == last and proposal.action == "gone"):
                 continue
@@ -65,6 +68,7 @@ def take(seen: View, chosen: Sequence[Proposal], old: Mapping[bytes, Edit], *, l
     gone = frozenset(p.index for p in chosen if not p.whole)
     bearer, record = newest_record(seen.edits) or (b"", "")
     for proposal in reversed(chosen):  # newest first: of two copies of a thing the older one may go
+        checkpoint()
         message = seen.messages[proposal.index]
         text = proposal.write(gone) if proposal.write else proposal.text
         if proposal.write and text is None:

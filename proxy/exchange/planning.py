@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from proxy.chat import key
+from proxy.chat.checkpoint import checked
 from proxy.chat.dialects.completions import write_request
 from proxy.chat.message import Front, Request
 from proxy.chat.tokens import Weigh
@@ -323,12 +326,30 @@ async def replan(parts: Parts, turn: Turn) -> bool:
 
 
 async def _in_time(parts: Parts, plan: Callable[[], Plan]) -> Plan:
-    """The plan, made in a worker thread. NotManaged where it takes too long."""
+    """The plan, made in a worker thread. NotManaged where it takes too long: then the thread stops at its next
+    checkpoint, since others wait for it. What it has found out until there is remembered with the messages."""
+    allowed = parts.settings.limits.plan_ms / 1000
+    stop = threading.Event()
+    until = time.monotonic() + allowed
+
+    def check() -> None:
+        if stop.is_set() or time.monotonic() > until:
+            raise NotManaged("timeout", "planning took longer than limits.plan_ms")
+
+    def work() -> Plan:
+        try:
+            with checked(check):
+                return plan()
+        except NotManaged:
+            parts.metrics.plans_stopped_total.inc()
+            raise
+
     try:
-        working = asyncio.get_running_loop().run_in_executor(parts.workers, plan)
-        return await asyncio.wait_for(working, parts.settings.limits.plan_ms / 1000)
+        return await asyncio.wait_for(asyncio.get_running_loop().run_in_executor(parts.workers, work), allowed)
     except TimeoutError as problem:
         raise NotManaged("timeout", "planning took longer than limits.plan_ms") from problem
+    finally:
+        stop.set()  # the client may have left, too
 
 
 def _takes_long(turn: Turn) -> bool:

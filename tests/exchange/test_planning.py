@@ -81,6 +81,31 @@ async def test_planning_that_takes_too_long_is_given_up(spoilt: str) -> None:
     assert model.received[0].body == json.dumps({"model": "m", "messages": agent.messages[:3]}).encode()
 
 
+def hostile(lines: int) -> list[dict[str, Any]]:
+    """Ten runs of a shell, each of which brought so many lines that tell of an error: seconds of work a megabyte."""
+    made: list[dict[str, Any]] = [{"role": "user", "content": "Mend the build."}]
+    for n in range(10):
+        inner = {"name": "bash", "arguments": json.dumps({"command": f"make part{n}"})}
+        text = "".join(f"error {n} {k}\n" for k in range(lines))
+        made.append({"role": "assistant", "tool_calls": [{"id": f"call_{n}", "type": "function", "function": inner}]})
+        made.append({"role": "tool", "tool_call_id": f"call_{n}", "content": text})
+    return made
+
+
+@pytest.mark.timed
+async def test_what_takes_too_long_to_plan_takes_no_worker_from_the_next_requests() -> None:
+    model = Scripted("Well.", "Well.", "Well.")
+    async with faulty(model) as upstream, running(upstream.port, policy="thrifty") as proxy:
+        attackers = [Agent(proxy, (b"x-context-session: a%d" % n,), messages=hostile(60_000)) for n in range(2)]
+        for found in await asyncio.gather(*(agent.say() for agent in attackers)):
+            assert found.header("x-context-fallback") == "timeout"
+        await asyncio.sleep(1)
+        other = Agent(proxy, (b"x-context-session: b",))
+        assert (await other.say("a word " * 20_000)).header("x-context-fallback") is None
+        assert proxy.count("bypasses_total", reason="timeout") == 2
+        assert proxy.count("plans_stopped_total") == 2
+
+
 async def test_a_plan_that_breaks_a_rule_is_thrown_away(spoilt: str) -> None:
     model = Scripted("Well.")
     async with faulty(model) as upstream, running(upstream.port, policy="spoilt", policies_dir=spoilt) as proxy:

@@ -15,6 +15,7 @@ from functools import lru_cache
 from itertools import chain, filterfalse
 from typing import Any
 
+from proxy.chat.checkpoint import checkpoint
 from proxy.chat.embedded_json import decode_embedded
 from proxy.chat.message import Message
 from proxy.context.plan import Edit, View
@@ -104,7 +105,9 @@ def _names(runs: Iterable[str], *, ascii_only: bool) -> Iterator[str]:
     """The names in these runs: where one is ASCII, all of it but for its ends."""
     if not ascii_only:
         runs = chain.from_iterable([run] if run.isascii() else NAME.findall(run) for run in runs)
+    checkpoint()
     ends = [run.rstrip("./#@:+~-").lstrip("@:+-") for run in runs if len(run) >= 4]
+    checkpoint()
     return filter(_marked, [name for name in ends if len(name) >= 4])
 
 

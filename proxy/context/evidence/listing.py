@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from proxy.chat.checkpoint import checkpoint
 from proxy.chat.message import Message
 
 EVERY = 10
@@ -56,7 +57,9 @@ def split(text: str) -> Lines:
     whole = text.split("\n")
     is_plain = _OTHER_ENDS.search(text) is None
     said = sum(1 for line in whole if line)
+    checkpoint()
     found = [_NUMBERED.match(line) for line in whole]
+    checkpoint()
     numbered = sum(1 for match in found if match is not None)
     if numbered < LEAST or numbered < _SHARE * said:
         return Lines(whole, whole, (), is_listing=False, is_sure=False, is_plain=is_plain)

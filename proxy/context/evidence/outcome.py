@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from proxy.chat.checkpoint import checkpoint
 from proxy.chat.embedded_json import decode_embedded
 from proxy.chat.message import Message
 from proxy.context.evidence import runners
@@ -431,6 +432,7 @@ def _candidates(rows: Sequence[str]) -> list[int]:
     starts = list(accumulate((len(line.lower()) + 1 for line in rows), initial=0))
     found: set[int] = set()
     for word in runners.TRIGGERS:
+        checkpoint()
         at = small.find(word)
         while at >= 0:
             n = bisect_right(starts, at) - 1

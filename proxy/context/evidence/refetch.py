@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from proxy.chat.checkpoint import checkpoint
 from proxy.chat.key import canonical_arguments, public_id
 from proxy.chat.message import Call, Message
 from proxy.context.evidence import facts, signs
@@ -199,6 +200,7 @@ def same_file(one: str, other: str) -> bool:
 def source_of(call: Call) -> Source:
     """Where the call's result comes from, by the words of the tool's name, its arguments and, for a shell, the
     command."""
+    checkpoint()
     name, arguments = _inner(call.name, facts.arguments_of(call.arguments))
     whole = f"{call.name} {canonical_arguments(call.arguments)}"
     words = facts.words_of(name)
@@ -229,12 +231,15 @@ def _of_command(command: str) -> tuple[Action, str]:
         command = command[found.end() :]
     head = command.partition("<<")[0].partition("\n")[0] if "<<" in command else command
     plain = _HARMLESS.sub(" ", _QUOTED.sub(" Q ", head))
+    checkpoint()
     into = _INTO.search(plain) or _IN_PLACE.search(plain)
     if into:
         return "writes", _placed(place, next(group for group in into.groups() if group))
     if "<<" in command or "$(" in command or "`" in plain:
         return "runs", ""
+    checkpoint()
     parts = [part.split() for part in _PARTS.split(plain) if part.strip()]
+    checkpoint()
     if not parts or not all(map(_looks, parts)):
         return "runs", ""
     first = parts[0]

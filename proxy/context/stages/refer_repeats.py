@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar, NamedTuple
 
+from proxy.chat.checkpoint import checkpoint
 from proxy.chat.embedded_json import decode_embedded
 from proxy.chat.key import public_id
 from proxy.chat.message import Call, Message
@@ -113,6 +114,7 @@ class ReferRepeats:
         saved = at = 0
         before = -1
         for start, end, target, first in self._runs(lines.bare if lines.is_listing else lines.whole, near):
+            checkpoint()
             out += self._kept(lines, at, start, before)
             reference = _reference(view, n, lines, start, end, target, first)
             saved += sum(len(line) + 1 for line in lines.whole[start:end]) - len(reference)
@@ -132,6 +134,7 @@ class ReferRepeats:
         found: list[_Target] = []
         for other in reversed(earlier):
             message = view.messages[other]
+            checkpoint()
             theirs = message.derive(_bare_hashes if lines.is_listing else _hashes)
             if not mine.isdisjoint(theirs) and len(mine & theirs) >= self.lines // 2:
                 held = listing.lines_of(message)
@@ -160,11 +163,14 @@ class ReferRepeats:
         """(start, end, target, its first line) of each run that is long enough, in order."""
         places: dict[str, list[tuple[_Target, int]]] = {}
         for target in reversed(near):
+            checkpoint()
             for k, line in enumerate(target.lines):
                 if len(line) >= _LINE:
                     places.setdefault(line, []).append((target, k))
         at, last = 0, len(lines) - (not lines[-1])  # the end of the last line is no line
         while at < last:
+            if not at & 4095:
+                checkpoint()
             best, where = 0, None
             for target, k in places.get(lines[at], ())[-_RECENT:]:
                 run = _common(lines, at, last, target.lines, k)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from proxy.chat.checkpoint import checkpoint
 from proxy.chat.message import Message
 from proxy.context.evidence.commands import Command
 
@@ -38,7 +39,9 @@ def _is_record(message: Message) -> bool:
     lines = [line for line in message.text.splitlines() if not _BRACKETS.match(line)]
     if len(lines) < LEAST:
         return False
+    checkpoint()
     labels = [found[0] for line in lines if (found := _FIELD.match(line)) is not None]
+    checkpoint()
     rows = sum(_ROW.match(line) is not None for line in lines)
     return max(len(labels) if len(set(labels)) >= LABELS else 0, rows) >= SHARE * len(lines)
 

@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
+from proxy.chat.checkpoint import checkpoint
 from proxy.chat.message import Message
 from proxy.context.evidence import facts, outcome
 from proxy.context.evidence.commands import CALL, Command
@@ -69,6 +70,7 @@ def _rough(message: Message, command: Command, *, is_view: bool) -> int:
         stays.add(ended.first)
     shown = [lines[n][:_SHOWN] for n in stays]
     have = set(facts.names("\n".join(shown)))
+    checkpoint()
     loose = sum(len(name) + 1 for name in facts.listed(message) if len(name) <= _NAME and name not in have)
     kept = sum(map(len, shown)) + len(shown)
     new = 0.5 if command.kind == "run" else 0.9  # a run names what the agent has just written or run before
@@ -100,6 +102,7 @@ def imports(message: Message) -> tuple[int, ...]:
 def _telling(message: Message, lines: Sequence[str]) -> list[int]:
     """Which of these lines of a message tell of an error."""
     words = facts.troubles(message)
+    checkpoint()
     if not words:
         return []
     return [n for n, line in enumerate(lines) if any(word in line for word in words) and _ERROR.search(line)]
@@ -176,6 +179,7 @@ class Writer:
             names = facts.listed(message)
         else:  # what stands behind the end of a kept line is there in another line, or not at all
             names = facts.different("\n".join([line for n, line in enumerate(lines) if n not in kept]))
+        checkpoint()
         counted, own = self._standing.names.get, held.names
         # Names that stand in another message, as `Standing.has_name` says, and blobs stay out.
         lost = [
@@ -183,8 +187,10 @@ class Writer:
             for name in names
             if name not in have and counted(h := hash(name), 0) <= (h in own) and len(name) <= _NAME
         ]
+        checkpoint()
         ranks = {name: worth(name) for name in lost}
         said = _said_of(lines, kept) if _LEAST in ranks.values() else {}
+        checkpoint()
         loose: list[tuple[int, str]] = []
         # The first ones of a result say most; numbers have what room the names leave.
         for name in sorted(lost, key=lambda name: ranks[name] == _LEAST):
