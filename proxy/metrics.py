@@ -100,9 +100,6 @@ class Metrics:
         self._of_tools()
         self._of_events()
         self._of_memory()
-        self.plans_stopped_total = self._counter(
-            "plans_stopped_total", (), "Plans that were stopped on their way: over limits.plan_ms, or nobody waits."
-        )
         self.swallowed_total = self._counter(
             "swallowed_total", ("where",), "Faults of the proxy's own that a request was kept from noticing."
         )
@@ -120,6 +117,9 @@ class Metrics:
         self.client_gone_total = self._counter("client_gone_total", (), "Clients that left before their answer ended.")
         self.refused_requests_total = self._counter(
             "refused_requests_total", (), "Requests told to come back because `limits.requests` were under way."
+        )
+        self.plans_stopped_total = self._counter(
+            "plans_stopped_total", (), "Plans that were stopped on their way: over limits.plan_ms, or nobody waits."
         )
         self.refused_connections_total = self._counter(
             "refused_connections_total",

@@ -38,14 +38,15 @@ FACE = "context"
 PURE = {"context", "stream", "memory", "chat", "errors"}
 
 PURE_IMPORTS = {
-    "__future__", "abc", "array", "base64", "binascii", "bisect", "collections", "contextlib", "copy", "dataclasses",
-    "datetime", "decimal", "difflib", "enum", "fnmatch", "fractions", "functools", "graphlib", "hashlib", "heapq",
+    "__future__", "abc", "array", "base64", "binascii", "bisect", "collections", "contextlib", "contextvars", "copy",
+    "dataclasses", "datetime", "decimal", "difflib", "enum", "fnmatch", "fractions", "functools", "graphlib", "hashlib", "heapq",
     "hmac", "html", "importlib", "io", "itertools", "json", "keyword", "math", "msgspec", "operator", "re",
     "statistics", "string", "struct", "textwrap", "types", "typing", "unicodedata", "urllib.parse", "weakref", "zlib",
 }  # fmt: skip
 """What pure floors may import: computing, and nothing that reads a clock, a file, a socket or chance.
 
-importlib is among them for stages of a user's own (`module:Class`); io for StringIO and BytesIO.
+importlib is among them for stages of a user's own (`module:Class`); io for StringIO and BytesIO; contextvars for the
+check that a caller hands in (`chat.checkpoint`).
 """
 
 IMPURE_CALLS = {"open", "print", "input", "exec", "eval", "breakpoint", "now", "utcnow", "today"}
