@@ -39,8 +39,8 @@ PURE = {"context", "stream", "memory", "chat", "errors"}
 
 PURE_IMPORTS = {
     "__future__", "abc", "array", "base64", "binascii", "bisect", "collections", "contextlib", "contextvars", "copy",
-    "dataclasses", "datetime", "decimal", "difflib", "enum", "fnmatch", "fractions", "functools", "graphlib", "hashlib", "heapq",
-    "hmac", "html", "importlib", "io", "itertools", "json", "keyword", "math", "msgspec", "operator", "re",
+    "dataclasses", "datetime", "decimal", "difflib", "enum", "fnmatch", "fractions", "functools", "graphlib", "hashlib",
+    "heapq", "hmac", "html", "importlib", "io", "itertools", "json", "keyword", "math", "msgspec", "operator", "re",
     "statistics", "string", "struct", "textwrap", "types", "typing", "unicodedata", "urllib.parse", "weakref", "zlib",
 }  # fmt: skip
 """What pure floors may import: computing, and nothing that reads a clock, a file, a socket or chance.

@@ -192,9 +192,7 @@ LIMITS = (
         f"{MOST:,} each",
         "the store is asked for all",
     ),
-    Limit(
-        "planning one request", "`limits.plan_ms`", "the original goes out, and the work stops (`plans_stopped_total`)"
-    ),
+    Limit("planning one request", "`limits.plan_ms`", "the original goes out, and the work stops"),
     Limit("questions to the helper", f"`helper.queue`, {MEMORY >> 20} MiB", "done without, counted"),
     Limit("a helper's answers in memory", f"{ANSWERS_MOST:,} a session", "read back from the store"),
     Limit("dollars for helpers", "`helper.dollars_a_day`", "done without, counted"),
