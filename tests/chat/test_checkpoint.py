@@ -31,10 +31,15 @@ def test_a_checkpoint_does_nothing_where_nobody_checks() -> None:
 
 def test_a_check_holds_inside_and_in_this_thread_alone() -> None:
     fine: list[str] = []
+
+    def beside() -> None:
+        checkpoint()
+        fine.append("another thread")
+
     with checked(over):
         with pytest.raises(Over):
             checkpoint()
-        other = threading.Thread(target=lambda: fine.append("another thread") if checkpoint() is None else None)
+        other = threading.Thread(target=beside)
         other.start()
         other.join()
         with checked(lambda: fine.append("inner")):
