@@ -7,7 +7,7 @@ what the provider's cache holds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from proxy.chat.key import SIZE
@@ -174,13 +174,19 @@ class Session:
         states = (*self.states[:at], *(state for state in self.states[at:] if len(state[0]) > SIZE))
         return replace(self, asked=Asked(), states=states)
 
-    def forked(self, keys: Sequence[bytes]) -> Session:
-        """The session of a thread that leaves this one: only what belongs to the messages that both share."""
+    def forked(self, keys: Sequence[bytes], others: Container[bytes] | None = None) -> Session:
+        """The session of a thread that leaves this one: only what belongs to the messages that both share. others: keys
+        of the client's messages; edits of what is none of these are kept too, since hidden messages stand among those
+        that are shared. None: there are none of these."""
         shared = set(keys)
+
+        def stays(key: bytes) -> bool:
+            return key in shared or (others is not None and key not in others)
+
         return replace(
             self,
-            edits={key: edit for key, edit in self.edits.items() if key in shared},
-            lasting=None if self.lasting is None else {k: e for k, e in self.lasting.items() if k in shared},
+            edits={key: edit for key, edit in self.edits.items() if stays(key)},
+            lasting=None if self.lasting is None else {k: e for k, e in self.lasting.items() if stays(k)},
             states=tuple(state for state in self.states if state[0][:SIZE] in shared),
             pins=self.pins & shared,
             looked=min(self.looked, len(keys)),

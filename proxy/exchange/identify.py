@@ -317,8 +317,9 @@ def _fork(threads: Threads, thread: Thread, kind: Kind, system: bytes, shared: S
     """A thread that leaves another: it inherits the edits on the messages that both share. length: messages of the
     request that begins it."""
     made = _new(threads, thread.memory, kind, system)
-    made.state = thread.state.forked(shared)
-    made.rehearsal = thread.rehearsal.forked(shared) if thread.rehearsal is not None else None
+    nodes = thread.memory.nodes
+    made.state = thread.state.forked(shared, nodes)
+    made.rehearsal = thread.rehearsal.forked(shared, nodes) if thread.rehearsal is not None else None
     if length < len(thread.state.sent) or not thread.state.sent:
         # The client has compacted its history, as far as anybody can tell: what was refused once may not be any more.
         made.state = replace(made.state, stopped=None)

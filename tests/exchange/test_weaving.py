@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -172,3 +173,38 @@ async def test_two_upstreams_see_what_they_can_read() -> None:
         played.agent.more["model"] = "another"
         await played.turn("Thanks", NAMED)
     assert_true(model, answers)
+
+
+async def test_a_branch_inherits_what_was_decided_about_hidden_messages_too(tmp_path: Path) -> None:
+    """Else a step would be half gone in it: back whole it would stand in front of a user message."""
+    (tmp_path / "models.toml").write_text('[models."m"]\nwindow = 3500\nanswer = 200\n')
+    talk = [answer for n in range(8) for answer in (says(None, theirs(n), ours(n)), f"Noted {n}.")]
+    model = Scripted(*talk, "Another.")
+    tree = {"models_file": str(tmp_path / "models.toml"), "db": str(tmp_path / "store.sqlite3")}
+    async with faulty(model) as upstream:
+        async with offering(upstream.port, **tree) as proxy:
+            agent = Played(proxy, model, stream=False).agent
+            agent.lines = (NAMED,)
+            for n in range(8):
+                await agent.say(f"Look at {n}: " + "word " * 300)
+                agent.brings("ok")
+                await agent.say()
+            before = sent(model, -1)
+            rows = await proxy.rows("SELECT key FROM edits WHERE action = 'gone'")
+            hidden = {row[0] for row in rows} - {k for (k,) in await proxy.rows("SELECT key FROM messages")}
+            assert hidden, "hidden results have left"
+            del agent.messages[-8:]
+            await agent.say("Look elsewhere")
+            (outcome,) = (await proxy.outcomes())[-1:]
+        async with offering(upstream.port, **tree) as proxy:
+            agent.proxy = proxy
+            await agent.say("And there?")
+            outcomes = [outcome, *(await proxy.outcomes())[-1:]]
+    assert [one[2] for one in outcomes] == [None, None], "no plan was thrown away"
+    for at in (-2, -1):
+        assert ids(sent(model, at)) <= ids(before), "what was out is out in the branch"
+
+
+def ids(raws: list[bytes]) -> set[str]:
+    """Those of all calls that have a result."""
+    return {m["tool_call_id"] for m in map(json.loads, raws) if m["role"] == "tool"}
