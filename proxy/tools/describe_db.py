@@ -23,7 +23,8 @@ WORDS = """messages: one row a message of this conversation
   in_prompt INTEGER      1 where it stands in your prompt, whole or shortened; 0 where it has left it
 messages_fts(seq, id, role, content): the same for search by words, and by their other forms:
   WHERE messages_fts MATCH 'word OR "two words" OR begin*' ORDER BY rank; AND role = 'user' finds what the user said;
-  snippet(messages_fts, -1, '', '', '...', 40) shows where; join by rowid"""
+  snippet(messages_fts, -1, '', '', '...', 40) shows where; join by rowid
+  A run of Chinese, Japanese, Korean or Thai is one word to it: use messages WHERE content LIKE '%word%' for these"""
 
 
 class Takes(msgspec.Struct, frozen=True):

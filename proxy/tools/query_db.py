@@ -115,8 +115,8 @@ QUERY_DB = Tool(
         " in_prompt). Newest first (ORDER BY seq DESC), always with LIMIT, substr(content, 1, 300) rather than all of"
         " it. in_prompt = 0: it has left your prompt. Rows with status 'dropped' were taken back: ignore them. By"
         " words: SELECT id, snippet(messages_fts, -1, '', '', '...', 40) FROM messages_fts WHERE messages_fts MATCH"
-        " 'one OR two' AND role = 'user' ORDER BY rank LIMIT 20, with all words that may stand there; then recall(id),"
-        " or content by id."
+        " 'one OR two' AND role = 'user' ORDER BY rank LIMIT 20, with all words that may stand there (Chinese,"
+        " Japanese, Korean: content LIKE '%word%' instead); then recall(id), or content by id."
     ),
     parameters={"sql": {"type": "string"}},
     required=("sql",),

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from proxy.errors import ToolRefused
-from proxy.tools.query_db import ROOM, bare, shown
+from proxy.tools.describe_db import WORDS
+from proxy.tools.query_db import QUERY_DB, ROOM, bare, shown
 from proxy.tools.sandbox import Answer
 from tests.tools.rig import (
     CANARY,
@@ -49,6 +50,19 @@ async def test_a_model_finds_what_was_said_by_words_and_reads_it_whole() -> None
         rows = await ask(desk, "query_db", sql="SELECT seq, role FROM messages ORDER BY seq DESC LIMIT 2")
         assert rows == '[2 rows; columns: seq, role]\n[5, "user"]\n[4, "assistant"]'
         assert await ask(desk, "query_db", sql="SELECT 1 WHERE 0") == "[no rows]"
+
+
+async def test_a_word_in_a_script_without_blanks_is_found_as_the_descriptions_say() -> None:
+    """The index of words has a run of such a script as one word, and both tools say what finds it."""
+    assert "Chinese, Japanese, Korean: content LIKE '%word%'" in QUERY_DB.description
+    assert "Chinese, Japanese, Korean or Thai is one word" in WORDS
+    async with in_memory() as store:
+        desk = desk_on(store)
+        await put(store, [user("修复了数据库迁移的问题"), user("another thing")])
+        by_words = "SELECT seq FROM messages_fts WHERE messages_fts MATCH '数据库'"
+        assert "no rows" in await ask(desk, "query_db", sql=by_words)
+        found = await ask(desk, "query_db", sql="SELECT seq FROM messages WHERE content LIKE '%数据库%' LIMIT 5")
+        assert found.splitlines()[1:] == ["[1]"]
 
 
 async def test_a_long_text_is_read_in_pieces_as_the_result_itself_says() -> None:
