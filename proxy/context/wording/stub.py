@@ -28,6 +28,13 @@ _IMPORT = re.compile(
     r"\s*(?:\d+(?:\u2192|\t|:|\|)\s?)?\s*"
     r"(?:import\b|from \S+ import|use |#include|package |require|(?:\w+ )?\"[\w./-]+\"\s*$|\)\s*$)"
 )
+_CONSTANT = re.compile(
+    r"\s*(?:\d+(?:\u2192|\t|:|\|)\s?)?\s*(?:[A-Za-z#]+\s+){0,4}[A-Z][A-Z0-9]*_[A-Z0-9_]+\b[\w\s:\[\]<>]{0,30}?"
+    r"(?:[=:]|(?<=\w)\s)\s*(?:[+-]?\d[\w.+-]*|\"[^\"]*\"|'[^']*'|true|false|True|False|None|null)\s*[;,]?\s*"
+)
+"""A name in capitals with its value, as a definition has it. Apart from each other they would tell nothing."""
+_SHORT = 100
+"""Characters above which such a line is none."""
 _HEAD = 60
 """Lines at the front of a file among which import lines stand."""
 _LONG = 400
@@ -99,6 +106,12 @@ def imports(message: Message) -> tuple[int, ...]:
     return tuple(n for n, line in enumerate(message.text.splitlines()[:_HEAD]) if _IMPORT.match(line))
 
 
+def constants(message: Message) -> tuple[int, ...]:
+    """Which lines give a name in capitals its value: they are looked up from other places."""
+    lines = enumerate(outcome.lines(message))
+    return tuple(n for n, line in lines if "_" in line and len(line) <= _SHORT and _CONSTANT.fullmatch(line))
+
+
 def _telling(message: Message, lines: Sequence[str]) -> list[int]:
     """Which of these lines of a message tell of an error."""
     words = facts.troubles(message)
@@ -142,6 +155,8 @@ class Writer:
         if records.is_record(message, command):
             kept.update(records.kept(lines, int(records.ROOM * room)))
             room = 0
+        if is_view:
+            room = self._with_constants(message, lines, held, kept, room)
         bridge(lines, kept)
         names, more = self._loose(message, lines, held, kept, room)
         text = render(message.text, lines, kept, names, name, more, whole)
@@ -153,7 +168,7 @@ class Writer:
         self, message: Message, lines: Sequence[str], held: Held, command: Command, *, is_view: bool
     ) -> set[int]:
         """The first line that says something, how the call ended, error lines that stand nowhere else, the imports of
-        a file."""
+        a file. Its constants come after these (`_with_constants`)."""
         ended = outcome.of(message, command)
         kept = _of_outcome(ended, command, is_view=is_view)
         first = (
@@ -167,6 +182,15 @@ class Writer:
         if is_view:
             kept.update(message.derive(imports))
         return kept
+
+    def _with_constants(self, message: Message, lines: Sequence[str], held: Held, kept: set[int], room: int) -> int:
+        """Keep the constants that stand nowhere else, out of the room that names have; the room that is left."""
+        for n in message.derive(constants):
+            size = len(lines[n]) + 1
+            if n not in kept and size <= room and not self._standing.has_line(facts.bare(lines[n]), held.lines):
+                kept.add(n)
+                room -= size
+        return room
 
     def _loose(
         self, message: Message, lines: Sequence[str], held: Held, kept: set[int], room: int

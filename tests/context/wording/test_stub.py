@@ -59,6 +59,39 @@ def test_the_imports_of_a_file_stay() -> None:
     assert stub(text, is_view=True).splitlines()[1:] == ["1\timport os", "2\tfrom a.b import c", "[... 60 lines]"]
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "LIMIT_07_2_780 = 482910",
+        "export const MAX_RETRIES: number = 3;",
+        "#define BUFFER_SIZE 1024",
+        "static final int POOL_SIZE = 10;",
+        "  API_HOST: 'db.example.com',",
+        "    95\tMAX_OPEN = 0x1F",
+    ],
+)
+def test_a_constant_stays_with_its_value(line: str) -> None:
+    text = "\n".join(["# limits", *FILLER, line, *FILLER])
+    assert stub(text, is_view=True).splitlines()[1:] == ["# limits", "[... 60 lines]", line, "[... 60 lines]"]
+    assert line not in stub(text).splitlines(), "only a file's: what a command prints is not looked up in it again"
+    assert line not in stub(text, before=facts.bare(line), is_view=True).splitlines(), "it stands elsewhere"
+
+
+@pytest.mark.parametrize("line", ["total = MAX_RETRIES", "check(MAX_RETRIES, 3)", "value = 3  # as MAX_RETRIES says"])
+def test_what_only_mentions_a_constant_is_none(line: str) -> None:
+    assert line not in stub("\n".join(["# limits", *FILLER, line, *FILLER]), is_view=True).splitlines()
+
+
+def test_constants_have_the_room_of_names_and_leave_them_the_rest() -> None:
+    told = "the words that a person is shown for it stand in another file"
+    text = "\n".join(["# codes", *(line for n in range(300) for line in (f"CODE_{n:03} = {n * 7919}", told, told))])
+    shown = stub(text, keep=Keep(share=0.05), is_view=True)
+    kept = [line for line in shown.splitlines() if line.startswith("CODE_")]
+    assert kept[0] == "CODE_000 = 0"
+    assert 0.04 * len(text) < sum(len(line) + 1 for line in kept) <= 0.05 * len(text)
+    assert shown.count("CODE_") <= len(kept) + 1, "and names have what is left"
+
+
 def test_many_error_lines_are_the_first_and_the_last_ones() -> None:
     errors = [f"error: number{'x' * n}" for n in range(20)]
     kept = [line for line in stub("\n".join(["start", *errors])).splitlines() if line.startswith("error")]
