@@ -2,7 +2,8 @@
 # The proxy as an image: built in one stage, run in another that holds no compiler, no pip and no shell history.
 #
 #   docker build -t context-proxy .
-#   docker run --rm -p 127.0.0.1:8080:8080 -v context-proxy:/data context-proxy
+#   docker run --rm -p 127.0.0.1:8080:8080 -v context-proxy:/data \
+#     -v "$PWD/config.toml:/config.toml:ro" -e CONTEXT_PROXY_CONFIG=/config.toml context-proxy      # keys are in the file
 #
 # Both stages are the same Debian, so that what was compiled in the first runs in the second.
 

@@ -92,6 +92,15 @@ def test_commands_exist(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
+def test_routes_exist(page: Path) -> None:
+    """Those of the proxy's own; what is passed through has the upstream's."""
+    known = {(row[0], row[1].strip("`")) for row in rows(text("docs/reference/routes.md"), "Method")}
+    own = r"`(GET|POST|PUT|PATCH|DELETE) (/(?:api|metrics|healthz|readyz)[^`]*)`"
+    for method, path in re.findall(own, written(page)):
+        assert (method, path) in known or path == "/api/openapi.json"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
 def test_files_exist(page: Path) -> None:
     for code in ticked(written(page)):
         if PATH.fullmatch(code.partition("::")[0]):
