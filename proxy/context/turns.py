@@ -58,7 +58,7 @@ def mended(view: View, edits: dict[bytes, Edit], force: Mapping[bytes, Edit]) ->
     for before, after in pairwise(stay):
         if after - before > 1 and _clash(view, before, after):
             _bring_back(view, edits, force, _parting(view, before, after, steps, force))
-    if view.model.alternate or view.strategy in USER_FIRST:
+    if view.model.alternate or view.strategy in USER_FIRST or not view.messages[0].is_system:
         _bring_back(view, edits, force, _opening(view, edits, force))
     return edits
 

@@ -52,6 +52,15 @@ def test_an_upstream_that_takes_a_prompt_there_is_given_one() -> None:
     assert stay(look(TALK, model=replace(PLAIN, after_tool="user")), [4]) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
 
 
+def test_a_prompt_without_a_system_message_begins_with_a_user_message() -> None:
+    """Mistral's: a conversation must start with a user or a system message."""
+    bare = look(TALK[1:])
+    left = mended(bare, {bare.keys[n]: Edit(bare.keys[n], "gone", None, "s", "", 1, 0) for n in (0, 1, 2, 4, 5)}, {})
+    assert [n for n, k in enumerate(bare.keys) if k not in left] == [0, 3, 6, 7, 8]
+    greeted = look([assistant("Welcome!"), *TALK[1:]])
+    assert mended(greeted, {greeted.keys[1]: Edit(greeted.keys[1], "gone", None, "s", "", 1, 0)}, {})
+
+
 def test_where_roles_alternate_two_of_one_role_are_parted() -> None:
     strict = replace(PLAIN, alternate=True)
     assert stay(look(TALK, model=strict), [2, 3, 4]) == [0, 1, 4, 5, 6, 7, 8, 9]

@@ -3,11 +3,13 @@
 Under a schedule that keeps its edits, the next request is planned with a smaller budget, and its edits stay. A literal
 policy plans every request anew, so that a smaller budget for one request would be gone with it: there the messages that
 it would leave out are dropped as the operator's own decision, which `restore` takes back.
+Where it leaves out nothing, or nothing that may leave alone, the next prompt is pruned and the one after it is as ever.
 """
 
 from __future__ import annotations
 
 from proxy.chat.key import public_id
+from proxy.errors import Conflict
 from proxy.exchange.parts import Parts
 from proxy.exchange.steering import adjusting, deciding
 from proxy.exchange.steering.foreseeing import Foreseen, foresee
@@ -23,7 +25,10 @@ async def prune(parts: Parts, tenant: str, session: str) -> SessionSettings:
     if plain.turn.policy.mode == "rewrite" and plain.turn.policy.literal:
         leaving = _leaving(here, plain, await foresee_pruned(parts, here))
         if leaving:
-            await deciding.drop(parts, tenant, session, leaving, thread=here.thread.name, only="message")
+            try:
+                await deciding.drop(parts, tenant, session, leaving, thread=here.thread.name, only="message")
+            except Conflict:  # alone, without what else the plan changes, they would leave turns out of order
+                return await adjusting.prune(parts, tenant, session)
             return await adjusting.settings(parts, tenant, session)
     return await adjusting.prune(parts, tenant, session)
 

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from proxy.chat.key import public_id
 from proxy.errors import Conflict
-from proxy.exchange.steering import adjusting, counting, deciding, pruning
+from proxy.exchange.steering import adjusting, counting, deciding, place, pruning
 from tests.exchange.steering.agent import ROUND, numbers, of, talking
 
 LONG = "\n".join(f"line {n} of what it found" for n in range(400))
@@ -43,3 +44,15 @@ async def test_where_pruning_would_do_nothing_nothing_offers_it(policy: str) -> 
         assert not (await counting.stats(talk.parts, talk.tenant, "s")).prunable
         with pytest.raises(Conflict):
             await pruning.prune(talk.parts, talk.tenant, "s")
+
+
+async def test_where_what_leaves_may_not_leave_alone_the_next_prompt_is_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with talking("rolling") as talk:
+        here = await place.find(talk.parts, talk.tenant, "s")
+        messages = here.request.messages
+        after = [n for n in range(1, len(messages)) if messages[n - 1].is_result and messages[n].role == "assistant"]
+        answer = next(public_id(here.keys[n]) for n in after if not messages[n].calls)
+        monkeypatch.setattr(pruning, "_leaving", lambda *_: [answer])
+        with pytest.raises(Conflict):
+            await deciding.drop(talk.parts, talk.tenant, "s", [answer], thread=here.thread.name, only="message")
+        assert (await pruning.prune(talk.parts, talk.tenant, "s")).force == "prune"
