@@ -30,11 +30,11 @@ run: .venv/.runtime
 	@exec $(BIN)/context-proxy serve $(ARGS)
 
 # Debian's packages that some tests use beside what pip installs: a browser, Prometheus, a terminal, a tracer of calls, a
-# filter of packets.
+# filter of packets, a client of HTTP.
 system:
 	apt-get update -qq
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-		chromium prometheus tmux strace nftables >/dev/null
+		chromium curl prometheus tmux strace nftables >/dev/null
 
 # Twice as many as there are processors: most tests wait for a socket or a disk more than they compute.
 WORKERS ?= $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN))
