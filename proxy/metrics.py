@@ -209,7 +209,7 @@ class Metrics:
             ("webhook", "outcome"),
             "Events to webhooks: delivered, retried, refused (4xx, a redirect), or failed after the last try.",
         )
-        self.event_listeners = self._gauge("event_listeners", "Who listens to events, webhooks included.")
+        self.event_listeners = self._gauge("event_listeners", "Listeners to events, webhooks included.")
 
     def label(self, kind: str, value: object) -> str:
         """The value itself while it is known or among the first 50 of its kind, `other` after that."""

@@ -134,12 +134,12 @@ class Limits(Section):
     header_kb: Count = 64
     """Largest header block in KiB; over it: 431."""
     plan_ms: Milliseconds = 1000
-    """How long rewriting may take before the original goes out. The work stops then, too: other requests wait for its
-    thread."""
+    """Time for rewriting a prompt; over it the original goes out. The work stops then, too, since other requests wait
+    for its thread."""
     commit_wait_ms: Milliseconds = 250
-    """How long an answer's end waits for the store."""
+    """Longest wait of an answer's end for the store."""
     spool_mb: Count = 64
-    """How much may wait to be stored, in MiB."""
+    """Memory for rows that wait to be stored, in MiB."""
     message_cache_mb: Count = 32
     """Memory for messages already read, in MiB."""
     live_threads: Count = 1000
@@ -147,7 +147,7 @@ class Limits(Section):
     live_mb: Count = 40
     """Memory for their state, in MiB; who was away for longest leaves first."""
     capture_mb: Count = 8
-    """How much of an answer is remembered, in MiB; all of it is passed on."""
+    """Part of an answer that is remembered, in MiB; all of it is passed on."""
     requests: Count = 1000
     """Requests to upstreams at once; over it: 503 with Retry-After, at once."""
     connections: Count = 4096
@@ -221,7 +221,7 @@ class State(Section):
     ask: Literal["policy", "always", "when_needed", "never"] = "policy"
     """When the model is asked for it; `policy`: as the policy says. `always`: and every prompt shows the newest."""
     withhold: bool = True
-    """Whether it is taken out of what the client sees. Only what an answer that was asked for one ends with counts."""
+    """Take it out of what the client sees. Only a block at the end of an answer that was asked for one counts."""
     max_chars: Annotated[int, Field(ge=100)] = 4000
     """Longer ones are cut at a line."""
     guidelines: str = ""
@@ -241,7 +241,7 @@ class Storage(Section):
     durability: Literal["full", "normal"] = "full"
     """SQLite's synchronous: `full` outlives power loss, `normal` a crash of the process."""
     persist: Literal["best_effort", "required"] = "best_effort"
-    """Whether a request may be answered while the store is away."""
+    """`best_effort`: requests are answered while the store is away. `required`: they get a 503."""
     retention_days: Annotated[float, Field(ge=0, le=36_500)] = 0
     """Sessions that were not used for so many days are removed, and so are threads that no other stands on. 0: nothing
     is ever removed."""
@@ -272,21 +272,21 @@ class Helper(Section):
     dollars_a_day: Annotated[float, Field(ge=0)] = 1.0
     """Spent at most in a day (UTC), embeddings included; 0: nothing is asked. Models without prices cost nothing."""
     wait_ms: Milliseconds = 0
-    """How long a request may wait for an answer that its policy needs at once; 0: the next request has it."""
+    """Longest wait of a request for an answer that its policy needs at once; 0: the next request has it."""
 
 
 class Commands(Section):
     """`[commands]`: what a user may type into the conversation itself, as `/context show` or `/undo`."""
 
     in_band: bool = False
-    """Whether the proxy answers them; command and reply then never go upstream."""
+    """The proxy answers them; command and reply then never go upstream."""
 
 
 class Embeddings(Section):
     """`[embeddings]`: vectors of texts, by which the hierarchical policy judges what matters to the task."""
 
     enabled: bool = False
-    """Whether they are made; else relevance is judged by words."""
+    """They are made; without them relevance is judged by words."""
     upstream: str = ""
     """The name of the upstream whose /v1/embeddings is asked."""
     model: str = ""
@@ -307,10 +307,10 @@ class Tools(Section):
     rounds: Annotated[int, Field(ge=1, le=64)] = 8
     """Answers in a row that may go into tools of ours before the model has to answer without them."""
     seconds: Seconds = 60.0
-    """How long these may take together."""
+    """Longest time of these together."""
     hold_text: bool = False
-    """Whether streamed text waits until no call of ours can follow it, and is left out where calls of the client's own
-    do: for clients that take the first text for the whole answer (pydantic-ai's `run_stream`)."""
+    """Streamed text waits until no call of the proxy's can follow it, and is left out where the client's own calls do.
+    Some clients take the first text for the whole answer (pydantic-ai's `run_stream`)."""
     result_chars: Annotated[int, Field(ge=500, le=64_000)] = 8000
     """Longest result; what is longer says how to get the rest."""
     scratchpad_chars: Annotated[int, Field(ge=200, le=64_000)] = 8000
@@ -321,7 +321,7 @@ class Memos(Section):
     """`[memos]`: what the model notes for later sessions."""
 
     scope: Literal["session", "tenant"] = "session"
-    """Who may use them: sessions that the client names (`session`), or all of the tenant's, guessed ones too."""
+    """`session`: sessions that the client names may use them. `tenant`: all of the tenant's, guessed ones too."""
     most: Annotated[int, Field(ge=0, le=50)] = 5
     """Memos put into a prompt at most; 0: none."""
     max_chars: Annotated[int, Field(ge=200, le=64_000)] = 2000
@@ -336,11 +336,11 @@ class Events(Section):
     """`[events]`: what `GET /api/events` and webhooks are told. Events are kept in memory alone."""
 
     kept: Annotated[int, Field(ge=1, le=100_000)] = 1000
-    """How many stay here for listeners that come back (`Last-Event-ID`)."""
+    """Events that stay here for listeners that come back (`Last-Event-ID`)."""
     queue: Annotated[int, Field(ge=1, le=100_000)] = 256
-    """How many wait for one listener; one that is slower loses the oldest, and is told so."""
+    """Events that may wait for one listener; a slower one loses the oldest, and is told so."""
     listeners: Annotated[int, Field(ge=1, le=10_000)] = 64
-    """How many may listen over the API at once; further ones get 429."""
+    """Listeners over the API at once; further ones get 429."""
 
 
 Plane = Literal["data", "admin", "read", "metrics"]
@@ -350,11 +350,11 @@ class Key(Section):
     """`[[keys]]`: who may ask for what. `context-proxy key` makes one and prints its entry."""
 
     name: Annotated[str, AfterValidator(checked_label)]
-    """What the key is called in logs; never the key itself."""
+    """The key's name in logs; never the key itself."""
     sha256: Annotated[str, Field(repr=False), AfterValidator(checked_digest)]
     """SHA-256 of the key, in hexadecimal. The key itself is stored nowhere."""
     tenant: Annotated[str, AfterValidator(checked_tenant)]
-    """Whose sessions it opens; `*`, for the planes other than data: everybody's."""
+    """The tenant whose sessions it opens; `*`, for the planes other than data: every tenant's."""
     plane: Plane
     """`data`: chat and what is passed through. `admin`: the whole of /api, and /metrics. `read`: its GETs, for a
     dashboard that many see. `metrics`: /metrics alone."""
@@ -375,10 +375,10 @@ class Passthrough(Section):
         "POST /v1/rerank", "POST /v1/images/generations", "POST /v1/images/edits", "POST /v1/audio/speech",
         "POST /v1/audio/transcriptions", "POST /v1/audio/translations",
     )  # fmt: skip
-    """What a client may ask of an upstream that has a key of the operator's (`api_key_env`): method and path, `*` for
-    characters of one segment, `**` for any number of segments; `["*"]` for everything. The rest gets 403, and so does a
-    segment that holds more than letters, digits and `-._~:@`. A name with a slash, such as `openai/gpt-5`, has two
-    segments. Chat is not among them: it always passes."""
+    """Requests that a client may make of an upstream with a key of the operator's (`api_key_env`), as method and path.
+    `*` stands for characters of one segment, `**` for any number of segments, `["*"]` for everything. The rest gets
+    403, and so does a segment that holds more than letters, digits and `-._~:@`. A name with a slash, such as
+    `openai/gpt-5`, has two segments. Chat is not among them: it always passes."""
 
 
 class Dashboard(Section):

@@ -82,7 +82,7 @@ class Upstream(Section):
     base_url: Annotated[str, Field(min_length=1), AfterValidator(checked_url)]
     """Where it is, with or without /v1; `demo` for the scripted model in the package."""
     strategy: Literal["openai", "gemini", "gemini_gca", "anthropic"] = "openai"
-    """What is sent there; stored messages are tagged with it."""
+    """The wire format that is sent there; stored messages are tagged with it."""
     api_key_env: str = ""
     """The environment variable that holds its key; empty: the client's own Authorization goes on."""
     models: tuple[str, ...] = ("*",)
@@ -110,9 +110,9 @@ class Webhook(Section):
     events: tuple[str, ...] = ("*",)
     """Patterns (`context:*`) of the kinds of events that go there."""
     tenant: Annotated[str, AfterValidator(checked_tenant)] = ALL_TENANTS
-    """Whose events; `*`: everybody's."""
+    """The tenant whose events go there; `*`: every tenant's."""
     tries: Annotated[int, Field(ge=1, le=20)] = 5
-    """How often one is tried, after 1, 2, 4 ... seconds, where nobody answers or the status is 408, 425, 429 or 5xx."""
+    """Tries of one event, after 1, 2, 4 ... seconds, where nobody answers or the status is 408, 425, 429 or 5xx."""
     timeout_s: Seconds = 10.0
     """For one answer."""
 
@@ -131,13 +131,13 @@ class Settings(Section):
     db: Annotated[str, Field(min_length=1, repr=False), AfterValidator(_database)] = "./data/context-proxy.sqlite3"
     """SQLite file, `:memory:`, or a postgresql:// URL."""
     policy: Annotated[str, Field(min_length=1), AfterValidator(checked_name)] = "thrifty"
-    """How prompts are rewritten: a file's name in config/policies or in `policies_dir`."""
+    """The policy by which prompts are rewritten: a file's name in config/policies or in `policies_dir`."""
     upstream: Url = ""
     """One upstream for everything, in place of `[upstreams]`: a URL, or `demo`. With neither: `demo`."""
     workers: Annotated[int, Field(ge=1, le=1)] = 1
     """Processes. SQLite has one writer, so it is one; start replicas on PostgreSQL for more."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """What is logged: never a message's content, never a credential."""
+    """The least level that is logged. A message's content and a credential never are."""
     access_log: Literal["auto", "json", "text", "off"] = "auto"
     """One line for each request, at level info. `json` and `text` hold for all of the log; `auto`: text on a terminal,
     else JSON."""
@@ -164,9 +164,9 @@ class Settings(Section):
     passthrough: Passthrough = Passthrough()
     dashboard: Dashboard = Dashboard()
     keys: tuple[Key, ...] = ()
-    """Who may ask. None: whoever reaches this machine's own address, and nobody else."""
+    """Keys of those who may ask. None: only this machine's own address is served."""
     webhooks: tuple[Webhook, ...] = ()
-    """Who is told of events."""
+    """Receivers of events."""
     upstreams: Mapping[str, Upstream] = Field(default_factory=dict)
 
     @property

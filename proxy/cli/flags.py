@@ -15,9 +15,11 @@ from proxy.settings import Settings, load
 Config = Annotated[Path | None, typer.Option(help="TOML file with settings.")]
 Host = Annotated[str | None, typer.Option(help="Address to listen on.")]
 Port = Annotated[int | None, typer.Option(help="Port to listen on; 0: any that is free.")]
-Upstream = Annotated[str | None, typer.Option(help="Who answers: a base URL, or demo for the built-in scripted model.")]
-Db = Annotated[str | None, typer.Option(help="Where is stored: a SQLite file or a postgresql:// URL.")]
-PolicyName = Annotated[str | None, typer.Option(help="How prompts are rewritten.")]
+Upstream = Annotated[
+    str | None, typer.Option(help="The upstream: a base URL, or demo for the built-in scripted model.")
+]
+Db = Annotated[str | None, typer.Option(help="The store: a SQLite file or a postgresql:// URL.")]
+PolicyName = Annotated[str | None, typer.Option(help="The policy by which prompts are rewritten.")]
 
 
 def read(config: Path | None, **flags: object) -> Settings:

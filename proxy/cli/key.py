@@ -26,9 +26,11 @@ MARK = "cp-"
 
 
 def key(
-    plane: Annotated[str, typer.Option(help="What it opens: data, admin, read or metrics.")] = "data",
-    tenant: Annotated[str, typer.Option(help="Whose sessions; * for everybody's (not with data).")] = "default",
-    name: Annotated[str, typer.Option(help="What it is called in logs; empty: after tenant and plane.")] = "",
+    plane: Annotated[str, typer.Option(help="The plane that it opens: data, admin, read or metrics.")] = "data",
+    tenant: Annotated[
+        str, typer.Option(help="The tenant whose sessions it opens; * for all (not with data).")
+    ] = "default",
+    name: Annotated[str, typer.Option(help="Its name in logs; empty: after tenant and plane.")] = "",
     folder: Annotated[
         Path | None, typer.Option(help="Put one of each plane here, and keys.toml with their entries, once.")
     ] = None,

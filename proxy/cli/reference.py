@@ -35,8 +35,8 @@ REQUEST_HEADERS = (
         ),
     ),
     ("x-context-max-iterations: N", "Iterations that this task may take (`count_down`, `report_progress`)."),
-    ("x-context-urgency: off, gentle or firm", "How the model is urged on (`count_down`, `warn_of_loops`)."),
-    ("x-context-reflect: off, inline or helper", "Who reflects on this request's tool calls (`reflective`)."),
+    ("x-context-urgency: off, gentle or firm", "The urgency of texts to the model (`count_down`, `warn_of_loops`)."),
+    ("x-context-reflect: off, inline or helper", "Says who reflects on this request's tool calls (`reflective`)."),
     (
         "x-context-pin: true",
         ("Pins the last user message: no policy edits it, ever. A `[pin]` in a user or system message does the same."),

@@ -64,7 +64,9 @@ PricePairs = Annotated[
         "it: the model's own, and some to compare with.",
     ),
 ]
-ModelName = Annotated[str, typer.Option("--model", help="Whose prices, window and cache rule: a name as in requests.")]
+ModelName = Annotated[
+    str, typer.Option("--model", help="The model with its prices, window and cache rule: a name as in requests.")
+]
 Window = Annotated[int | None, typer.Option(min=1, help="Tokens of the context window, in place of the model's.")]
 PlayState = Annotated[
     bool, typer.Option("--play-state", help="Let the played model write a STATE block where it is asked for one.")

@@ -14,7 +14,7 @@ from proxy.cli.terminal import Column, ago, marked, moment, pairs, said, table
 app = group("Sessions: list and search, show, set, delete; their threads, requests, iterations and summaries.")
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-Policy = Annotated[str | None, typer.Option("--policy", help="How its prompts are rewritten.")]
+Policy = Annotated[str | None, typer.Option("--policy", help="The policy by which its prompts are rewritten.")]
 
 COLUMNS = (
     Column("session", lambda s: s["session"], fills=True, style="cyan"),
@@ -32,7 +32,7 @@ OUTCOMES = {"complete": "green", "open": "cyan", "failed": "red", "rejected": "r
 def list_sessions(
     asking: Asking,
     limit: Limit = 50,
-    policy: Annotated[str, typer.Option(help="Whose newest request had this policy.")] = "",
+    policy: Annotated[str, typer.Option(help="Those with this policy in their newest request.")] = "",
     days: Annotated[float | None, typer.Option(min=0, help="Used in so many days.")] = None,
 ) -> None:
     """List sessions, used last first."""
@@ -98,7 +98,7 @@ def settings(
     schedule: Annotated[str | None, typer.Option(help="When edits are made.")] = None,
     window: Annotated[int | None, typer.Option(min=0, help="Groups that stay; 0: all.")] = None,
     max_iterations: Annotated[int | None, typer.Option(min=1, help="Iterations that a task may take.")] = None,
-    urgency: Annotated[str | None, typer.Option(help="How it is urged on: off, gentle, firm.")] = None,
+    urgency: Annotated[str | None, typer.Option(help="The urgency of its texts: off, gentle, firm.")] = None,
     unset: Annotated[list[str] | None, typer.Option(help="As the policy says again; several times.")] = None,
 ) -> None:
     """Show what is set for a session, or set what is named."""

@@ -42,7 +42,7 @@ class Policy:
     window: int = 0
     """Tokens that a model is taken to have where its window is unknown; 0: then there is no budget."""
     low: float = 0.6
-    """Share of the window down to which a prompt is brought once it is over its budget, where edits last: that room
+    """Share of the window down to which a prompt is brought once it is over its budget, where edits last. That room
     (0.6 of 0.8 is a quarter of the budget) is used up before the next edits move the whole prefix again."""
     rent: float = 1.0
     """`when_it_pays`: how many times the rent paid for stale tokens has to reach the price of an edit, from above."""
@@ -62,8 +62,8 @@ class Policy:
     """Which of the proxy's own tools the model is offered, where the client sent tools itself."""
     offer: Offer = "never"
     """From when on they are offered: a thread's first request, its first edit, or never. when_needed: from the first
-    request on where an earlier thread of the same tenant with the same tools has come to edits, else from the first
-    edit: a definition is paid for with every request, and short chats have no use for it."""
+    request on where an earlier thread of the same tenant with the same tools has come to edits. Else from the first
+    edit, since a definition is paid for with every request, and short chats have no use for it."""
 
     def window_of(self, model: Model, named: int | None = None) -> int | None:
         """The model's window as this policy sees it: a figure of its own (`[models."NAME".POLICY]`), else the model's,

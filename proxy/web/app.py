@@ -58,8 +58,8 @@ log = logging.getLogger(__name__)
 ROUTES = (
     ("POST", "/v1/chat/completions", "Chat, managed. Also without `/v1`."),
     ("POST", "/s/{session}/v1/chat/completions", "The same, in the session that the path names."),
-    ("GET", "/healthz", "Whether the process lives."),
-    ("GET", "/readyz", "Whether it can serve, and how the store is."),
+    ("GET", "/healthz", "The process lives."),
+    ("GET", "/readyz", "The process can serve, and how the store is."),
     ("GET", "/metrics", "Prometheus' text format."),
     ("GET", "/dashboard/", "The dashboard; `/dashboard/widget.js` is one that any page can show."),
     ("any", "/api/...", "The admin API; `GET /api/openapi.json` describes it."),

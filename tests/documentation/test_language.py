@@ -7,7 +7,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer
 
+from proxy.cli.fields import fields, summary
+from proxy.cli.main import app
+from proxy.cli.tables import table
+from proxy.context.policy import Policy
+from proxy.context.stages import BUILT_IN as STAGES
+from proxy.context.voices import BUILT_IN as VOICES
+from proxy.metrics import Metrics
+from proxy.sections import Section
+from proxy.settings import Key, Settings, Upstream, Webhook
 from tests.documentation.blocks import PAGES, ROOT, name, written
 
 WORDS = 25
@@ -39,6 +49,26 @@ def too_long(text: str) -> list[str]:
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_no_sentence_is_long(page: Path) -> None:
     assert too_long(written(page)) == []
+
+
+def test_what_is_generated_is_no_riddle() -> None:
+    """The texts of settings, stages, policies, commands, routes and metrics, which stand as docstrings in the code."""
+    for told in descriptions():
+        assert too_long(told) == [], told
+        assert not re.match(r"(?:What|Whether|Who|Whose|How) ", told), told
+
+
+def descriptions() -> Iterator[str]:
+    kinds: list[type] = [type(value) for _, value in Settings() if isinstance(value, Section)]
+    kinds += [Settings, Upstream, Key, Webhook, Policy, *STAGES.values(), *VOICES.values()]
+    for kind in kinds:
+        yield from (told.text for told in fields(kind))
+    yield from (summary(kind) for kind in (*STAGES.values(), *VOICES.values()))
+    yield from (described.tells for described in Metrics().described)
+    commands = typer.main.get_command(app)
+    for table_name, column in (("commands", 2), ("routes", 2), ("errors", 3)):
+        for line in table(table_name, commands).splitlines()[2:]:
+            yield re.split(r"(?<!\\)\|", line)[column + 1].strip()
 
 
 def test_a_long_sentence_is_seen() -> None:

@@ -73,13 +73,13 @@ class Signs:
     consecutive_threshold: int = 3
     """Thoughts in a row without a tool call that are a loop."""
     results_end_themes: bool = False
-    """Whether thoughts with a new tool result between them are no theme loop (in the source they are one)."""
+    """Thoughts with a new tool result between them are no theme loop (in the source they are one)."""
     no_progress: int = 5
     """Iterations without a new tool result, after which nothing is going on."""
     repeats: int = 3
-    """How often the same call with the same result, the same error, round of calls, or text is a loop."""
+    """Times that the same call with the same result, the same error, round of calls, or text is a loop."""
     still: int = 5
-    """How often the same call with the same result is worth a stronger word."""
+    """Times from which the same call with the same result is worth a stronger word."""
     cycle: int = 4
     """The most calls that a round may have."""
     polls: tuple[str, ...] = POLLS
@@ -95,9 +95,9 @@ class Signs:
     shell_writes: str = SHELL_WRITES
     """Commands that change something."""
     failed: str = FAILED
-    """How the result of a call begins that failed, where nothing else says how it ended."""
+    """Beginning of the result of a call that failed, where nothing else says how it ended."""
     error: str = ERROR
-    """What marks the line of such a result that says why; the last one counts."""
+    """Marks of the line of such a result that says why; the last one counts."""
 
     def __post_init__(self) -> None:
         """Themes come from a file as tables."""

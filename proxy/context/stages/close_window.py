@@ -19,7 +19,7 @@ class CloseWindow:
     """
 
     groups: int = 0
-    """How many groups stay, the active one among them; 0: all."""
+    """Groups that stay, the active one among them; 0: all."""
     tokens: int = 0
     """Whole groups from the end that stay while they have at most this many tokens; 0: no such limit."""
     when: ClassVar[When] = "schedule"

@@ -67,7 +67,7 @@ class CompressLevels:
     ids: int = 5
     """Identifiers that a helper's summary has to hold."""
     summary_prompt: str = extracts.PROMPT
-    """What the helper model is told; `<CHARACTERS>` is how long its summary may be."""
+    """The words that the helper model is told; `<CHARACTERS>` is how long its summary may be."""
     verbose: int = 1_500
     """Tokens of results above which they are verbose: volatile."""
     rules: tuple[str, ...] = (r"\b(?:always|never|from now on|under no circumstances)\b", r"^\s*(?:rule|constraint)s?:")

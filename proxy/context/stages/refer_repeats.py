@@ -41,8 +41,8 @@ _LEFT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ReferRepeats:
-    """Make a new result shorter before it is sent: refer to lines that stand, byte for byte, in an earlier result, and
-    thin the line numbers of listings.
+    """Make a new result shorter before it is sent. Lines that stand, byte for byte, in an earlier result are referred
+    to, and the line numbers of listings are thinned.
 
     Agents read the same files again and again: on recorded runs one token in six of results is such a repeat. A listing
     is compared without its line numbers, and with what the agent itself wrote as well; its lines keep every tenth
@@ -59,7 +59,7 @@ class ReferRepeats:
     save: int = 200
     """Characters that have to be saved."""
     thin: bool = True
-    """Whether listings keep every tenth line number only."""
+    """Listings keep every tenth line number only."""
     again: int = 20
     """Steps after a reference or a stub within which the same source, fetched again, is answered whole."""
     when: ClassVar[When] = "schedule"

@@ -18,23 +18,23 @@ NAME = "summarize_old"
 
 @dataclass(frozen=True, slots=True)
 class SummarizeOld:
-    """Leave out what is older than the last messages, and say at the end of the first user message that stays what was
-    left out: how many turns of what kind, or, where a helper model has answered, what they were about.
+    """Leave out what is older than the last messages, and say so at the end of the first user message that stays. It
+    tells how many turns of what kind left, or, where a helper model has answered, what they were about.
 
     Never a message of its own: a second system message, or two user messages in a row, are refused by some upstreams.
     A summary that is empty or no shorter than what it is of is not used.
     """
 
     keep: int = 10
-    """How many messages at the end stay as they are; more where a step would be cut."""
+    """Messages at the end that stay as they are; more where a step would be cut."""
     only_over: bool = True
     """Act only while the prompt is over its budget; false: whenever there is more than `keep`."""
     ahead: float = 0.75
     """Share of the budget from which the helper model is asked, so that its answer is there in time."""
     batch: int = 20
-    """How many messages the helper model summarises at once. Each batch is asked for once."""
+    """Messages that the helper model summarises at once. Each batch is asked for once."""
     summary_prompt: str = summary.INSTRUCTION
-    """What the helper model is told."""
+    """The words that the helper model is told."""
     when: ClassVar[When] = "schedule"
 
     def __post_init__(self) -> None:

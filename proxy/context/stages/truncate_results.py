@@ -28,7 +28,7 @@ class TruncateResults:
     """
 
     recent: int = 5
-    """How many results of the active group are in the first tier."""
+    """Results of the active group that are in the first tier."""
     recent_chars: int = 5000
     """Characters kept of a result in the first tier."""
     active_chars: int = 1000
@@ -38,7 +38,7 @@ class TruncateResults:
     head: float = 0.2
     """Share of the kept characters that comes from the beginning; the rest is from the end."""
     hint: str = HINT
-    """What stands after the kept text where the model has the tool query_db; <ID> is the message's id, <MISSING> how
+    """The text after the kept part where the model has the tool query_db; <ID> is the message's id, <MISSING> how
     many characters are left out."""
     recall_hint: str = RECALL
     """The same where it has recall alone."""

@@ -19,7 +19,7 @@ class CountDown:
     emergency: int = 20
     """The iteration from which it is said more strongly."""
     max_iterations: int = 30
-    """How many there may be, where `x-context-max-iterations` does not say."""
+    """Iterations that there may be, where `x-context-max-iterations` does not say."""
     urgency: str = "firm"
     """off, gentle or firm; `x-context-urgency` overrides it."""
     firm: str = "[<LEFT> iterations left. Complete your answer.]"

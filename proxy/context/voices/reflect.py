@@ -40,7 +40,7 @@ class Reflect(Reflecting):
     stuck: int = 3
     """Iterations in a row, stuck or regressing, after which the model is told to recover; 0: never."""
     loops: bool = True
-    """Whether loops are warned of where the model has assessed nothing. A policy that has the voice `warn_of_loops` as
+    """Loops are warned of where the model has assessed nothing. A policy that has the voice `warn_of_loops` as
     well leaves them to it, and to its settings."""
 
     def __call__(self, view: View) -> Iterable[Insert]:

@@ -19,7 +19,7 @@ class ReportProgress:
     since: int = 5
     """The first iteration that is told."""
     max_iterations: int = 30
-    """How many there may be, where `x-context-max-iterations` does not say."""
+    """Iterations that there may be, where `x-context-max-iterations` does not say."""
     pages: str = "read|get|fetch|open|browse"
     """Pattern for the beginning of a word in the names of tools whose calls count as pages."""
 

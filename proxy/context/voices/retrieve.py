@@ -62,15 +62,15 @@ class Retrieve:
     )
     """Messages that match name an old task: its summary comes back, and not only what matches."""
     roles: tuple[str, ...] = ()
-    """Whose messages are brought back; empty: everybody's. In a long talk it is the user's own words that are asked
+    """Roles whose messages are brought back; empty: all. In a long talk it is the user's own words that are asked
     for, and the answers only repeat them."""
     near: float = 0.0
-    """Share of what a message scores that those next to it score with it: what is told of a thing goes over several
-    messages, and not each of them has its name."""
+    """Share of what a message scores that those next to it score with it. A thing is told in several messages, and not
+    each of them has its name."""
     together: bool = False
     """One text with a line for each message, in place of one for each: room for dozens of short quotations."""
     errors: bool = True
-    """Whether an error that came before brings back what was done then."""
+    """An error that came before brings back what was done then."""
     searches: ClassVar[bool] = True
     """The store is searched too: what the client itself does not send any more can be brought back (E6)."""
 

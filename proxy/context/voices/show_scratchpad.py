@@ -25,7 +25,7 @@ class _Arguments(msgspec.Struct):
 @dataclass(frozen=True, slots=True)
 class ShowScratchpad:
     """The session's scratchpad, at the tail. Where the policy's edits last, it is written once, stays where it was put,
-    and comes again only when it is another: what the model itself has just written it need not be told."""
+    and comes again only when it is another. What the model itself has just written it need not be told."""
 
     chars: int = 8000
     """Characters that are shown of it."""

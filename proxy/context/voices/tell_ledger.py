@@ -17,8 +17,8 @@ _RECORD = re.compile(r"\n\n" + _TOLD.pattern + r"(?:\n[^\n]+)*")
 
 @dataclass(frozen=True, slots=True)
 class TellLedger:
-    """Files read, edited and created, commands and how they ended, last errors, open items: with the first batch of
-    edits, and again when as many more results have left as `every` says.
+    """Files read, edited and created, commands and how they ended, last errors, open items. It is told with the first
+    batch of edits, and again when as many more results have left as `every` says.
 
     It stays where it was written, so that it costs its tokens once and is read from the cache afterwards. How a command
     ended is said where its result proves it.

@@ -170,7 +170,7 @@ async def summarize(body: SummarizeBody, _: AtDesk) -> Summarized:
 
 @router.post("/stats")
 async def stats(desk: AtDesk, body: Posted) -> Stats:
-    """How full the model's context is with this history (`getContextStats`)."""
+    """Tell how full the model's context is with this history (`getContextStats`)."""
     models, weigh = _model(desk, body.model_name)
     made = await _run(lambda: library.get_context_stats(body.context, body.model_name, models=models, weigh=weigh))
     return Stats.model_validate(made)
@@ -185,7 +185,7 @@ async def estimate(desk: AtDesk, body: EstimateBody) -> Estimated:
 
 @router.post("/score")
 async def score(body: ScoreBody, _: AtDesk) -> Scored:
-    """How important a message is (`scoreContextImportance`), or each message of a history."""
+    """Score how important a message is (`scoreContextImportance`), or each message of a history."""
     item, context = body.item, body.context
     if item is not None:
         one = await _run(lambda: library.score_context_importance(item, body.index, body.total_items))

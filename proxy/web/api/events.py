@@ -107,8 +107,8 @@ async def listen(
     follow: Annotated[bool, Query(description="False: only those that are here already, and then the end.")] = True,
     last_event_id: Annotated[str | None, Header(max_length=32, description="The same, as browsers send it.")] = None,
 ) -> Response:
-    """What happens, as server-sent events: `id`, `event` (the kind) and `data` (JSON: `EventShown`). Each replica tells
-    its own."""
+    """Tell what happens, as server-sent events: `id`, `event` (the kind) and `data` (JSON: `EventShown`). Each replica
+    tells its own."""
     wrong = news.unknown(kind or ())
     if wrong:
         raise BadRequest(f"there is no kind of event {wrong[0]!r}", hint="GET /api/events/kinds lists them.")

@@ -77,7 +77,7 @@ def _remembered(request: Request) -> Remembered:
 
 @router.get("/me", openapi_extra=READ)
 async def me(desk: AtDesk) -> Asking:
-    """Whose key this is, and what it opens."""
+    """Tell to whom this key belongs, and what it opens."""
     caller = desk.caller
     changes = caller.plane in ("admin", "any")
     return Asking(name=caller.name, tenant=caller.tenant, plane=caller.plane, may_change=changes)
@@ -134,7 +134,7 @@ async def money(
     since: Annotated[float, Query(ge=0, le=1e12, description="Unix seconds.")] = 0.0,
     step: Annotated[Literal["hour", "day"], Query(description="What is added up to one.")] = "day",
 ) -> Response:
-    """What the sessions used since then have cost, and would have cost without the proxy, step by step."""
+    """The cost of the sessions used since then, and what it would have been without the proxy, step by step."""
     size = DAY if step == "day" else HOUR
     rows = await desk.parts.store.list_sessions(desk.tenant, None, SESSIONS + 1, SessionFilter("", since, None, ""))
     steps: dict[int, Hour] = {}

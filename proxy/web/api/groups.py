@@ -112,7 +112,7 @@ async def _decide(place: Place, action: Action, ids: Sequence[str], thread: str 
 
 @router.get("/prompt", openapi_extra=READ, response_model=wire.described(ShownPrompt))
 async def next_prompt(place: AtPlace, thread: Thread = None) -> Response:
-    """What would go out if the client sent its history now, with a why for each message left out or shortened."""
+    """The prompt if the client sent its history now, with a why for each message left out or shortened."""
     return wire.answer(await showing.next_prompt(place.parts, place.tenant, place.session, thread=thread))
 
 

@@ -56,7 +56,7 @@ class ThreadBody(BaseModel):
 
 @router.get("/settings", openapi_extra=READ, response_model=wire.described(SessionSettings))
 async def show(place: AtPlace) -> Response:
-    """What is set for the session. `force` and `ask`: what its next request does."""
+    """The settings of the session. `force` and `ask`: what its next request does."""
     return wire.answer(await adjusting.settings(place.parts, place.tenant, place.session))
 
 
@@ -100,7 +100,7 @@ async def undo(place: AtPlace, body: ThreadBody | None = None) -> Response:
 
 @router.post("/rebuild", response_model=wire.described(Rebuilt))
 async def rebuild(place: AtPlace, body: ThreadBody | None = None) -> Response:
-    """Have the state written anew over what is in the prompt now: by the helper, by the upstream with its own key, else
-    with the next request."""
+    """Have the state written anew over what is in the prompt now. The helper writes it, or the upstream with its own
+    key, else it comes with the next request."""
     thread = body.thread if body is not None else None
     return wire.answer(await rebuilding.rebuild(place.parts, place.tenant, place.session, thread=thread))

@@ -97,11 +97,11 @@ async def withdraw(
 
 @router.get("/feedback", openapi_extra=READ, response_model=list[wire.described(ShownNote)])  # type: ignore[misc]  # made
 async def feedbacks(place: AtPlace, thread: Thread = None) -> Response:
-    """What users thought of a thread's iterations, oldest first."""
+    """The feedback of users on a thread's iterations, oldest first."""
     return wire.answer(await telling.feedbacks(place.parts, place.tenant, place.session, thread=thread))
 
 
 @router.post("/feedback", response_model=wire.described(ShownNote))
 async def feedback(place: AtPlace, body: TextBody, thread: Thread = None) -> Response:
-    """What the user thinks of the iterations so far: it stands in the next iteration's record."""
+    """Give feedback on the iterations so far: it stands in the next iteration's record."""
     return wire.answer(await telling.feedback(place.parts, place.tenant, place.session, body.text, thread=thread))
