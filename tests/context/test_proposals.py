@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from proxy.context import proposals
 from proxy.context.plan import Edit, Proposal, View
+from proxy.context.session import Session
 from proxy.context.stage import When
 from tests.conversations import assistant, look, result, system, user
 
@@ -28,6 +29,16 @@ def test_the_strongest_proposal_of_a_message_is_collected_and_system_and_last_us
     text, gone = Proposal(3, "text", "a", "", 5, "short"), Proposal(3, "gone", "b", "", 0)
     others = tuple(Proposal(n, "gone", "c", "", 0) for n in (0, 5))
     assert proposals.collect(seen, [Proposes((text,)), Proposes((gone, *others))]) == [gone]
+
+
+def test_a_text_is_exchanged_for_a_shorter_one_alone() -> None:
+    """One of the same length would save nothing, and what comes behind it would be paid for again."""
+    k = look(TALK).keys[3]
+    seen = look(TALK, session=Session(edits={k: Edit(k, "text", "short", "a", "", 50, 5)}))
+    same, shorter, longer = (Proposal(3, "text", "b", "", after, "other") for after in (5, 4, 6))
+    assert proposals.collect(seen, [Proposes((same,))]) == []
+    assert proposals.collect(seen, [Proposes((longer,))]) == []
+    assert proposals.collect(seen, [Proposes((same, longer, shorter))]) == [shorter]
 
 
 def test_half_a_step_is_not_taken() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
 from contextlib import closing
@@ -13,7 +14,7 @@ from proxy.exchange.identify import LONGEST, new_id, session_name, tenant_of
 from proxy.settings import Settings
 from tests.faulty import faulty
 from tests.running import Agent, Running, running
-from tests.scripted import Scripted, calls
+from tests.scripted import Scripted, calls, whole
 
 SYSTEM = {"role": "system", "content": "Be."}
 IDENTITY = Settings().identity
@@ -177,6 +178,33 @@ async def test_after_a_failed_attempt_the_same_again_is_a_retry() -> None:
         upstream.script = Scripted("Two.")
         assert (await agent.send()).status == 200
         assert [kind for _, kind in await threads(proxy)] == ["main"]
+
+
+async def test_while_the_retry_of_a_failed_attempt_is_answered_the_same_again_is_a_twin() -> None:
+    """The failure was the last attempt's: what comes beside the retry is no second retry of it."""
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    async def busy(_: Any, there: Any) -> None:
+        await there.send(b"HTTP/1.1 503 Busy\r\ncontent-length: 0\r\n\r\n")
+
+    async def slow(_: Any, there: Any) -> None:
+        begun.set()
+        await go.wait()
+        await whole(there, {"role": "assistant", "content": "Two."}, None)
+
+    model = Scripted("One.", busy, slow, "Three.")
+    async with faulty(model) as upstream, running(upstream.port) as proxy:
+        agent = Agent(proxy)
+        await agent.say("Hello")
+        agent.messages.append({"role": "user", "content": "Go on"})
+        assert (await agent.send()).status == 503
+        beside = Agent(proxy, messages=list(agent.messages))
+        retry = asyncio.create_task(agent.send())
+        await asyncio.wait_for(begun.wait(), 10)
+        assert (await beside.send()).message["content"] == "Three."
+        go.set()
+        assert (await retry).message["content"] == "Two."
+        assert [kind for _, kind in await threads(proxy)] == ["main", "twin"]
 
 
 async def test_an_answer_asked_for_again_leaves_both_to_go_on_from() -> None:

@@ -221,3 +221,19 @@ def test_tokens_of_a_call_of_ours_do_not_stand_in_logprobs() -> None:
     out, _ = run([[b"data: " + json.dumps(value).encode() + b"\n\n", DONE]])
     assert b"recall" not in out
     assert chunks(out)[0]["choices"][0]["delta"] == {"content": "a"}
+
+
+def test_of_thousands_of_calls_the_first_4096_are_told_apart_and_the_rest_is_given_to_nobody() -> None:
+    """Each of them costs memory while the answer lasts, and an upstream may send them without an end."""
+    many = [Made("bash", "{}", f"call_{at}") for at in range(4098)]
+    out, relays = run([events(Script(("Hm.", *many), form="whole"))])
+    deltas = [choice["delta"] for c in chunks(out) for choice in c["choices"]]
+    assert [one["id"] for delta in deltas for one in delta.get("tool_calls", ())] == [one.id for one in many[:4096]]
+    assert relays[0].shown_calls == 4096
+
+
+def test_a_call_of_ours_behind_thousands_of_others_is_neither_run_nor_shown() -> None:
+    many = [Made("recall", "{}", f"call_{at}") for at in range(4097)]
+    out, relays = run([events(Script(("Hm.", *many), form="whole"))])
+    assert (relays[0].goes_on, relays[0].hidden_calls) == (False, [])
+    assert b"recall" not in out
