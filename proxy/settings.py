@@ -15,6 +15,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 from urllib.parse import urlsplit, urlunsplit
+from urllib.request import getproxies, proxy_bypass
 
 from pydantic import AfterValidator, Field, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
@@ -66,6 +67,9 @@ PREFIX = "CONTEXT_PROXY_"
 NO_SETTINGS = frozenset({PREFIX + "CONFIG", PREFIX + "URL", PREFIX + "KEY"})
 """Variables that begin so too: where the config file is, and where and as whom the commands find a running proxy."""
 
+ENVIRONMENT = "environment"
+"""In place of an outbound proxy's URL: the one that the environment names."""
+
 SECRET = frozenset({"salt", "proxy", "db", "sha256", "url"})
 """Settings whose values are never shown in an error: two may be URLs with a password, one the key itself by mistake."""
 
@@ -87,10 +91,16 @@ class Upstream(Section):
     """The environment variable that holds its key; empty: the client's own Authorization goes on."""
     models: tuple[str, ...] = ("*",)
     """Patterns (`gpt-*`) of the model names that go here."""
+    transport: Literal["aiohttp", "httpx2"] = "aiohttp"
+    """The HTTP client. `aiohttp`: HTTP/1.1, at the least cost. `httpx2`: also HTTP/2 and SOCKS, with that extra."""
     proxy: Annotated[str, Field(repr=False)] = ""
-    """An outbound proxy's URL. The environment's proxy variables are not trusted."""
+    """An outbound proxy's URL; `environment` for the one of HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY."""
     ca_bundle: str = ""
     """A PEM file of the authorities to trust instead of the usual ones."""
+    client_cert: str = ""
+    """A PEM file with the certificate to show to the upstream, and its key where `client_key` names no other file."""
+    client_key: str = ""
+    """A PEM file with the key of `client_cert`."""
     policy: PolicyName = ""
     """The policy for what goes here; empty: the one above."""
 
@@ -98,6 +108,14 @@ class Upstream(Section):
         """The key from the environment, None where the client's own is to be used or the variable is empty."""
         value = os.environ.get(self.api_key_env, "") if self.api_key_env else ""
         return SecretStr(value) if value else None
+
+    def outbound_proxy(self) -> str:
+        """The URL of the outbound proxy, "" for none."""
+        if self.proxy != ENVIRONMENT:
+            return self.proxy
+        found, url = getproxies(), urlsplit(self.base_url)
+        bypassed = not url.hostname or proxy_bypass(url.netloc)
+        return "" if bypassed else found.get(url.scheme) or found.get("all", "")
 
 
 class Webhook(Section):
@@ -311,8 +329,12 @@ def _outside(settings: Settings) -> Iterator[tuple[Keys, object, str]]:
         wanted.append(((*here, "policy"), upstream.policy))
         if upstream.api_key_env and not upstream.api_key():
             yield (*here, "api_key_env"), upstream.api_key_env, "the name of an environment variable that is set"
-        if upstream.ca_bundle and not Path(upstream.ca_bundle).is_file():
-            yield (*here, "ca_bundle"), upstream.ca_bundle, "a PEM file that is there"
+        for field in ("ca_bundle", "client_cert", "client_key"):
+            file = getattr(upstream, field)
+            if file and not Path(file).is_file():
+                yield (*here, field), file, "a PEM file that is there"
+        if upstream.client_key and not upstream.client_cert:
+            yield (*here, "client_cert"), "", "the PEM file of the certificate to which `client_key` belongs"
     for path, policy in wanted:
         if policy and policy not in policies:
             yield path, policy, "one of " + ", ".join(sorted(policies))

@@ -13,7 +13,7 @@ import sys
 import traceback
 from datetime import UTC, datetime
 
-TALKATIVE = ("aiosqlite", "asyncio", "uvicorn", "uvicorn.error", "uvicorn.access")
+TALKATIVE = ("aiosqlite", "asyncio", "httpcore2", "httpx2", "uvicorn", "uvicorn.error", "uvicorn.access")
 """Loggers that say URLs, SQL values or bytes; only their warnings are let through."""
 
 REQUESTS = "proxy.requests"

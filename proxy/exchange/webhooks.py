@@ -17,12 +17,15 @@ from hashlib import sha256
 from typing import Final
 from urllib.parse import urlsplit
 
-from proxy.errors import ConfigError, ProxyError, UpstreamError
+import httpx2
+
+from proxy.errors import ConfigError
 from proxy.exchange import news
 from proxy.exchange.news import Item, Listener, News, Wants
 from proxy.metrics import Metrics
 from proxy.sections import ALL_TENANTS
 from proxy.settings import Settings, Webhook
+from proxy.upstream.asks import read_at_most
 from proxy.upstream.client import Client, Target
 
 log = logging.getLogger(__name__)
@@ -128,18 +131,14 @@ class Webhooks:
             (b"x-context-id", b"%d" % item.id),
             (b"x-context-signature", sign(hook.secret(), at, body).encode()),
         ]
+        request = self._client.request(target, "POST", parts.path or "/", parts.query.encode(), headers, body, ours=own)
         try:
             async with asyncio.timeout(hook.timeout_s):
-                reply = await self._client.send(
-                    target, "POST", parts.path or "/", parts.query.encode(), headers, body, ours=own
-                )
-                try:
-                    with suppress(UpstreamError):
-                        await reply.read(ANSWER)
-                    return reply.status
-                finally:
-                    await reply.close()
-        except (TimeoutError, ProxyError):
+                response = await self._client.http(target).send(request, stream=True)
+                with suppress(httpx2.TransportError):
+                    await read_at_most(response, ANSWER)
+                return response.status_code
+        except (TimeoutError, httpx2.TransportError):
             return 0
         except Exception:  # one event that cannot be sent must not end all that follow
             self._metrics.swallowed_total.labels(where="webhook").inc()

@@ -11,14 +11,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final
 
+import httpx2
 import msgspec
 
 from proxy.chat.tokens import PER_MESSAGE, estimate
 from proxy.context.prices import Model
-from proxy.errors import AnswerTooLong, ProxyError, UpstreamTimeout, UpstreamUnreachable
 from proxy.stream.assemble import Answer
 from proxy.upstream.client import Client, Target
 from proxy.upstream.headers import Headers
@@ -188,25 +189,41 @@ async def _post(
 ) -> _Came:
     """One POST of JSON. The outcome is as in `Told`, or `limit` where the name of the length's limit was refused."""
     sent = [(b"content-type", b"application/json"), (b"accept", b"application/json"), *headers]
-    reply = None
+    request = client.request(target, "POST", path, b"", sent, json.dumps(body).encode())
     try:
         async with asyncio.timeout(timeout_s):
-            reply = await client.send(target, "POST", path, b"", sent, json.dumps(body).encode())
-            answer = await reply.read(limit)
-    except (TimeoutError, UpstreamTimeout):
+            try:
+                response = await client.http(target).send(request, stream=True)
+            except httpx2.NetworkError:
+                return _Came("unreachable")
+            answer = await read_at_most(response, limit)
+    except (TimeoutError, httpx2.TimeoutException):
         return _Came("timeout")
-    except UpstreamUnreachable:
-        return _Came("unreachable")
-    except AnswerTooLong:
-        return _Came("garbage")
-    except ProxyError:
+    except httpx2.TransportError:
         return _Came("broken")
-    finally:
-        if reply is not None:
-            await reply.close()
-    if 400 <= reply.status < 500:
+    if answer is None:
+        return _Came("garbage")
+    status = response.status_code
+    if 400 <= status < 500:
         named = OLD_LIMIT in body and NEW_LIMIT.encode() in answer
         return _Came("limit" if named else "refused")
-    if reply.status != 200:
+    if status != 200:
         return _Came("failed")
-    return _Came("garbage" if reply.encoding else "answered", answer)
+    encoded = response.headers.get("content-encoding", "").strip().lower() not in ("", "identity")
+    return _Came("garbage" if encoded else "answered", answer)
+
+
+async def read_at_most(response: httpx2.Response, limit: int) -> bytes | None:
+    """The body as it came, and the end of the response; None for a body of more bytes than `limit`."""
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async with aclosing(response.aiter_raw()) as raw:
+            async for part in raw:
+                size += len(part)
+                if size > limit:
+                    return None
+                parts.append(part)
+    finally:
+        await response.aclose()
+    return b"".join(parts)

@@ -1,36 +1,31 @@
-"""Asks an upstream: bytes in, bytes out, no second try but to connect.
+"""Sends requests to upstreams: bytes in, bytes out, no second try but to connect.
 
-With an engine of its own (connection.py, pool.py), since redirects, cookies, authentication, environment proxies and
-URL normalising are what a proxy must not do, and since the general ones cost several times as much: 225 us of
-processor time a request with httpx2, 168 with its httpcore2 on sockets of ours, 26 with this.
+Each upstream has a transport of its own (`transport.new_transport`), called directly for a client's requests, since an
+`httpx2.AsyncClient` adds redirects, cookies and authentication. Questions of the proxy's own go through such a client
+over the same transport (`Client.http`).
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from fnmatch import fnmatchcase
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Final
 
-from proxy.errors import BadRequest, ProxyError, UpstreamBroken, UpstreamError, UpstreamTimeout, UpstreamUnreachable
+import httpx2
+
+from proxy.errors import BadRequest, ProxyError, UpstreamBroken, UpstreamTimeout, UpstreamUnreachable
 from proxy.metrics import Metrics
-from proxy.settings import DEMO, Settings
-from proxy.upstream.connection import Connection, Lost, Slow, Trip
-from proxy.upstream.demo import Demo
-from proxy.upstream.framing import Malformed, Unsendable, write_head
+from proxy.settings import Settings
 from proxy.upstream.headers import Headers, first, outgoing
-from proxy.upstream.network import Unconnected, Way
-from proxy.upstream.pool import Full, Pool
 from proxy.upstream.reply import Reply
-from proxy.upstream.target import Target, read_targets
+from proxy.upstream.target import Target, locate, read_targets
+from proxy.upstream.transport import AiohttpTransport, new_transport
 
 __all__ = ["Client", "Reply", "Target"]
 
 log = logging.getLogger(__name__)
-
-RETRY_AFTER_S: Final = 0.02
-"""Before the one further try to connect; a refused connection is told within 100 ms."""
 
 FAILING: Final = 500
 TOO_MANY: Final = 429
@@ -39,30 +34,80 @@ TOO_MANY: Final = 429
 _BODY_METHODS: Final = frozenset({"POST", "PUT", "PATCH"})
 
 
-class _Line:
-    """The way to one target, its connections, and how many requests are under way on them."""
+class Line(httpx2.AsyncBaseTransport):
+    """One target: its transport, the answers under way on it, and the counters of its failures."""
 
-    __slots__ = ("_limits", "address", "demo", "open", "pool", "target", "way")
-
-    def __init__(self, target: Target, settings: Settings) -> None:
+    def __init__(self, target: Target, settings: Settings, metrics: Metrics) -> None:
         self.target = target
+        self.address = locate(target)
+        self.url = httpx2.URL(f"{self.address.scheme.decode()}://{self.address.host_header.decode()}")
         self.open = 0
-        self.demo = Demo() if target.base_url == DEMO else None
-        self.way = Way(target, settings.timeouts.connect_s)
-        self.address = self.way.address
+        self.transport = new_transport(target, settings.pool)
         self._limits = settings.pool
-        self.pool = self._new_pool()
+        self._metrics = metrics
 
-    def _new_pool(self) -> Pool:
-        return Pool(self.way.connect, self._limits.connections, self._limits.keepalive)
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Raises `httpx2.TransportError`."""
+        self.open += 1
+        try:
+            response = await self.transport.handle_async_request(request)
+        except BaseException as error:
+            self.open -= 1
+            full = isinstance(error, httpx2.PoolTimeout) and isinstance(self.transport, AiohttpTransport)
+            if full and self.open < self._limits.connections:
+                await self._renew()
+            if isinstance(error, httpx2.TransportError) and not isinstance(error, httpx2.LocalProtocolError):
+                self._metrics.upstream_errors_total.labels(self.target.name, kind_of(error)).inc()
+                # The kind alone: an error's text may quote what the upstream said.
+                log.warning("upstream %s failed: upstream_%s", self.target.name, kind_of(error))
+            raise
+        assert isinstance(response.stream, httpx2.AsyncByteStream)  # noqa: S101  # of an asynchronous transport
+        response.stream = _Counted(response.stream, self)
+        status = response.status_code
+        if status >= FAILING or status == TOO_MANY:
+            label = self._metrics.label("upstream_status", status)
+            self._metrics.upstream_errors_total.labels(self.target.name, label).inc()
+            if status >= FAILING:
+                log.warning("upstream %s answered %d", self.target.name, status)
+        return response
 
-    def released(self) -> None:
-        self.open -= 1
+    async def _renew(self) -> None:
+        """Start anew: with fewer requests under way than there are connections, nobody should have had to wait."""
+        self._metrics.swallowed_total.labels(where="upstream_pool").inc()
+        log.error("the connections to upstream %s had leaked; a new pool was made", self.target.name)
+        old, self.transport = self.transport, new_transport(self.target, self._limits)
+        await old.aclose()
 
-    def renew(self) -> Pool:
-        """A new pool in place of one whose connections have leaked; returns the old one, to be closed."""
-        old, self.pool = self.pool, self._new_pool()
-        return old
+
+class _Counted(httpx2.AsyncByteStream):
+    """A body whose end is counted."""
+
+    def __init__(self, stream: httpx2.AsyncByteStream, line: Line) -> None:
+        self._stream = stream
+        self._line: Line | None = line
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._stream.__aiter__()
+
+    async def aclose(self) -> None:
+        if self._line is not None:
+            self._line.open -= 1
+            self._line = None
+        await self._stream.aclose()
+
+
+class _Pieces(httpx2.AsyncByteStream):
+    """A request's body as it comes."""
+
+    def __init__(self, parts: AsyncIterator[bytes]) -> None:
+        self._parts = parts
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._parts
+
+    async def aclose(self) -> None:
+        if isinstance(self._parts, AsyncGenerator):
+            await self._parts.aclose()
 
 
 class Client:
@@ -71,13 +116,14 @@ class Client:
     def __init__(self, settings: Settings, metrics: Metrics, targets: Iterable[Target] | None = None) -> None:
         """targets: others than the configured upstreams."""
         self._metrics = metrics
-        self.idle_s = settings.timeouts.idle_s
+        times = settings.timeouts
+        self.idle_s = times.idle_s
         """How long one side may be silent; what streams to a client uses it for the client too."""
-        self._total_s = settings.timeouts.total_s
-        self._connect_s = settings.timeouts.connect_s
+        self._times = {"total": times.total_s, "read": times.idle_s, "write": times.idle_s}
+        self._times["connect"] = self._times["pool"] = min(times.connect_s, times.idle_s, times.total_s)
         self._connections = settings.pool.connections
         self.targets = tuple(read_targets(settings) if targets is None else targets)
-        self._lines = {target.name: _Line(target, settings) for target in self.targets}
+        self._lines = {target.name: Line(target, settings, metrics) for target in self.targets}
 
     def route(self, model: str | None) -> Target:
         """The first target with a pattern for this model; the first of all where there is none, or no model."""
@@ -97,13 +143,36 @@ class Client:
         body: bytes | AsyncIterator[bytes] | None,
         *,
         identity: bool = True,
-        ours: Iterable[tuple[bytes, bytes]] = (),
     ) -> Reply:
-        """Ask, and return once the head of the answer is there. ours: headers that we say ourselves, sent as they are.
+        """Ask, and return once the head of the answer is there.
 
-        `path` as it came, percent-encoded. A body whose length is not known beforehand is sent in the length that
-        the client's Content-Length names, else in chunks. Raises UpstreamUnreachable, UpstreamTimeout, UpstreamBroken,
-        BadRequest for headers that cannot be sent, and what `body` raises.
+        Raises UpstreamUnreachable, UpstreamTimeout, UpstreamBroken, BadRequest for headers that cannot be sent, and
+        what `body` raises.
+        """
+        request = self.request(target, method, path, query, headers, body, identity=identity)
+        try:
+            response = await self._lines[target.name].handle_async_request(request)
+        except httpx2.TransportError as error:
+            raise self._told(target.name, error) from error
+        assert isinstance(response.stream, httpx2.AsyncByteStream)  # noqa: S101  # of an asynchronous transport
+        return Reply(target, self._metrics, response.status_code, response.headers.raw, response.stream)
+
+    def request(
+        self,
+        target: Target,
+        method: str,
+        path: str,
+        query: bytes,
+        headers: Iterable[tuple[bytes, bytes]],
+        body: bytes | AsyncIterator[bytes] | None,
+        *,
+        identity: bool = True,
+        ours: Iterable[tuple[bytes, bytes]] = (),
+    ) -> httpx2.Request:
+        """A request as it goes to a target. ours: headers that we say ourselves, sent as they are.
+
+        `path` as it came, percent-encoded. A body whose length is not known beforehand is sent in the length that the
+        client's Content-Length names, else in chunks.
         """
         line = self._lines[target.name]
         came = headers if isinstance(headers, list) else list(headers)
@@ -117,108 +186,48 @@ class Client:
             identity=identity or target.key is not None,  # or an error that repeats the key could not be read
         )
         head.extend(ours)
-        where = line.address.request_target(path, query)
-        line.open += 1
-        try:
-            if line.demo is not None:
-                return await self._ask_demo(line, line.demo, method, where, body)
-            reply = await self._ask(line, method, where, head, body, length)
-        except BaseException as error:
-            line.open -= 1
-            if isinstance(error, UpstreamError):
-                kind = error.code.removeprefix("upstream_")
-                self._metrics.upstream_errors_total.labels(target.name, kind).inc()
-                # The code alone: an error's text may quote what the upstream said.
-                log.warning("upstream %s failed: %s", target.name, error.code)
-            raise
-        if reply.status >= FAILING or reply.status == TOO_MANY:
-            status = self._metrics.label("upstream_status", reply.status)
-            self._metrics.upstream_errors_total.labels(target.name, status).inc()
-            if reply.status >= FAILING:
-                log.warning("upstream %s answered %d", target.name, reply.status)
-        return reply
+        stream = httpx2.ByteStream(body or b"") if body is None or isinstance(body, bytes) else _Pieces(body)
+        return httpx2.Request(
+            method,
+            line.url,
+            headers=head,
+            stream=stream,
+            extensions={"target": line.address.request_target(path, query), "timeout": self._times},
+        )
+
+    def http(self, target: Target) -> httpx2.AsyncClient:
+        """A client for the proxy's own questions, over the target's transport. It need not be closed. Its requests are
+        those of `request`."""
+        nothing_kept = CookieJar(DefaultCookiePolicy(allowed_domains=()))
+        return httpx2.AsyncClient(transport=self._lines[target.name], trust_env=False, cookies=nothing_kept)
 
     async def close(self) -> None:
         """Close every connection, those in use too."""
         for line in self._lines.values():
-            line.pool.close()
+            await line.transport.aclose()
 
-    async def _ask(
-        self,
-        line: _Line,
-        method: str,
-        where: bytes,
-        headers: Headers,
-        body: bytes | AsyncIterator[bytes] | None,
-        length: int | None,
-    ) -> Reply:
-        name = line.target.name
-        deadline = asyncio.get_running_loop().time() + self._total_s
-        trip: Trip | None = None
-        try:
-            head = write_head(method, line.way.before + where, [*headers, *line.way.headers])
-            connection = line.pool.ready() or await self._connected(line, deadline)
-            trip = connection.begin(method, head, body if isinstance(body, bytes) else None, self.idle_s, deadline)
-            if body is not None and not isinstance(body, bytes):
-                await trip.upload(body, length)
-            await trip.head()
-            if trip.status < 200 or trip.status > 599:
-                trip.keeps = False
-                raise Malformed(f"status {trip.status} cannot be passed on")
-        except BaseException as error:
-            if trip is not None:
-                trip.close()
-            if isinstance(error, (Lost, Malformed, Slow, Unconnected, Unsendable)):
-                raise self._told(name, error) from error
-            raise
-        return Reply(line.target, self._metrics, trip.status, trip.headers, trip, line.released)
-
-    def _told(self, name: str, error: Exception) -> ProxyError:
+    def _told(self, name: str, error: httpx2.TransportError) -> ProxyError:
         """Why there is no answer, as others know it."""
-        if isinstance(error, Slow):
-            return UpstreamTimeout(f"upstream {name!r} did not begin to answer: {error}")
-        if isinstance(error, Malformed):
-            return UpstreamBroken(f"upstream {name!r} answered with something that cannot be passed on: {error}")
-        if isinstance(error, Unsendable):
+        if isinstance(error, httpx2.LocalProtocolError):
             return BadRequest(f"the request cannot be passed on: {error}")
-        if isinstance(error, Unconnected):
+        if isinstance(error, httpx2.PoolTimeout):
+            return UpstreamTimeout(
+                f"all {self._connections} connections to upstream {name!r} are in use", hint="See pool.connections."
+            )
+        if isinstance(error, httpx2.TimeoutException):
+            return UpstreamTimeout(f"upstream {name!r} did not begin to answer: {error}")
+        if isinstance(error, httpx2.RemoteProtocolError):
+            return UpstreamBroken(f"upstream {name!r} answered with something that cannot be passed on: {error}")
+        if isinstance(error, httpx2.ConnectError):
             return UpstreamUnreachable(f"upstream {name!r} cannot be reached: {error}")
         return UpstreamUnreachable(f"upstream {name!r} closed the connection without an answer: {error}")
 
-    async def _connected(self, line: _Line, deadline: float) -> Connection:
-        """A connection, from others or new. Raises Slow, Unconnected and, where all are in use, UpstreamTimeout."""
-        loop = asyncio.get_running_loop()
-        limit = asyncio.timeout_at(min(deadline, loop.time() + self.idle_s))
-        try:
-            async with limit:
-                try:
-                    return await line.pool.open(self._connect_s)
-                except Unconnected:  # nothing has been sent yet, so once more harms nobody
-                    await asyncio.sleep(RETRY_AFTER_S)
-                    return await line.pool.open(self._connect_s)
-        except Full as error:
-            self._look_for_a_leak(line)
-            raise UpstreamTimeout(
-                f"all {self._connections} connections to upstream {line.target.name!r} are in use",
-                hint="See pool.connections.",
-            ) from error
-        except TimeoutError as error:
-            raise Slow(f"no connection within {self.idle_s:g} s") from error
 
-    async def _ask_demo(
-        self, line: _Line, demo: Demo, method: str, where: bytes, body: bytes | AsyncIterator[bytes] | None
-    ) -> Reply:
-        whole = body if isinstance(body, bytes) else b"".join([part async for part in body]) if body else b""
-        answer = demo.answer(method, where.partition(b"?")[0].decode(), whole)
-        return Reply(line.target, self._metrics, answer.status, answer.headers, answer.body, line.released)
-
-    def _look_for_a_leak(self, line: _Line) -> None:
-        """With no more requests under way than there are connections nobody should have had to wait: start anew."""
-        if line.open > self._connections:
-            return
-        self._metrics.swallowed_total.labels(where="upstream_pool").inc()
-        log.error("the connections to upstream %s had leaked; a new pool was made", line.target.name)
-        line.renew().close()
+def kind_of(error: httpx2.TransportError) -> str:
+    """The failure's name in metrics, where there is no answer."""
+    if isinstance(error, httpx2.TimeoutException):
+        return "timeout"
+    return "broken" if isinstance(error, httpx2.RemoteProtocolError) else "unreachable"
 
 
 def _length(method: str, headers: Headers, body: bytes | AsyncIterator[bytes] | None) -> int | None:

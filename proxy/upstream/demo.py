@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final
 
+import httpx2
+
 from proxy.upstream.headers import Headers
 from proxy.upstream.script import Call, Json, Turn, take_turn
 
@@ -40,7 +42,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class Body(httpx2.AsyncByteStream):
     """Parts given out one by one, with a pause before each where one is wanted."""
 
     parts: Sequence[bytes]
@@ -52,16 +54,18 @@ class Body:
                 await asyncio.sleep(self.pause_s)
             yield part
 
-    async def aclose(self) -> None:
-        """Nothing is held."""
 
-
-class Demo:
+class Demo(httpx2.AsyncBaseTransport):
     """Answers requests. `pause_s` before each word of a stream makes it look alive; none by default."""
 
     def __init__(self, pause_s: float = 0.0) -> None:
         self._pause_s = pause_s
         self._seen: OrderedDict[bytes, None] = OrderedDict()
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        target: bytes = request.extensions["target"]
+        answer = self.answer(request.method, target.partition(b"?")[0].decode(), await request.aread())
+        return httpx2.Response(answer.status, headers=answer.headers, stream=answer.body)
 
     def answer(self, method: str, path: str, body: bytes) -> Answer:
         """`path` with or without /v1. Unknown paths, methods and bodies get OpenAI's errors."""

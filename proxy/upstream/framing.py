@@ -14,6 +14,8 @@ import re
 import string
 from typing import Final, NamedTuple, Protocol
 
+import httpx2
+
 from proxy.upstream.headers import Headers
 
 HEAD_LIMIT: Final = 100 << 10
@@ -44,11 +46,11 @@ _CONTENT_LENGTH: Final = re.compile(rb"[0-9]{1,19}")
 _EMPTY: Final = frozenset({204, 304})
 
 
-class Malformed(Exception):
+class Malformed(httpx2.RemoteProtocolError):
     """What came is not HTTP, or could be read in two ways."""
 
 
-class Unsendable(Exception):
+class Unsendable(httpx2.LocalProtocolError):
     """A request that cannot be written: what one of its parts holds would end a line, or its body is another length."""
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable
-from typing import Final, Protocol
+from collections.abc import AsyncIterator
+from typing import Final
+
+import httpx2
 
 from proxy.errors import AnswerTooLong, UpstreamBroken, UpstreamError, UpstreamTimeout
 from proxy.metrics import Metrics
-from proxy.upstream.connection import Lost, Slow
-from proxy.upstream.framing import Malformed
 from proxy.upstream.headers import TELLING, Headers, returning, without
 from proxy.upstream.redaction import Redactor, forms_of
 from proxy.upstream.target import Target
@@ -32,29 +32,16 @@ async def _once(body: bytes) -> AsyncIterator[bytes]:
     yield body
 
 
-class Source(Protocol):
-    """A body as it comes, and its end."""
-
-    def __aiter__(self) -> AsyncIterator[bytes]: ...
-    async def aclose(self) -> None: ...
-
-
 class Reply:
     """An answer whose head has come. The body is read once, by `chunks` or `read`; `close` at the end, always."""
 
     __slots__ = (
-        "_closed", "_held", "_metrics", "_on_close", "_parts", "_redactor", "_source", "_target",
+        "_closed", "_held", "_metrics", "_parts", "_redactor", "_source", "_target",
         "content_type", "encoding", "headers", "status",
     )  # fmt: skip
 
     def __init__(
-        self,
-        target: Target,
-        metrics: Metrics,
-        status: int,
-        came: Headers,
-        source: Source,
-        closed: Callable[[], None],
+        self, target: Target, metrics: Metrics, status: int, came: Headers, source: httpx2.AsyncByteStream
     ) -> None:
         self.status = status
         self.headers: Headers = returning(came, target.key)
@@ -70,7 +57,6 @@ class Reply:
             elif name == b"content-encoding":
                 self.encoding = value.decode("latin-1").strip().lower().replace("identity", "")
         self._target = target
-        self._on_close = closed
         self._metrics = metrics
         self._source = source
         self._parts = source.__aiter__()
@@ -118,7 +104,6 @@ class Reply:
         if self._closed:
             return
         self._closed = True
-        self._on_close()
         try:
             await self._source.aclose()
         except Exception:  # the answer is over either way, and an error now would hide the one that ended it
@@ -134,7 +119,7 @@ class Reply:
             return self._held.pop()
         try:
             part = await self._next()
-        except (Lost, Malformed, Slow) as error:
+        except httpx2.TransportError as error:
             told = self._told(error)
             await self.close()
             raise told from error
@@ -158,10 +143,10 @@ class Reply:
             if part:
                 return part
 
-    def _told(self, error: Exception) -> UpstreamError:
+    def _told(self, error: httpx2.TransportError) -> UpstreamError:
         """The connection's error as others know it, counted once."""
         name = self._target.name
-        slow = isinstance(error, Slow)
+        slow = isinstance(error, httpx2.TimeoutException)
         if not self._closed:
             self._metrics.upstream_errors_total.labels(name, "timeout" if slow else "broken").inc()
         if slow:

@@ -27,6 +27,9 @@ class Target:
     proxy: str
     ca_bundle: str
     policy: str
+    transport: str = "aiohttp"
+    client_cert: str = ""
+    client_key: str = ""
 
     def __repr__(self) -> str:
         key = None if self.key is None else "***"
@@ -81,7 +84,10 @@ def read_targets(settings: Settings) -> Iterable[Target]:
             strategy=upstream.strategy,
             key=None if key is None else key.get_secret_value(),
             models=upstream.models,
-            proxy=upstream.proxy,
+            proxy=upstream.outbound_proxy(),
             ca_bundle=upstream.ca_bundle,
             policy=upstream.policy,
+            transport=upstream.transport,
+            client_cert=upstream.client_cert,
+            client_key=upstream.client_key,
         )

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
+import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from proxy.errors import ProxyError, UpstreamError
 from proxy.metrics import Metrics
 from proxy.settings import Pool, Settings, Timeouts
 from proxy.upstream.client import Client, Reply
+from proxy.upstream.transport import AiohttpTransport
 from tests.faulty import HEAD, Connection, Request
 
 EVENTS = [b'data: {"n":%d,"text":"\xc3\xa4"}\n\n' % n for n in range(20)]
@@ -18,14 +24,39 @@ JSON = [(b"content-type", b"application/json")]
 
 
 @asynccontextmanager
-async def client_of(port: int, **timeouts: float) -> AsyncIterator[Client]:
-    settings = Settings(
-        upstream=f"http://127.0.0.1:{port}/v1", timeouts=Timeouts(**timeouts), pool=Pool(connections=10, keepalive=10)
-    )
+async def client_of(
+    port: int, connections: int = 10, keepalive: int = 10, /, **timeouts: float
+) -> AsyncIterator[Client]:
+    pool = Pool(connections=connections, keepalive=keepalive)
+    settings = Settings(upstream=f"http://127.0.0.1:{port}/v1", timeouts=Timeouts(**timeouts), pool=pool)
     client = Client(settings, Metrics())
     yield client
     assert client._lines["default"].open == 0
     await client.close()
+
+
+def transport_of(client: Client) -> AiohttpTransport:
+    [line] = client._lines.values()
+    assert isinstance(line.transport, AiohttpTransport)
+    return line.transport
+
+
+def idle(client: Client) -> int:
+    """Connections that are there and not in use."""
+    connector = transport_of(client)._connector
+    kept = [] if connector is None else [protocol for each in connector._conns.values() for protocol, _ in each]
+    return sum(protocol.is_connected() for protocol in kept)
+
+
+def connections(client: Client) -> int:
+    """Connections that are there."""
+    return idle(client) + len(transport_of(client)._answers)
+
+
+def sound(client: Client, limit: int = 10) -> bool:
+    """Nothing is under way, and all that may be there can be had."""
+    transport = transport_of(client)
+    return transport._slots._value == limit and not transport._slots._waiters and not transport._answers
 
 
 async def send(client: Client, body: bytes = b"{}", **more: Any) -> Reply:
@@ -80,3 +111,32 @@ async def listening(script: Callable[[Connection], Awaitable[None]]) -> AsyncIte
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await server.wait_closed()
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tls")
+    made = subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+         "-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem"), "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=DNS:localhost"],
+        capture_output=True,
+    )  # fmt: skip
+    if made.returncode != 0:
+        pytest.skip("openssl makes no certificate here")
+    return folder
+
+
+def serving(certificate: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate / "cert.pem", certificate / "key.pem")
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    return context
+
+
+async def asked(client: Client, body: bytes = b"{}") -> tuple[int, bytes] | ProxyError:
+    try:
+        reply = await client.send(client.targets[0], "POST", "/v1/x", b"", [], body)
+        return reply.status, await reply.read(1 << 26)
+    except UpstreamError as error:
+        return error

@@ -16,7 +16,7 @@ from proxy.metrics import Metrics
 from proxy.settings import Settings, Upstream
 from proxy.upstream.client import Client
 from tests.faulty import HEAD, STREAM, Connection, Request, faulty, until
-from tests.upstream.conftest import EVENTS, JSON, answer_json, client_of, errors, send
+from tests.upstream.conftest import EVENTS, JSON, answer_json, client_of, errors, send, sound, transport_of
 
 
 @pytest.mark.timed
@@ -220,19 +220,19 @@ async def test_c3_no_slot_is_lost_over_500_disconnects_and_double_cancels() -> N
 
         for _ in range(25):
             await asyncio.gather(*(cut_off() for _ in range(20)))
-        pool = client._lines["default"].pool
+        transport = transport_of(client)
         assert await asyncio.gather(*(one() for _ in range(10))) == [b"".join(EVENTS[:5])] * 10
-        assert client._lines["default"].pool is pool, "the pool had leaked and was made anew"
-        assert (pool._taken, len(pool._idle), len(pool._waiting)) == (len(pool._all), len(pool._all), 0)
+        assert transport_of(client) is transport, "the pool had leaked and was made anew"
+        assert sound(client)
 
 
 async def test_a_pool_that_has_leaked_is_made_anew() -> None:
     async with faulty(answer_json) as upstream, client_of(upstream.port, connect_s=0.1) as client:
-        pool = client._lines["default"].pool
-        pool._limit = 0  # as if every slot were held by nobody
+        transport = transport_of(client)
+        transport._slots = asyncio.Semaphore(0)  # as if every slot were held by nobody
         with pytest.raises(UpstreamTimeout, match="in use"):
             await send(client)
-        assert client._lines["default"].pool is not pool
+        assert transport_of(client) is not transport
         assert await (await send(client)).read(10) == b"{}"
 
 
@@ -253,6 +253,23 @@ async def test_headers_that_cannot_be_sent_are_the_clients_mistake() -> None:
     async with faulty(answer_json) as upstream, client_of(upstream.port) as client:
         with pytest.raises(BadRequest):
             await client.send(client.targets[0], "GET", "/v1/x", b"", [(b"bad name", b"x")], None)
+
+
+async def test_questions_of_our_own_add_no_headers_keep_no_cookies_and_follow_no_redirect(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def move(_: Request, there: Connection) -> None:
+        await there.send(b"HTTP/1.1 302 Found\r\nset-cookie: a=b\r\nlocation: /other\r\ncontent-length: 2\r\n\r\n{}")
+
+    async with faulty(move) as upstream, client_of(upstream.port) as client:
+        for _ in range(2):
+            request = client.request(client.targets[0], "POST", "/v1/secret", b"", JSON, b"{}")
+            response = await client.http(client.targets[0]).send(request, stream=True)
+            assert (response.status_code, await response.aread()) == (302, b"{}")
+        names = [{name for name, _ in request.headers} for request in upstream.requests]
+        assert names == [{b"host", b"content-type", b"accept-encoding", b"content-length"}] * 2
+        assert upstream.connections == 1
+        assert "secret" not in caplog.text
 
 
 async def test_no_secret_is_in_what_is_printed_of_a_target(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,6 +341,6 @@ async def test_the_demo_answers_without_a_network() -> None:
 
 def test_nothing_imports_another_http_client() -> None:
     root = Path(__file__).parents[2] / "proxy"
-    imports = re.compile(r"^\s*(?:import|from)\s+(?:httpx|httpx2|httpcore|httpcore2|aiohttp|requests)\b", re.MULTILINE)
+    imports = re.compile(r"^\s*(?:import|from)\s+(?:httpx|httpcore|httpcore2|requests)\b", re.MULTILINE)
     users = {str(file.relative_to(root)) for file in root.rglob("*.py") if imports.search(file.read_text())}
     assert users == set()

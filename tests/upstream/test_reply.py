@@ -124,6 +124,29 @@ async def test_a_slow_reader_is_not_taken_for_a_silent_upstream() -> None:
         assert came == EVENTS[0] + EVENTS[1]
 
 
+@pytest.mark.parametrize("ending", ["close", "reset"])
+async def test_u4_what_came_before_the_end_is_given_out_to_a_slow_reader_too(ending: str) -> None:
+    async def break_off(_: Request, there: Connection) -> None:
+        await there.send(STREAM)
+        for event in EVENTS:
+            await there.chunk(event)
+            await asyncio.sleep(0.001)
+        if ending == "reset":
+            await there.reset()
+        else:
+            there.writer.close()
+
+    async with faulty(break_off) as upstream, client_of(upstream.port) as client:
+        reply = await send(client)
+        parts = reply.chunks()
+        came = await anext(parts)
+        await upstream.none_open()
+        await asyncio.sleep(0.05)
+        more, error = await gathered(reply)
+        assert came + more == b"".join(EVENTS)
+        assert isinstance(error, UpstreamBroken)
+
+
 async def test_back_pressure_reaches_the_upstream() -> None:
     written = 0
 

@@ -8,11 +8,21 @@ import pytest
 import uvloop
 
 from proxy.errors import BadRequest, ProxyError, UpstreamBroken, UpstreamError, UpstreamTimeout, UpstreamUnreachable
+from proxy.upstream.answer import HIGH_WATER, JOINED
 from proxy.upstream.client import Client
-from proxy.upstream.connection import HIGH_WATER, JOINED
 from proxy.upstream.framing import HEAD_LIMIT
 from tests.faulty import HEAD, STREAM, Connection, Request, faulty, until
-from tests.upstream.conftest import EVENTS, answer_json, client_of, gathered, listening, send
+from tests.upstream.conftest import (
+    EVENTS,
+    answer_json,
+    client_of,
+    connections,
+    gathered,
+    idle,
+    listening,
+    send,
+    transport_of,
+)
 
 CODED = b"".join(b"%x\r\n%b\r\n" % (len(event), event) for event in EVENTS[:3]) + b"0\r\nx-sum: 1\r\n\r\n"
 WHOLE = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n" + STREAM + CODED
@@ -154,9 +164,9 @@ async def test_a_connection_whose_answer_was_not_heard_to_its_end_is_closed() ->
 
 
 def ringing() -> list[asyncio.TimerHandle]:
-    """The timers of connections."""
+    """The timers of answers."""
     timers: list[asyncio.TimerHandle] = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
-    return [timer for timer in timers if "Connection._ring" in repr(timer) and not timer.cancelled()]
+    return [timer for timer in timers if "Answer._ring" in repr(timer) and not timer.cancelled()]
 
 
 @pytest.mark.parametrize("said", [b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nforged", b"\r\n", None])
@@ -173,7 +183,7 @@ async def test_what_is_said_on_an_idle_connection_closes_it(said: bytes | None) 
         for _ in range(2):
             assert (await asked(client))[:2] == (200, b"{}")
             await asyncio.sleep(0.1)
-            assert client._lines["default"].pool._all == set()
+            assert connections(client) == 0
         assert upstream.connections == 2
 
 
@@ -226,7 +236,7 @@ async def test_an_answer_that_comes_before_the_body_was_sent_is_told(pieces: boo
     async with listening(refuse) as port, client_of(port) as client, asyncio.timeout(5):
         reply = await client.send(client.targets[0], "POST", "/v1/x", b"", [(b"content-length", b"50000000")], body)
         assert (reply.status, await reply.read(100)) == (413, b"too ")
-        assert client._lines["default"].pool._all == set(), "with a body half sent it is good for nothing"
+        assert connections(client) == 0, "with a body half sent it is good for nothing"
 
 
 @pytest.mark.parametrize("pieces", [True, False], ids=["upload", "bytes"])
@@ -264,7 +274,7 @@ async def test_an_upload_in_which_nothing_moves_ends_in_time(who: str, limits: d
         async with asyncio.timeout(3):
             with pytest.raises(UpstreamTimeout):
                 await client.send(client.targets[0], "POST", "/x", b"", [(b"transfer-encoding", b"chunked")], endless())
-        assert client._lines["default"].pool._all == set()
+        assert connections(client) == 0
     assert pulled == 1 if who == "client" else pulled < 500, "what cannot be sent is not asked for: back-pressure"
 
 
@@ -278,28 +288,19 @@ async def test_no_more_than_the_high_water_mark_is_taken_from_the_kernel() -> No
     async with faulty(flood) as upstream, client_of(upstream.port) as client:
         reply = await send(client)
         await asyncio.sleep(0.2)
-        [connection] = client._lines["default"].pool._all
-        assert connection._trip is not None
-        assert connection._trip._size <= 2 * HIGH_WATER
+        [answer] = transport_of(client)._answers
+        assert answer._size <= 2 * HIGH_WATER
         assert len(await reply.read(8 << 20)) == 8 << 20
-        assert client._lines["default"].pool._idle, "it was heard to its end"
+        assert idle(client), "it was heard to its end"
         await reply.close()
 
 
-async def test_one_timer_watches_all_trips_of_a_connection_and_ends_with_it() -> None:
+async def test_the_timer_of_an_answer_ends_with_it() -> None:
     async with faulty(answer_json) as upstream, client_of(upstream.port, idle_s=0.15) as client:
-        timers = []
-        assert (await asked(client))[:2] == (200, b"{}")
-        [connection] = client._lines["default"].pool._all
         for _ in range(20):
             assert (await asked(client))[:2] == (200, b"{}")
-            timers.append(connection._timer)
-            await asyncio.sleep(0.01)
+            assert not ringing(), "it does not go on ringing while nothing is under way"
         assert upstream.connections == 1
-        assert len(set(timers)) <= 3
-        await asyncio.sleep(0.3)
-        assert connection._timer is None, "it does not go on ringing while nothing is under way"
-        assert not ringing()
 
 
 async def test_at_the_deadline_what_has_come_and_was_not_asked_for_is_forgotten() -> None:

@@ -1,59 +1,29 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
 import subprocess
-import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import pytest
 
-from proxy.errors import ConfigError, ProxyError, UpstreamError, UpstreamTimeout, UpstreamUnreachable
+from proxy.errors import ConfigError, UpstreamTimeout, UpstreamUnreachable
 from proxy.metrics import Metrics
-from proxy.settings import Settings, Timeouts, Upstream
-from proxy.upstream import network
+from proxy.settings import Pool, Settings, Timeouts, Upstream
+from proxy.upstream import tls
 from proxy.upstream.client import Client
-from proxy.upstream.network import Way
 from proxy.upstream.target import read_targets
+from proxy.upstream.tls import client_context
+from proxy.upstream.transport import new_transport
 from tests.faulty import HEAD, STREAM, Connection, Request, faulty, read_request
-from tests.upstream.conftest import EVENTS, listening
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tls")
-    made = subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
-         "-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem"), "-subj", "/CN=localhost",
-         "-addext", "subjectAltName=DNS:localhost"],
-        capture_output=True,
-    )  # fmt: skip
-    if made.returncode != 0:
-        pytest.skip("openssl makes no certificate here")
-    return folder
-
-
-def serving(certificate: Path) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate / "cert.pem", certificate / "key.pem")
-    context.set_alpn_protocols(["h2", "http/1.1"])
-    return context
+from tests.upstream.conftest import EVENTS, asked, connections, listening, serving, sound, transport_of
 
 
 def client_of(base: str, *, proxy: str = "", bundle: str = "", connect_s: float = 2) -> Client:
     upstream = Upstream(base_url=base, ca_bundle=bundle, proxy=proxy)
     return Client(Settings(upstreams={"t": upstream}, timeouts=Timeouts(connect_s=connect_s)), Metrics())
-
-
-async def asked(client: Client, body: bytes = b"{}") -> tuple[int, bytes] | ProxyError:
-    try:
-        reply = await client.send(client.targets[0], "POST", "/v1/x", b"", [], body)
-        return reply.status, await reply.read(1 << 26)
-    except UpstreamError as error:
-        return error
 
 
 async def encrypted(there: Connection, certificate: Path) -> None:
@@ -82,7 +52,7 @@ async def test_tls_is_checked_against_the_targets_own_bundle(certificate: Path) 
                 else:
                     assert isinstance(got, UpstreamUnreachable)
                     assert "certificate verify failed" in str(got)
-            assert len(client._lines["t"].pool._all) == works
+            assert connections(client) == works
             await client.close()
 
 
@@ -97,12 +67,55 @@ async def test_the_name_is_checked_and_the_environments_authorities_are_none(
             await client.close()
 
 
+@pytest.mark.parametrize("transport", ["aiohttp", "httpx2"])
+async def test_a_targets_own_certificate_is_shown_to_it(
+    certificate: Path, transport: Literal["aiohttp", "httpx2"]
+) -> None:
+    shown: list[object] = []
+
+    async def asks_for_one(there: Connection) -> None:
+        context = serving(certificate)
+        context.set_alpn_protocols(["http/1.1"])
+        context.load_verify_locations(certificate / "cert.pem")
+        context.verify_mode = ssl.CERT_REQUIRED
+        await there.writer.start_tls(context)
+        shown.append(there.writer.get_extra_info("peercert"))
+        while await read_request(there.reader) is not None:
+            await there.send(HEAD + b"content-length: 2\r\n\r\n{}")
+
+    file, key = str(certificate / "cert.pem"), str(certificate / "key.pem")
+    async with listening(asks_for_one) as port:
+        for named in ({"client_cert": file, "client_key": key}, {}):
+            upstream = Upstream(
+                base_url=f"https://localhost:{port}",
+                ca_bundle=file,
+                transport=transport,
+                **named,  # type: ignore[arg-type]
+            )
+            client = Client(Settings(upstreams={"t": upstream}), Metrics())
+            got = await asked(client)
+            assert got == (200, b"{}") if named else isinstance(got, UpstreamUnreachable)
+            await client.close()
+    [peer] = shown
+    assert "localhost" in repr(peer)
+
+
+def test_a_certificate_that_cannot_be_shown_stops_the_start(certificate: Path, tmp_path: Path) -> None:
+    locked = tmp_path / "locked.pem"
+    lock = ["openssl", "pkey", "-in", str(certificate / "key.pem"), "-aes128", "-passout", "pass:secret"]
+    subprocess.run([*lock, "-out", str(locked)], check=True, capture_output=True)
+    for cert, key in (("cert.pem", str(locked)), ("cert.pem", ""), ("key.pem", "")):
+        there = Upstream(base_url="https://h", client_cert=str(certificate / cert), client_key=key)
+        with pytest.raises(ConfigError, match=r"upstreams\.t\.client_cert"):
+            Client(Settings(upstreams={"t": there}), Metrics())
+
+
 async def test_large_bodies_and_streams_go_through_tls_as_they_are(certificate: Path) -> None:
     async with listening(lambda there: encrypted(there, certificate)) as port:
         client = client_of(f"https://localhost:{port}", bundle=str(certificate / "cert.pem"))
         assert await asked(client, b"x" * 10_000_000) == (200, b" 10000000")
         assert await asked(client, b"abc") == (200, b"".join(EVENTS))
-        assert len(client._lines["t"].pool._all) == 1
+        assert connections(client) == 1
         await client.close()
 
 
@@ -122,7 +135,7 @@ async def test_a_tls_handshake_with_something_else_fails_and_closes() -> None:
     async with listening(other) as port:
         client = client_of(f"https://localhost:{port}")
         assert isinstance(await asked(client), UpstreamUnreachable)
-        assert client._lines["t"].pool._taken == 0
+        assert sound(client, 1000)
         await client.close()
 
 
@@ -148,8 +161,8 @@ async def test_an_https_target_is_reached_through_a_tunnel(certificate: Path, ve
             assert await asked(client) == (200, b"        2")
         await client.close()
     [head] = asked_for
-    assert head.startswith(b"CONNECT localhost:443 HTTP/1.1\r\nhost: localhost:443\r\n")
-    assert b"\r\nproxy-authorization: Basic dUA6cA==\r\n" in head
+    assert head.startswith(b"CONNECT localhost:443 HTTP/1.1\r\nHost: localhost:443\r\n")
+    assert b"\r\nProxy-Authorization: Basic dUA6cA==\r\n" in head
 
 
 @pytest.mark.parametrize(
@@ -157,7 +170,6 @@ async def test_an_https_target_is_reached_through_a_tunnel(certificate: Path, ve
     [
         (b"HTTP/1.1 407 Proxy Authentication Required\r\ncontent-length: 0\r\n\r\n", "status 407"),
         (b"HTTP/1.1 101 Switching\r\n\r\n", "status 101"),
-        (b"HTTP/1.1 200 OK\r\n\r\nmore", "said more"),
         (b"nonsense\r\n\r\n", "no status line"),
         (b"", "closed"),
     ],
@@ -178,9 +190,25 @@ async def test_a_tunnel_that_is_refused_is_unreachable(certificate: Path, answer
         assert isinstance(got, UpstreamUnreachable)
         assert told in str(got)
         assert "secret" not in str(got)
-        assert client._lines["t"].pool._taken == 0
+        assert sound(client, 1000)
         await client.close()
     assert len(asked_for) == 2, "once more, since nothing had been sent to the target"
+
+
+async def test_bytes_behind_the_answer_of_a_tunnel_are_no_answer_of_the_target(certificate: Path) -> None:
+    heard: list[bytes] = []
+
+    async def forge(there: Connection) -> None:
+        await there.reader.readuntil(b"\r\n\r\n")
+        await there.send(b"HTTP/1.1 200 OK\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+        heard.append(await there.reader.read(3))
+
+    async with listening(forge) as port:
+        client = client_of("https://localhost", proxy=f"http://127.0.0.1:{port}", connect_s=0.5)
+        assert isinstance(await asked(client), (UpstreamUnreachable, UpstreamTimeout))
+        assert set(heard) <= {b"", b"\x16\x03\x01"}, "nothing goes there in the clear"
+        assert sound(client, 1000)
+        await client.close()
 
 
 async def test_a_tunnel_that_is_not_answered_ends_in_time() -> None:
@@ -205,9 +233,9 @@ async def test_an_http_target_is_asked_for_in_full_and_through_an_encrypted_prox
     async with listening(forward) as port:
         client = client_of("http://[::1]:81/base", proxy=f"https://localhost:{port}")
         assert isinstance(await asked(client), UpstreamUnreachable), "its authority is not known"
-        way = client._lines["t"].way
-        assert way._outer is not None
-        way._outer.load_verify_locations(certificate / "cert.pem")
+        context = transport_of(client).tls
+        assert context is not None
+        context.load_verify_locations(certificate / "cert.pem")
         assert await asked(client) == (200, b"{}")
         await client.close()
     assert lines == [b"POST http://[::1]:81/base/x HTTP/1.1"]
@@ -217,7 +245,7 @@ async def test_an_http_target_is_asked_for_in_full_and_through_an_encrypted_prox
 def test_an_outbound_proxy_that_is_none_is_refused_without_showing_its_password(proxy: str) -> None:
     [target] = read_targets(Settings(upstreams={"t": Upstream(base_url="http://h", proxy=proxy)}))
     with pytest.raises(ConfigError) as caught:
-        Way(target, 1)
+        new_transport(target, Pool())
     assert "pass@" not in str(caught.value)
 
 
@@ -233,58 +261,19 @@ def test_the_systems_authorities_are_used_wherever_they_lie(
             ssl, "get_default_verify_paths",
             lambda: there._replace(openssl_cafile=str(file), openssl_capath=str(folder)),
         )  # fmt: skip
-        context = Way(target, 1)._tls
-        assert context is not None
+        context = client_context(target)
         assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
         return context.cert_store_stats()["x509"]
 
-    monkeypatch.setattr(network, "BUNDLES", ())
+    monkeypatch.setattr(tls, "BUNDLES", ())
     with pytest.raises(ConfigError, match="no authorities"):
         found()
     folder.mkdir()
     (folder / "README").touch()
-    monkeypatch.setattr(network, "BUNDLES", (str(tmp_path / "none"), str(certificate / "cert.pem")))
+    monkeypatch.setattr(tls, "BUNDLES", (str(tmp_path / "none"), str(certificate / "cert.pem")))
     assert found() == 1
-    monkeypatch.setattr(network, "BUNDLES", ())
+    monkeypatch.setattr(tls, "BUNDLES", ())
     (folder / "0123abcd.0").write_bytes((certificate / "cert.pem").read_bytes())
     assert found() == 0, "a folder is looked into when a certificate is checked"
     file.write_bytes((certificate / "cert.pem").read_bytes())
     assert found() == 1
-
-
-@pytest.mark.timed
-async def test_an_address_that_swallows_packets_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a name with two addresses the first takes no connection and refuses none: its queue is full."""
-
-    async def answer(there: Connection) -> None:
-        await read_request(there.reader)
-        await there.send(HEAD + b"content-length: 2\r\n\r\nok")
-
-    async with listening(answer) as port:
-        with socket.socket() as silent, socket.socket() as first, socket.socket() as second:
-            silent.bind(("127.0.0.2", port))
-            silent.listen(0)
-            for filling in (first, second):  # one is taken into the queue, the next fills what the kernel adds to it
-                filling.setblocking(False)
-                filling.connect_ex(("127.0.0.2", port))
-            resolve = socket.getaddrinfo
-
-            def two(host: str, *more: Any, **named: Any) -> Any:
-                if host != "two.example":
-                    return resolve(host, *more, **named)
-                return [one for at in ("127.0.0.2", "127.0.0.1") for one in resolve(at, *more, **named)]
-
-            monkeypatch.setattr(socket, "getaddrinfo", two)
-            client = client_of(f"http://two.example:{port}/v1", connect_s=20)
-            began = time.monotonic()
-            assert await asked(client) == (200, b"ok")
-            assert time.monotonic() - began < 4.0, "promised: a second"
-            await client.close()
-
-
-async def test_a_name_whose_addresses_all_refuse_is_told_at_once() -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        client = client_of(f"http://localhost:{unused.getsockname()[1]}/v1", connect_s=20)
-        assert isinstance(await asked(client), UpstreamUnreachable)
-        await client.close()

@@ -1,0 +1,267 @@
+"""HTTP transports to an upstream, each an `httpx2.AsyncBaseTransport`: over aiohttp's connector, or httpx2's own.
+
+aiohttp's connector resolves names, connects (happy eyeballs), encrypts, tunnels through outbound proxies and keeps
+connections. It is called directly, since a session adds redirects, cookies and decompression. The answer is read by
+`answer.Answer`, whose head says what aiohttp's own reader does not keep.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+from functools import lru_cache
+from importlib.util import find_spec
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+import aiohttp
+import httpx2
+from aiohttp.connector import Connection
+from yarl import URL
+
+from proxy.errors import ConfigError
+from proxy.settings import DEMO, Pool
+from proxy.upstream.answer import Answer
+from proxy.upstream.demo import Demo
+from proxy.upstream.framing import write_head
+from proxy.upstream.headers import Headers
+from proxy.upstream.target import Target, locate
+from proxy.upstream.tls import client_context
+
+KEPT_S: Final = 4.0
+"""Time for which an idle connection is kept: less than the 5 s after which uvicorn (so vLLM and LiteLLM) and Node close
+theirs, since a request that crosses such a close is lost, and must not be sent twice. Clients' own pools do not keep
+theirs longer (httpx: 5 s)."""
+
+ATTEMPT_S: Final = 0.25
+"""Time that one address of a host has before the next is tried beside it (RFC 8305, 5: 250 ms)."""
+
+RETRY_AFTER_S: Final = 0.02
+"""Before the one further try to connect; a refused connection is told within 100 ms."""
+
+PROXIES: Final = ("http", "https")
+"""Schemes of an outbound proxy's URL."""
+SOCKS: Final = ("socks5", "socks5h")
+
+
+def new_transport(target: Target, limits: Pool) -> httpx2.AsyncBaseTransport:
+    """The transport that the target's settings name. Raises ConfigError where they cannot be kept.
+
+    Time limits come with each request, as httpx2 has them (`extensions["timeout"]`), with `total` for the whole answer.
+    `extensions["target"]` is the path and query as they are sent.
+    """
+    if target.base_url == DEMO:
+        return Demo()
+    url = urlsplit(target.proxy)
+    allowed = PROXIES if target.transport == "aiohttp" else PROXIES + SOCKS
+    if target.proxy and (url.scheme not in allowed or not url.hostname):
+        words = 'an http:// or https:// URL, or a socks5:// one with transport = "httpx2"'
+        raise ConfigError(f"upstreams.{target.name}.proxy", "(not shown)", words)
+    return AiohttpTransport(target, limits) if target.transport == "aiohttp" else Httpx2Transport(target, limits)
+
+
+class AiohttpTransport(httpx2.AsyncBaseTransport):
+    """HTTP/1.1 to one target."""
+
+    def __init__(self, target: Target, limits: Pool) -> None:
+        address = locate(target)
+        self._kept = limits.keepalive
+        self._slots = asyncio.Semaphore(limits.connections)
+        """Not the connector's own limit: whoever is cancelled in the moment of being given a connection of it takes the
+        turn of the next one along."""
+        self._answers: set[Answer] = set()
+        self._connector: aiohttp.TCPConnector | None = None
+        self._where = URL(f"{address.scheme.decode()}://{address.host_header.decode()}", encoded=True)
+        """The origin that is connected to."""
+        self._before = b""
+        """The part of a request's first line before the path, where an outbound proxy reads it."""
+        self._to_proxy: Headers = []
+        """Headers for the outbound proxy."""
+        self._options: dict[str, Any] = {}
+        """Further arguments of aiohttp's request."""
+        encrypted = address.scheme == b"https"
+        if target.proxy:
+            through, secret = _credentials(target.proxy)
+            encrypted = encrypted or through.scheme == "https"
+            if address.scheme == b"http":
+                self._where = through
+                self._before = b"http://" + address.host_header
+                self._to_proxy = [(b"proxy-authorization", secret.encode())] if secret else []
+            else:
+                authority = address.host_header.decode() if address.port else f"{address.host_header.decode()}:443"
+                host = {"Host": authority}
+                said = {**host, "User-Agent": "context-proxy"} | ({"Proxy-Authorization": secret} if secret else {})
+                self._options = {"proxy": through, "proxy_headers": said, "headers": host}
+        self.tls = client_context(target) if encrypted else None
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        times: dict[str, float] = request.extensions["timeout"]
+        deadline = asyncio.get_running_loop().time() + times["total"]
+        where = self._before + request.extensions["target"]
+        head = write_head(request.method, where, [*request.headers.raw, *self._to_proxy])
+        connection = await self._connection(times)
+        answer = Answer(connection, request.method, times["read"], deadline, self._over)
+        self._answers.add(answer)
+        try:
+            await answer.send(head, request)
+            await answer.head()
+        except BaseException:
+            answer.close()
+            raise
+        return httpx2.Response(answer.status, headers=answer.headers, stream=answer)
+
+    async def aclose(self) -> None:
+        """Close every connection, those in use too."""
+        for answer in list(self._answers):
+            answer.close()
+        if self._connector is not None:
+            await self._connector.close()
+
+    def _over(self, answer: Answer, connection: Connection, *, clean: bool) -> None:
+        """Keep or close the connection of an answer that is over."""
+        protocol = connection.protocol
+        assert protocol is not None  # noqa: S101  # it is given back once
+        idle = 0 if self._connector is None else sum(map(len, self._connector._conns.values()))
+        if clean and idle < self._kept:
+            connection.release()
+            protocol.set_parser(_Silence(), None, protocol.abort)
+        else:
+            protocol.abort()
+            connection.close()
+        self._answers.discard(answer)
+        self._slots.release()
+
+    async def _connection(self, times: dict[str, float]) -> Connection:
+        """A connection from others or a new one; the right to have one goes back where none comes about."""
+        try:
+            if self._slots.locked():
+                async with asyncio.timeout(times["pool"]):
+                    await self._slots.acquire()
+            else:
+                await self._slots.acquire()  # at once
+        except TimeoutError as error:
+            if self._slots.locked():
+                raise httpx2.PoolTimeout("all connections are in use") from error
+            await self._slots.acquire()  # one came back in this moment
+        try:
+            try:
+                return await self._connect(times["connect"])
+            except httpx2.ConnectError:  # nothing has been sent yet, so once more harms nobody
+                await asyncio.sleep(RETRY_AFTER_S)
+                return await self._connect(times["connect"])
+        except BaseException:
+            self._slots.release()
+            raise
+
+    async def _connect(self, seconds: float) -> Connection:
+        if self._connector is None:
+            self._start()
+        assert self._connector is not None  # noqa: S101  # it was started
+        try:
+            return await self._connector.connect(self._asked, [], _patience(seconds))
+        except TimeoutError as error:
+            raise httpx2.ConnectTimeout(f"no connection to {self._asked.host}:{self._asked.port} in time") from error
+        except aiohttp.ClientHttpProxyError as error:
+            raise httpx2.ConnectError(f"the outbound proxy answered with status {error.status}") from error
+        except aiohttp.ClientResponseError as error:
+            raise httpx2.ConnectError("the outbound proxy answered with no status line") from error
+        except aiohttp.ServerDisconnectedError as error:
+            raise httpx2.ConnectError("the outbound proxy closed the connection") from error
+        except (aiohttp.ClientError, OSError, UnicodeError) as error:  # UnicodeError: a host name that cannot be one
+            cause = error.__cause__ or error
+            raise httpx2.ConnectError(str(cause) or type(cause).__name__) from error
+
+    def _start(self) -> None:
+        """Make what needs a running loop."""
+        loop = asyncio.get_running_loop()
+        self._asked = aiohttp.ClientRequest("GET", self._where, loop=loop, **self._options)
+        self._connector = aiohttp.TCPConnector(
+            limit=0,
+            keepalive_timeout=KEPT_S,
+            ssl=self.tls or True,
+            happy_eyeballs_delay=ATTEMPT_S,
+            interleave=1,
+            use_dns_cache=False,  # it would turn the order of the addresses with each connection
+            resolver=aiohttp.ThreadedResolver(),  # the system's, whatever else is installed
+        )
+
+
+class _Silence:
+    """Parser of an idle connection. Data closes the connection before it comes here: it would be taken for the
+    beginning of somebody's answer."""
+
+    def feed_data(self, _: bytes) -> tuple[bool, bytes]:
+        return False, b""
+
+    def feed_eof(self) -> None:
+        """Nobody waits for it."""
+
+
+class Httpx2Transport(httpx2.AsyncHTTPTransport):
+    """httpx2's own: HTTP/2 where the upstream offers it, and SOCKS proxies."""
+
+    def __init__(self, target: Target, limits: Pool) -> None:
+        needed = ["h2", "socksio"] if urlsplit(target.proxy).scheme in SOCKS else ["h2"]
+        if not all(map(find_spec, needed)):
+            raise ConfigError(
+                f"upstreams.{target.name}.transport", "httpx2", 'aiohttp, or pip install "context-proxy[httpx2]"'
+            )
+        super().__init__(
+            verify=client_context(target),
+            http2=True,
+            limits=httpx2.Limits(
+                max_connections=limits.connections,
+                max_keepalive_connections=limits.keepalive,
+                keepalive_expiry=KEPT_S,
+            ),
+            proxy=target.proxy or None,
+            retries=1,
+        )
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        deadline = asyncio.get_running_loop().time() + request.extensions["timeout"]["total"]
+        try:
+            async with asyncio.timeout_at(deadline):
+                response = await super().handle_async_request(request)
+        except TimeoutError as error:
+            raise httpx2.ReadTimeout("the answer took longer than timeouts.total_s") from error
+        assert isinstance(response.stream, httpx2.AsyncByteStream)  # noqa: S101  # of an asynchronous transport
+        response.stream = _Limited(response.stream, deadline)
+        return response
+
+
+class _Limited(httpx2.AsyncByteStream):
+    """A body that has to end by a deadline, in loop time."""
+
+    def __init__(self, stream: httpx2.AsyncByteStream, deadline: float) -> None:
+        self._stream = stream
+        self._parts = stream.__aiter__()
+        self._deadline = deadline
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                return await self._parts.__anext__()
+        except TimeoutError as error:
+            raise httpx2.ReadTimeout("the answer took longer than timeouts.total_s") from error
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+@lru_cache(maxsize=8)
+def _patience(seconds: float) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(connect=seconds, ceil_threshold=seconds)  # not rounded up to whole seconds
+
+
+def _credentials(proxy: str) -> tuple[URL, str]:
+    """An outbound proxy's URL without its user and password, and the header's value that says these, "" for none."""
+    url = URL(proxy, encoded=True)
+    if not url.raw_user:
+        return url.origin(), ""
+    secret = f"{unquote(url.raw_user)}:{unquote(url.raw_password or '')}".encode()
+    return url.origin(), f"Basic {base64.b64encode(secret).decode()}"
