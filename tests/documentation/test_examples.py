@@ -173,8 +173,13 @@ def test_a_config_file_is_accepted(block: Block, tmp_path: Path, monkeypatch: py
             "gpt-5*",
             "my-finetune",
         ]
-    else:
-        make_policies(load(file))
+        return
+    settings = load(file)
+    make_policies(settings)
+    taken = False
+    for upstream in settings.upstreams.values():  # the first whose models match gets the request
+        assert not (taken and upstream.models), "no request reaches this upstream"
+        taken = taken or "*" in upstream.models
 
 
 @pytest.mark.parametrize("block", of("json"), ids=named)

@@ -89,6 +89,15 @@ def test_files_that_a_page_links_to_are_there(page: Path) -> None:
             assert (page.parent / target).exists(), target
 
 
+def test_headings_that_the_readme_links_to_are_there() -> None:
+    """The build sees to those of docs/."""
+    found = re.findall(r"\]\((docs/[^)#\s]+)#([^)\s]+)\)", (ROOT / "README.md").read_text("utf-8"))
+    assert found
+    for page, heading in found:
+        titles = re.findall(r"(?m)^#+ (.*)$", (ROOT / page).read_text("utf-8"))
+        assert heading in [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles]
+
+
 def test_the_readme_has_two_pictures_and_all_pictures_are_small() -> None:
     shown = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", (ROOT / "README.md").read_text("utf-8"))
     assert len(shown) == 2
