@@ -181,7 +181,7 @@ def read(text: str) -> Command:
     parts = list(_parts(bare))
     runs = [part for part in parts if not part.shows]
     if not runs:
-        return Command(shown, "look", proves=bool(parts), search=bool(parts) and parts[-1].first in _SEARCHES)
+        return Command(shown, "look", proves=bool(parts), search=_ends_in_search(parts))
     proves, cut = strict or simple, False
     for n, part in enumerate(parts):
         if part.shows:
@@ -198,6 +198,16 @@ def read(text: str) -> Command:
     core = _core(parts) if simple else shown
     search = parts[-1].first in _SEARCHES
     return Command(shown, "run", proves=proves, cut=cut, search=search, single=len(runs) == 1, core=core)
+
+
+def _ends_in_search(parts: Sequence[_Part]) -> bool:
+    """Whether exit code 1 may be that of a search: of the last command, or of one that it hung on."""
+    for part in reversed(parts):
+        if part.first in _SEARCHES:
+            return True
+        if part.operator != "&&":
+            break
+    return False
 
 
 def _core(parts: Sequence[_Part]) -> str:

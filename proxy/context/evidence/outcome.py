@@ -39,7 +39,8 @@ LONG = 4 * SHORT
 
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-B0-2])")
 _TASK = re.compile(
-    r"(?:\[[\w:./-]+\] (?!\$)|(?!(?:ok|FAILED) \| \d)[\w.-]+ +\| |#\d+ (?:\d+\.\d+ )?|\d{4}-\d\d-\d\dT[\d:.]+Z )"
+    r"(?:\[(?!ERROR\])[\w:./-]+\] (?!\$)|(?!(?:ok|FAILED) \| \d)[\w.-]+ +\| |#\d+ (?:\d+\.\d+ )?"
+    r"|\d{4}-\d\d-\d\dT[\d:.]+Z )"
     r"|[\[#* ]*(?i:observation|(?:execution|command|tool|last) (?:logs?|results?|outputs?|responses?)"
     r"(?: of \[[^\]]{0,200}\]| from code snippet)?|\[[\w.-]{2,40} for [^\]]{0,200}\] results?)[\]* ]*:[* ]*"
 )
@@ -99,6 +100,8 @@ _EDIT_FAILED = re.compile(
     re.IGNORECASE,
 )
 """How the result of an edit begins that changed nothing, or was taken back."""
+_COUNTED_TESTS = re.compile(r"Ran [1-9]")
+"""How unittest says that there were any tests to run."""
 _HUNK_FAILED = re.compile(r"[1-9]\d* out of \d+ hunks? (?:FAILED|failed)")
 _COUNTER = re.compile(
     r"(?:num|number|total|count|n|rows?|files?|lines?|edits?|hunks?|records?|documents?|items?)?(?:of)?"
@@ -411,7 +414,7 @@ def _told(rows: Sequence[str], but: set[int]) -> _Told:
             told.words.append(n)
     # `OK` is unittest's where it says how many tests it ran.
     if told.passed and all(bare(rows[n]).startswith("OK") for n in told.passed):
-        counted = any(bare(line).startswith("Ran ") for n in told.passed for line in rows[max(0, n - 4) : n])
+        counted = any(_COUNTED_TESTS.match(bare(line)) for n in told.passed for line in rows[max(0, n - 4) : n])
         if not counted:
             told.words[:0] = [n for n in told.passed if "test" not in rows[n]]
             told.passed[:] = [n for n in told.passed if "test" in rows[n]]
@@ -522,7 +525,7 @@ def _of_look(
     only_errors = bool(said) and all(error.match(start) and _SAYS_NO.search(start) for start in starts)
     failures = tuple(said[:2]) if only_errors or (code and said) else ()
     verdict: Verdict = "unknown"
-    if (code and not (code == 1 and command.search)) or (only_errors and code is None):
+    if (code and not (code == 1 and command.search)) or (only_errors and code != 0):
         verdict = "failed"
     elif code == 0 and command.proves and not only_errors:
         verdict = "succeeded"

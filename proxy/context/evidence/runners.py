@@ -60,7 +60,8 @@ RUNNERS = (
             r"panic: ", r"fatal error: ",
             r"go: .*(?:cannot find|errors parsing|no required module|unknown revision)",
         ),
-        part=(r"ok\s+\S+\s+(?:[\d.]+s|\(cached\))", r"PASS$"),
+        part=(r"ok\s+\S+\s+(?:[\d.]+s|\(cached\))(?!.*no tests to run)",),
+        last=(r"PASS$",),
         detail=((r"--- FAIL: ", 1), (r"panic: ", 0), (r"\S+\.go:\d+:\d+: ", 0), (r"\S+_test\.go:\d+: ", 0),
                 (r"Error:\s", 1), (r"FAIL\s+\S+ \[", 0), (r"go: ", 0)),
     ),
@@ -71,7 +72,7 @@ RUNNERS = (
             r"error: (?:could not compile|aborting due|test failed|\d+ targets? failed|process didn't)",
             r"error(?:\[E\d+\])?: ", r"test \S.* \.\.\. FAILED$", r"thread '.*' .*panicked at",
         ),
-        part=(r"test result: ok\b",),
+        part=(r"test result: ok\b(?!\. 0 passed)",),
         last=(r"Finished .*\btarget",),
         detail=((r"error(?:\[E\d+\])?: ", 1), (r"thread '.*' .*panicked at", 1), (r"test \S.* \.\.\. FAILED$", 0)),
     ),
@@ -148,7 +149,7 @@ RUNNERS = (
         detail=((r"\S+:\d+(?::\d+)?: (?:fatal )?error: ", 0), (r".*\bundefined reference to ", 0), (r"\S*ld: ", 0)),
     ),
     Runner(
-        "make, ninja, bazel",
+        "make, ninja",
         failed=(
             r"\S*make(?:\.exe)?(?:\[\d+\])?: \*\*\*", r"ninja: (?:build stopped|error)", r"FAILED: \S",
             r"ERROR: Build did NOT complete", r"\S*make: .*\bError \d", r"error: Recipe `",
@@ -164,8 +165,8 @@ RUNNERS = (
     ),
     Runner(
         "maven",
-        failed=(r"(?:\[\w+\] )?BUILD FAILURE",
-                r"\[ERROR\] (?:Tests run:|Failed to execute|COMPILATION ERROR|There are test)"),
+        failed=(r"(?:\[\w+\] )?BUILD FAILURE", r"(?:\[ERROR\] )?Tests run: \d.*\b(?:Failures|Errors): [1-9]",
+                r"\[ERROR\] (?:Failed to execute|COMPILATION ERROR|There are test)"),
         passed=(r"(?:\[\w+\] )?BUILD SUCCESS$",),
         detail=((r"\[ERROR\] +(?!->|Re-run|To see|For more|\[Help)\S", 0),),
     ),
@@ -192,7 +193,7 @@ RUNNERS = (
     Runner(
         "eslint, golangci-lint, prettier, pre-commit",
         failed=(
-            r"\W*[1-9]\d* problems?\b.*\berror", r"[1-9]\d* issues?:?$", r"\[warn\] Code style issues",
+            r"\W*[1-9]\d* problems?\b.*\b[1-9]\d* errors?\b", r"[1-9]\d* issues?:?$", r"\[warn\] Code style issues",
             r".*\.{3,}Failed$",
             r"\[?\w*\]? ?ERROR task failed",
         ),
@@ -215,6 +216,7 @@ RUNNERS = (
     Runner(
         "terraform",
         failed=(r"\u2502 Error: \S",),
+        passed=(r"Apply complete! Resources: ",),
         below=((r"(?:\u2502 *)?on \S+\.(?:tf|tfvars|tf\.json|hcl) line \d", r"(?:\u2502 )?Error: \S"),),
         detail=((r"\u2502 Error: \S", 1),),
     ),
@@ -229,11 +231,22 @@ RUNNERS = (
             r"ERROR: failed to (?:solve|build)", r"failed to solve: ",
             r"The command '.*' returned a non-zero code: [1-9]",
             r"(?:docker: )?Error response from daemon", r"(?:error )?Error: .*(?:did not complete|pull access denied)",
-
+            r"\u2718 (?:Container|Image|Network|Volume|Service) \S+ +\S",
         ),
         last=(r"Successfully (?:built|tagged) \S+",),
         detail=((r"(?:ERROR: )?failed to (?:solve|build)", 0), (r"(?:docker: )?Error response from daemon", 0),
                 (r"The command '.*' returned", 0)),
+    ),
+    Runner(
+        "kubectl, ansible",
+        failed=(r"Error from server\b", r"\S+ +: ok=\d.*\b(?:unreachable|failed)=[1-9]"),
+        detail=((r"Error from server\b", 0), (r"\S+ +: ok=\d.*\b(?:unreachable|failed)=[1-9]", 0)),
+    ),
+    Runner(
+        "bazel",
+        failed=(r"Executed \d+ out of \d+ tests?: .*\b[1-9]\d* fails?\b",),
+        passed=(r"Executed [1-9]\d* out of \d+ tests?: [1-9]\d* tests? pass(?:es)?\.$",),
+        detail=((r"//\S+ +(?:FAILED|TIMEOUT)\b", 0),),
     ),
     Runner(
         "git",
@@ -325,7 +338,8 @@ TRIGGERS = (
     "done", "found 0", "files have been", "built", "nothing to be", "up to date", "no work", "added ", "changed ",
     "removed ", "audited", "already formatted", "unchanged", "matched files", "code ", "lifecycle script",
     "cannot find",
-    "hunk", ".tf", ".hcl", "no required", "unknown revision", "parsing", "status", "timed out", "file or dir",
+    "apply complete", "\u2718", "hunk", ".tf", ".hcl", "no required",
+    "unknown revision", "parsing", "status", "timed out", "file or dir",
 )  # fmt: skip
 """In lower case: each line that says how a run ended has one of these."""
 
