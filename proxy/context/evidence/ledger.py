@@ -8,12 +8,12 @@ is asked of `outcome`: what is unknown is said as nothing, and an edit that fail
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from proxy.chat.message import Call, Message
-from proxy.context.evidence import commands, facts, outcome
+from proxy.context.evidence import commands, facts, moved, outcome
 from proxy.context.evidence.commands import Command
 from proxy.context.evidence.outcome import Outcome
 
@@ -40,10 +40,16 @@ _UNCHANGED = re.compile(
     r"\b(?:no|not|never|cannot|unable|without|nothing|neither|identical|unchanged|since|unexpectedly|already|permissions?"
     r"|errors?|invalid|fail\w*|reject\w*|den(?:y|ied)|refus\w*|cancel\w*|abort\w*|ambiguous|multiple|must|before"
     r"|will|would|could|pending|awaiting)\b"
-    r"|n['\u2019]t\b",
+    r"|n['\u2019]t\b"
+    r"|\b(?:nicht|keine?\w?|fehler\w*|verweigert|abgelehnt|ung\u00fcltig\w*|erreur|\u00e9chec|\u00e9chou\w*|impossible|aucune?"
+    r"|introuvable|pas|fall[ao\u00f3]\w*|ning\u00fan\w*|ninguna?|denegad\w*|imposible|erro|falh\w*|nenhuma?|n\u00e3o|errore"
+    r"|nessun\w*|negat\w*|impossibile|non|\u043e\u0448\u0438\u0431\w*|\u043d\u0435|\u043d\u0435\u0442|\u043e\u0442\u043a\u0430\u0437\w*)\b"
+    r"|\u9519\u8bef|\u932f\u8aa4|\u5931\u8d25|\u5931\u6557|\u62d2\u7edd|\u62d2\u7d55|\u62d2\u5426|\u65e0\u6cd5|\u7121\u6cd5|[\u672a\u6ca1\u6c92\u4e0d]"
+    r"|\u30a8\u30e9\u30fc|\u307e\u305b\u3093|\u3067\u304d\u306a|\uc624\ub958|\uc2e4\ud328|\uac70\ubd80|\uc5c6",
     re.IGNORECASE,
 )
-"""Words with which it says that it has not, or that leave it open."""
+"""Words with which it says that it has not, or that leave it open; after English in German, French, Spanish,
+Portuguese, Italian, Russian, Chinese, Japanese and Korean."""
 _ASKS = re.compile(r"\b(?:found|match\w*|occur\w*|times|specify|provide|requires?|required|missing)\b", re.IGNORECASE)
 """Words of a tool that asks for something else; they count where none says that it has changed the file."""
 _PATH = re.compile(r"\S*\w[./\\]\w\S*")
@@ -52,12 +58,17 @@ _SENTENCE = re.compile(r"[.!:;](?:\s|$)")
 
 class Ran(NamedTuple):
     """A command that was run. text: see `Command`. told: how it ended, empty where nobody can tell. open: it failed,
-    and was not seen to succeed since. looks: it only showed something."""
+    and was not seen to succeed since. looks: it only showed something. place: the directory that it was run in, where
+    the call names one. changes: how many files had been changed before. again: it was run again since, and nobody can
+    tell how that ended."""
 
     text: str
     told: str
     open: bool
     looks: bool
+    place: str = ""
+    changes: int = 0
+    again: bool = False
 
 
 class Entries(NamedTuple):
@@ -82,6 +93,10 @@ class Ledger:
     errors: dict[str, list[str]] = field(default_factory=dict)
     """Error lines, by the command that wrote them."""
     items: tuple[str, ...] = ()
+    changes: int = 0
+    """How many times a file was changed."""
+    where: str = ""
+    """The directory that a command has gone to, for those that follow."""
 
     def note(self, call: Call, result: str | None) -> None:
         """One call and what came back, None where nothing has."""
@@ -95,28 +110,83 @@ class Ledger:
         """One call, its command, how it ended, and the lines of its result, None where nothing came back."""
         arguments = facts.arguments_of(call.arguments)
         words, path, key = _touched(call, command, arguments)
+        key, place = self._placed(key, command, arguments)
         failed = end.verdict == "failed"
         passed = end.verdict == "succeeded"
+        done = self._follow(call, command, end, lines)
         if _lists(words):
             if not failed:
                 self._listed(arguments)
+        elif done is not None:
+            passed = done
         elif path:
             passed = self._file(words, path, end, lines)
         elif command.text:
-            self._ran(key, command, end)
+            self._ran(key, command, end, place)
         if failed or passed:
             self.errors.pop(key, None)
         if failed and (said := _telling(end, lines or ())):
             self.errors[key] = said
 
-    def overrule(self, call: Call, command: Command, end: Outcome) -> None:
+    def overrule(self, call: Call, command: Command, end: Outcome, lines: Sequence[str] | None) -> None:
         """A call whose result stands in the prompt: what is remembered of the same one is out of date."""
         arguments = facts.arguments_of(call.arguments)
-        words, _, key = _touched(call, command, arguments)
+        words, path, key = _touched(call, command, arguments)
+        key, _ = self._placed(key, command, arguments)
+        if self._follow(call, command, end, lines, stands=True) is None and path and words & (_CREATES | _EDITS):
+            self.changes += _changes(end, lines)
         if _lists(words) and end.verdict != "failed":
             self._listed(arguments)
         self.commands.pop(key, None)
         self.errors.pop(key, None)
+
+    def _placed(self, key: str, command: Command, arguments: Mapping[str, Any]) -> tuple[str, str]:
+        """(what tells a call from others, with where it was run; the place)"""
+        if command.kind == "call":
+            return key, ""
+        place = moved.directory(arguments) or self.where
+        return f"{place}\n{key}", place
+
+    def _follow(
+        self, call: Call, command: Command, end: Outcome, lines: Sequence[str] | None, *, stands: bool = False
+    ) -> bool | None:
+        """Follow what a call does to files that are told, and where it leaves the shell. None: what it is about is
+        another affair. stands: its result stands in the prompt, so that what it edits is told there."""
+        if changes := moved.of_patch(call.arguments):
+            done = _changes(end, lines)
+            self._apply(changes if done else (), stands=stands)
+            return done
+        if end.verdict == "failed":
+            return None
+        if command.kind == "call":
+            words, _, _ = _touched(call, command, arguments := facts.arguments_of(call.arguments))
+            changes = moved.of_tool(words, arguments)
+        else:
+            self.where = moved.entered(command.text, self.where)
+            changes = moved.of_shell(command.core)
+        self._apply(changes, stands=stands)
+        return True if changes and command.kind == "call" else None
+
+    def _apply(self, changes: Iterable[moved.Change], *, stands: bool) -> None:
+        for kind, path in changes:
+            if kind in ("gone", "undone"):
+                self.changes += self._drop(path, gone=kind == "gone") or path == "*"
+                continue
+            self.changes += 1
+            if not stands:
+                files = self.created if kind == "created" else self.edited
+                files.pop(path, None)
+                files[path] = None
+
+    def _drop(self, path: str, *, gone: bool) -> bool:
+        """Tell no more of files that are gone, or not of their edits; whether any was told. What leaves beside them, as
+        logs do, changes nothing that a command depends on."""
+        told = False
+        for files in (self.edited, self.created, self.read) if gone else (self.edited,):
+            for name in [name for name in files if moved.means(path, name)]:
+                del files[name]
+                told = True
+        return told
 
     def _listed(self, arguments: Mapping[str, Any]) -> None:
         found = _open_items(arguments)
@@ -130,20 +200,21 @@ class Ledger:
                 if touched:
                     files.pop(path, None)
                     files[path] = None
+                    self.changes += files is not self.read
                 return touched
         return end.verdict == "succeeded"
 
-    def _ran(self, key: str, command: Command, end: Outcome) -> None:
+    def _ran(self, key: str, command: Command, end: Outcome, place: str) -> None:
         before = self.commands.pop(key, None)
         looks = command.kind == "look"
         if end.verdict == "failed":
             told = f"failed ({end.code})" if end.code else "failed"
-            self.commands[key] = Ran(command.text, told, True, looks)
+            self.commands[key] = Ran(command.text, told, True, looks, place, self.changes)
         elif end.verdict == "unknown" and before is not None and before.open:
-            self.commands[key] = before  # it was run again, and nobody can tell how that ended
+            self.commands[key] = before._replace(again=True)
         else:
             told = "ok" if end.verdict == "succeeded" and not looks else ""
-            self.commands[key] = Ran(command.text, told, False, looks)
+            self.commands[key] = Ran(command.text, told, False, looks, place, self.changes)
 
     def kinds(self) -> list[Entries]:
         """What there is to tell: of each kind the newest first, of commands those that failed before all others, and
@@ -155,7 +226,7 @@ class Ledger:
             Entries("Edited", _newest(self.edited, 12)),
             Entries("Created", _newest(self.created, 8)),
             Entries("Read", _newest([path for path in self.read if path not in self.edited], 12)),
-            Entries("Commands", _told_apart(ran[:_RUNS])),
+            Entries("Commands", _told_apart(ran[:_RUNS], self.changes)),
             Entries("Last errors", _newest(errors, 3)),
             Entries("Open", _newest(self.items, 8)),
         )
@@ -179,10 +250,8 @@ def record(messages: Sequence[Message], left: Sequence[bool]) -> Ledger:
             call, command = calls[message.call_id], ran[message.call_id]
             if gone:
                 found.add(call, command, outcome.of(message, command), outcome.lines(message))
-            elif _lists(facts.words_of(call.name)):
-                found.overrule(call, command, outcome.of(message, command))
             else:
-                found.overrule(call, command, outcome.NOTHING)
+                found.overrule(call, command, outcome.of(message, command), outcome.lines(message))
     return found
 
 
@@ -195,8 +264,6 @@ def _touched(call: Call, command: Command, arguments: Mapping[str, Any]) -> tupl
     does = arguments.get("command")
     if isinstance(does, str) and does in commands.FILE_COMMANDS:
         words = facts.words_of(does)
-    if "undo" in words:
-        words = set()
     return words, path, f"{call.name} {' '.join(sorted(words))} {path or call.arguments}"
 
 
@@ -221,13 +288,24 @@ def _changes(end: Outcome, lines: Sequence[str] | None) -> bool:
     return not any(_UNCHANGED.search(line) or _ASKS.search(line) for line in said)
 
 
-def _told_apart(ran: Sequence[Ran]) -> list[str]:
-    """The commands with how they ended; of those that begin alike the end is shown too."""
+def _told_apart(ran: Sequence[Ran], changes: int) -> list[str]:
+    """The commands with how they ended, and what makes that out of date; of those that begin alike the end is shown
+    too, and where they were run in several directories, in which one."""
     shown = [_shown(one.text) for one in ran]
+    places = len({one.place for one in ran if not one.looks}) > 1
     return [
         f"`{said if shown.count(said) == 1 else _ends(one.text)}` {one.told}".rstrip()
+        + (f" in {_shown(one.place)}" if places and one.place and not one.looks else "")
+        + _since(one, changes)
         for said, one in zip(shown, ran, strict=True)
     ]
+
+
+def _since(one: Ran, changes: int) -> str:
+    """What makes it doubtful that a command would end so now."""
+    if not one.told or one.looks:
+        return ""
+    return ", run again since" if one.again else ", files changed since" if changes > one.changes else ""
 
 
 def _newest(names: Sequence[str] | Mapping[str, object], most: int) -> list[str]:

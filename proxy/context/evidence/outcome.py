@@ -72,10 +72,11 @@ _TIMED_OUT = re.compile(
 _CALL_FAILED = re.compile(
     r"\W*(?:<tool_use_error>|\[?(?:tool |mcp |api )?(?:error|exception|fatal|failed|failure)\b(?! handling)"
     r"|[\w.]*[a-z](?:Error|Exception)\b|Traceback \(|"
-    r"(?:could not|cannot|can't|unable to|failed to|invalid)\s)",
+    r"(?:could not|cannot|can't|unable to|failed to|invalid)\s"
+    r"|(?:fehler|erreur|errore|erro|\u043e\u0448\u0438\u0431\u043a\u0430|\u9519\u8bef|\u932f\u8aa4|\u30a8\u30e9\u30fc|\uc624\ub958)\s?[:\uff1a])",
     re.IGNORECASE,
 )
-"""How the result of a call begins that failed."""
+"""How the result of a call begins that failed; at last `error:` in other languages."""
 _SAYS_NO = re.compile(
     r"\b(?:not found|does not exist|doesn't exist|no such|denied|has not been|doesn't want|rejected|no changes"
     r"|not unique|no match|failed|not allowed|timed out)\b",

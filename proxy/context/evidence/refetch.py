@@ -210,7 +210,7 @@ def source_of(call: Call) -> Source:
     if command and words & _SHELL:
         action, path = _of_command(command)
         return Source(action, path, whole, by_shell=True)
-    path = _normal(_first(arguments, PATHS))
+    path = normal(_first(arguments, PATHS))
     if words & _WRITES:
         return Source("writes", path, whole)
     if words & (_RUNS | _SHELL):
@@ -259,14 +259,14 @@ def _looks(words: Sequence[str]) -> bool:
 
 
 def _placed(place: str, path: str) -> str:
-    return _normal(_joined(place, path.strip("'\"")))
+    return normal(_joined(place, path.strip("'\"")))
 
 
 def _joined(place: str, path: str) -> str:
     return path if not place or path.startswith(("/", "~")) else f"{place}/{path}"
 
 
-def _normal(path: str) -> str:
+def normal(path: str) -> str:
     """The path without empty parts and dots, and without what its double dots go back over."""
     parts: list[str] = []
     for part in path.split("/"):

@@ -98,7 +98,7 @@ def test_t3_what_has_succeeded_since_is_not_told_as_failed() -> None:
             ("bash", {"command": "make test"}, "=== 1 failed in 0.1s ==="),
             ("bash", {"command": "make test"}, "interrupted by something"),
         )[0]
-        == "Commands: `make test` failed"
+        == "Commands: `make test` failed, run again since"
     )
 
 
@@ -201,7 +201,7 @@ def test_errors_that_a_later_run_has_got_past_are_not_told() -> None:
         ("run_tests", {"suite": "unit"}, "=== 2 passed in 0.1s ==="),
         ("Edit", {"file_path": "a.py"}, "Error: old string not found in file"),
         ("Edit", {"file_path": "a.py"}, "The file a.py has been updated."),
-    ) == ["Edited: a.py", "Commands: `python x.py | tail` failed", "Last errors: KeyError: 'b'"]
+    ) == ["Edited: a.py", "Commands: `python x.py | tail` failed, files changed since", "Last errors: KeyError: 'b'"]
 
 
 def test_commands_that_look_come_last_and_without_a_verdict_of_success() -> None:
@@ -254,3 +254,114 @@ def test_only_what_has_left_is_recorded() -> None:
         values += [{**assistant(None), "tool_calls": [call("1", "read", f'{{"path": "{n}.py"}}')]}, result("1", "text")]
     view = look(values)
     assert record(view.messages, [n == 2 for n in range(len(values))]).lines() == ["Read: 0.py"]
+
+
+PATCH = """*** Begin Patch
+*** Update File: src/a.py
+@@
+-x = 1
++x = 2
+*** Update File: src/old.py
+*** Move to: src/new.py
+*** Add File: src/b.py
++y = 1
+*** Delete File: src/c.py
+*** End Patch"""
+WRITTEN = ("write_file", {"path": "src/a.py"}, "File written successfully")
+EDITED = ("edit_file", {"path": "src/a.py"}, "The file src/a.py has been updated.")
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "text"),
+    [
+        ("apply_patch", {"input": PATCH}, "Success. Updated the following files:\nM src/a.py"),
+        (
+            "shell",
+            {"command": ["apply_patch", PATCH]},
+            '{"output": "Success. Updated the following files:\\nM src/a.py\\n", "metadata": {"exit_code": 0}}',
+        ),
+    ],
+)
+def test_the_files_of_a_patch_are_told(name: str, arguments: Json, text: str) -> None:
+    assert noted(("read_file", {"path": "src/c.py"}, "x"), (name, arguments, text)) == [
+        "Edited: src/new.py; src/a.py",
+        "Created: src/b.py",
+    ]
+    assert noted((name, arguments, "patch rejected: context not found in src/a.py"))[:1] != ["Edited: src/a.py"]
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (WRITTEN, ("delete_file", {"path": "src/a.py"}, "deleted")),
+        (WRITTEN, ("move_file", {"source": "src/a.py", "destination": "src/b.py"}, "moved")),
+        (WRITTEN, ("bash", {"command": "cd src && rm a.py"}, "exit code: 0")),
+        (WRITTEN, ("bash", {"command": "git mv src/a.py src/b.py"}, "")),
+        (EDITED, ("bash", {"command": "git checkout -- src/a.py"}, "")),
+        (EDITED, ("bash", {"command": "git stash"}, "Saved working directory")),
+        (EDITED, ("str_replace_editor", {"command": "undo_edit", "path": "src/a.py"}, "Last edit undone.")),
+    ],
+)
+def test_a_file_that_is_gone_or_as_it_was_is_not_told_as_touched(
+    first: tuple[str, Json, str], then: tuple[str, Json, str]
+) -> None:
+    assert "src/a.py" in noted(first)[0]
+    assert not [line for line in noted(first, then) if line.startswith(("Edited", "Created"))]
+    assert not [line for line in stands((*first, True), (*then, False)) if line.startswith(("Edited", "Created"))]
+    assert noted(first, (then[0], then[1], "Error: permission denied"))[0] == noted(first)[0]
+    assert noted(first, then, first)[0] == noted(first)[0], "made again"
+
+
+@pytest.mark.parametrize("argument", ["cwd", "workdir"])
+def test_one_command_in_two_directories_is_two(argument: str) -> None:
+    def ran(place: str, text: str) -> tuple[str, Json, str]:
+        return "bash", {"command": "pytest -q", argument: place}, text
+
+    assert noted(ran("/a", "=== 1 failed in 0.1s ==="), ran("/b", "=== 3 passed in 0.1s ==="))[0] == (
+        "Commands: `pytest -q` failed in /a; `pytest -q` ok in /b"
+    )
+    assert noted(ran("/a", "=== 1 failed in 0.1s ==="), ran("/a", "=== 3 passed in 0.1s ===")) == [
+        "Commands: `pytest -q` ok"
+    ]
+
+
+def test_a_command_is_where_the_shell_was_led_before() -> None:
+    def ran(command: str, text: str) -> tuple[str, Json, str]:
+        return "bash", {"command": command}, text
+
+    told = noted(
+        ran("cd a", ""),
+        ran("pytest -q", "=== 1 failed in 0.1s ==="),
+        ran("cd ../b", ""),
+        ran("pytest -q", "=== 3 passed in 0.1s ==="),
+    )
+    assert told[0].startswith("Commands: `pytest -q` failed in a; `pytest -q` ok in b; ")
+
+
+def test_how_a_command_ended_before_files_were_changed_is_told_as_that() -> None:
+    passed = ("bash", {"command": "pytest -q"}, "=== 3 passed in 0.1s ===")
+    assert noted(passed, EDITED)[1] == "Commands: `pytest -q` ok, files changed since"
+    assert noted(EDITED, passed)[1] == "Commands: `pytest -q` ok"
+    assert stands((*passed, True), (*EDITED, False)) == ["Commands: `pytest -q` ok, files changed since"]
+    assert noted(passed, ("edit_file", {"path": "a.py"}, "Error: no match"))[0] == "Commands: `pytest -q` ok"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Die Datei wurde nicht ge\u00e4ndert.",
+        "Fehler: Zugriff verweigert",
+        "\u00c9chec de l'\u00e9criture",
+        "\u9519\u8bef\uff1a\u6743\u9650\u88ab\u62d2\u7edd",
+        "\u6587\u4ef6\u672a\u66f4\u6539",
+        "\u5909\u66f4\u3067\u304d\u307e\u305b\u3093",
+        "\u0424\u0430\u0439\u043b \u043d\u0435 \u0438\u0437\u043c\u0435\u043d\u0451\u043d",
+    ],
+)
+def test_an_edit_that_failed_in_another_language_is_no_edit(text: str) -> None:
+    assert not [line for line in noted(("edit_file", {"path": "a.py"}, text)) if line.startswith("Edited")]
+    assert noted(("edit_file", {"path": "a.py"}, "Datei a.py aktualisiert"))[0] == "Edited: a.py"
+
+
+def test_a_file_that_could_not_be_read_is_not_told_as_read() -> None:
+    assert noted(("read_file", {"path": "x.py"}, "Fehler: Datei nicht gefunden"))[:1] != ["Read: x.py"]

@@ -1,0 +1,121 @@
+"""Files that calls have taken away, moved or put back as they were, and files that a patch in a call names.
+
+A file that is gone must not be told as one that the agent has created, and one that was put back is not edited any
+more. Where a command leaves open which file it means, none is told: silence misleads nobody.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from proxy.context.evidence import facts
+from proxy.context.evidence.refetch import normal
+
+_REMOVES = frozenset(("delete", "remove", "unlink", "rm", "trash"))
+_MOVES = frozenset(("move", "rename", "mv"))
+_NOUNS = frozenset(("file", "files", "path", "paths", "dir", "directory", "folder", "notebook", "fs", "mcp"))
+"""Words beside these in the name of a tool that does this to a file, and not to some lines of it."""
+_SOURCES = ("source", "source_path", "src", "old_path", "from", "from_path", "path", "file_path", "file", "filename")
+_JOINED = re.compile(r" (?:&&|\|\||\|&?) ")
+_PATCH = re.compile(r"^\*\*\* (Update|Add|Delete) File: (.+)|^\*\*\* (Move) to: (.+)", re.MULTILINE)
+_BEGIN = "*** Begin Patch"
+
+
+class Change(NamedTuple):
+    """Something that was done to a file. kind: edited, created, gone, or undone (as it was before it was edited).
+    path: `*` for all files."""
+
+    kind: str
+    path: str
+
+
+def of_patch(arguments: str) -> list[Change]:
+    """What a patch in the arguments of a call does to the files that it names; nothing where there is none."""
+    if _BEGIN not in arguments:
+        return []
+    text = facts.written(arguments)
+    found: list[Change] = []
+    for kind, path, moved, target in _PATCH.findall(text[text.find(_BEGIN) :]):
+        if moved and found:
+            found[-1:] = [Change("gone", found[-1].path), Change("edited", target.strip())]
+        elif kind:
+            found.append(Change({"Update": "edited", "Add": "created"}.get(kind, "gone"), path.strip()))
+    return found
+
+
+def of_tool(words: set[str], arguments: Mapping[str, Any]) -> list[Change]:
+    """What a tool takes away, moves or puts back, by the words of its name."""
+    if "undo" in words:
+        return [Change("undone", path) for path in _given(arguments, _SOURCES)[:1]]
+    if not words & (_REMOVES | _MOVES) or words - _REMOVES - _MOVES - _NOUNS:
+        return []
+    return [Change("gone", path) for path in _given(arguments, _SOURCES)[:1]]
+
+
+def of_shell(core: str) -> list[Change]:
+    """What a shell command takes away, moves or puts back; core: see `Command.core`."""
+    found: list[Change] = []
+    for part in _JOINED.split(core):
+        words = part.split()
+        git = words[:1] == ["git"]
+        if git:
+            words = words[1:]
+        named = [word for word in words[1:] if not word.startswith("-")]
+        match words[:1]:
+            case ["rm" | "unlink"] if "--cached" not in words:
+                found += [Change("gone", path) for path in named]
+            case ["mv"]:
+                found += [Change("gone", path) for path in named[:-1]]
+            case ["restore"] if git and "--staged" not in words:
+                found += [Change("undone", path) for path in named]
+            case ["checkout"] if git and ("--" in words or all(map(_is_path, named))):
+                found += [Change("undone", path) for path in named]
+            case ["reset"] if git and "--hard" in words:
+                found.append(Change("undone", "*"))
+            case ["stash"] if git and (not named or named[0] in ("push", "save")):
+                found.append(Change("undone", "*"))
+    return found
+
+
+def means(named: str, path: str) -> bool:
+    """Whether what a change names may be this file: the same name, with more or fewer folders in front, or a folder
+    that the file is in."""
+    if named in ("*", ".", "./"):
+        return True
+    one, other = normal(named), normal(path)
+    if "*" in one:
+        return re.search("(?:^|/)" + ".*".join(map(re.escape, one.split("*"))) + "$", other) is not None
+    return (
+        f"/{other}/".endswith(f"/{one.lstrip('/')}/")
+        or f"/{one}/".endswith(f"/{other.lstrip('/')}/")
+        or (f"/{one.strip('/')}/" in f"/{other}")
+    )
+
+
+def directory(arguments: Mapping[str, Any]) -> str:
+    """The directory in which a call asks its command to be run; empty where it names none."""
+    found = _given(arguments, ("cwd", "workdir", "working_directory", "workingDirectory", "working_dir", "dir"))
+    return normal(found[0]) if found else ""
+
+
+_CD = re.compile(r"\s*cd\s+(?:--\s+)?(['\"]?)([^\s;&|'\"$`]+)\1\s*")
+
+
+def entered(text: str, where: str) -> str:
+    """Where a shell is after a command that was in `where`: another one if it only goes there."""
+    found = _CD.fullmatch(text)
+    return where if found is None else _joined(where, found[2])
+
+
+def _joined(where: str, path: str) -> str:
+    return normal(path if not where or path.startswith(("/", "~")) else f"{where}/{path}")
+
+
+def _given(arguments: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+    return [value for name in names if isinstance(value := arguments.get(name), str) and value]
+
+
+def _is_path(word: str) -> bool:
+    return word == "." or "." in word.rpartition("/")[2]
