@@ -98,12 +98,15 @@ def test_d4_a_sentence_no_shorter_than_what_it_is_of_leaves_the_messages() -> No
 
 
 def test_d4_pinned_messages_stay_and_so_does_what_they_need() -> None:
-    talk = [user("first " * 30), assistant(None, "c"), result("c", "r"), assistant("done"), *NEW, user("now")]
+    first = user("first " * 30)
+    talk = [system("Be."), first, assistant(None, "c"), result("c", "r"), assistant("done"), *NEW, user("now")]
     view = look(talk, policy=policy())
-    pinned = Session(pins=frozenset({view.keys[2]}))
+    pinned = Session(pins=frozenset({view.keys[3]}))
     told = out(planned(talk, session=pinned))
     sentence = "Previous 1 turns: 1 user messages, 0 model responses, 0 tool calls"
-    assert [t for _, t in told[:4]] == ["", "r", "done", "new 0\n\n" + sentence]
+    assert [t for _, t in told[1:5]] == ["", "r", "done", "new 0\n\n" + sentence]
+    told = out(planned(talk[1:], session=Session(pins=frozenset({look(talk[1:], policy=policy()).keys[2]}))))
+    assert [t for _, t in told[:4]] == ["first " * 30, "", "r", "done"], "no assistant message begins a prompt"
 
 
 def test_d4_by_default_it_acts_only_over_the_budget() -> None:
