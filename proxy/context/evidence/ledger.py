@@ -172,8 +172,9 @@ class Ledger:
             if kind in ("gone", "undone"):
                 self.changes += self._drop(path, gone=kind == "gone") or path == "*"
                 continue
-            self.changes += 1
-            if not stands:
+            told = (*self.edited, *self.created, *self.read)
+            self.changes += kind != "placed" or path == "*" or any(moved.means(path, name) for name in told)
+            if not stands and kind != "placed":
                 files = self.created if kind == "created" else self.edited
                 files.pop(path, None)
                 files[path] = None

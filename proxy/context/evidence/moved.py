@@ -24,8 +24,8 @@ _BEGIN = "*** Begin Patch"
 
 
 class Change(NamedTuple):
-    """Something that was done to a file. kind: edited, created, gone, or undone (as it was before it was edited).
-    path: `*` for all files."""
+    """Something that was done to a file. kind: edited, created, gone, undone (as it was before it was edited), or
+    placed (something else was put there). path: `*` for any files."""
 
     kind: str
     path: str
@@ -67,11 +67,26 @@ def of_shell(core: str) -> list[Change]:
             case ["rm" | "unlink"] if "--cached" not in words:
                 found += [Change("gone", path) for path in named]
             case ["mv"]:
-                found += [Change("gone", path) for path in named[:-1]]
+                found += [Change("gone", path) for path in named[:-1]] + [Change("placed", named[-1])] * (
+                    len(named) > 1
+                )
+            case ["cp"] if named[1:]:
+                found.append(Change("placed", named[-1]))
+            case ["patch"]:
+                found.append(Change("placed", "*"))
             case ["restore"] if git and "--staged" not in words:
                 found += [Change("undone", path) for path in named]
-            case ["checkout"] if git and ("--" in words or all(map(_is_path, named))):
+            case ["checkout"] if git and "-b" not in words and ("--" in words or all(map(_is_path, named))):
                 found += [Change("undone", path) for path in named]
+            case ["checkout" | "switch" | "pull" | "merge" | "rebase" | "cherry-pick" | "revert" | "apply" | "am"] if (
+                git
+                and not (
+                    {"-b", "-c"} & set(words) and len(named) == 1  # a new branch has the same files
+                )
+            ):
+                found.append(Change("placed", "*"))
+            case ["stash"] if git and named[:1] and named[0] in ("pop", "apply"):
+                found.append(Change("placed", "*"))
             case ["reset"] if git and "--hard" in words:
                 found.append(Change("undone", "*"))
             case ["stash"] if git and (not named or named[0] in ("push", "save")):

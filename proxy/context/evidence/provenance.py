@@ -12,23 +12,36 @@ from dataclasses import dataclass
 
 from proxy.chat.embedded_json import decode_embedded
 from proxy.chat.message import Call, Message
-from proxy.context.evidence import facts, refetch, signs
+from proxy.context.evidence import commands, facts, moved, outcome, refetch, runners, signs
+from proxy.context.evidence.commands import Command
 from proxy.context.evidence.refetch import Source
 
 _FAILED = re.compile(signs.FAILED, re.IGNORECASE)
 _ARGUMENTS = 80
 """Characters of a call's arguments that are told."""
+_REWRITES = re.compile(r"--(?:fix|write|in-place|update)\b|\bformat\b|\bblack\b|\bprettier (?!.*--check)|\bsnapshot")
+"""What a runner is asked that writes files; without it a runner only looks."""
+_LEAVES = re.compile(
+    r"git (?:add|commit|push|fetch|tag|init|clone|worktree)\b"
+    r"|(?:npm|yarn|pnpm|make|tox|nox)(?: run)? (?:test|check|lint)\b"
+    r"|(?:pip|npm|yarn|pnpm|apt-get|brew) (?:install|ci)\b"
+    r"|(?:kubectl|docker|terraform|curl|wget|gh|mkdir|touch|sleep|kill) "
+)
+"""Commands that leave the files of a project as they are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
     """call: the one that the message is the result of. steps: answers of the model since. edits: calls since that have
-    changed what it shows. file: it is the text of one file."""
+    changed what it shows. file: it is the text of one file. gone: the last of these calls has taken the file away.
+    doubtful: commands since, beside these, that may have changed it."""
 
     call: Call | None
     steps: int
     edits: int
     file: bool
+    gone: bool = False
+    doubtful: int = 0
 
     def told(self) -> str:
         """The same in words, without square brackets and line ends."""
@@ -39,16 +52,23 @@ class Provenance:
         if len(arguments) > _ARGUMENTS:
             arguments = f"{arguments[: _ARGUMENTS - 23]}...{arguments[-20:]}"
         said = f"{self.call.name} {arguments}".translate(_NO_BRACKETS)
+        if self.gone:
+            return f"the result of {said}, {ago}; no longer current: the file was deleted or moved away"
         if not self.edits:
-            return (
-                f"the result of {said}, {ago}; no call has changed it since"
-                if self.file
-                else f"the result of {said}, {ago}"
-            )
+            return f"the result of {said}, {ago}{self._unchanged()}"
         times = "once" if self.edits == 1 else f"{self.edits} times"
         if self.file:
             return f"the result of {said}, {ago}; edited {times} since: read it again for its present text"
         return f"the result of {said}, {ago}; changed {times} since: ask again for what is there now"
+
+    def _unchanged(self) -> str:
+        """What may be said of a text that no call is known to have changed."""
+        if not self.file:
+            return ""
+        if not self.doubtful:
+            return "; no call has changed it since"
+        ran = "a command" if self.doubtful == 1 else f"{self.doubtful} commands"
+        return f"; no call is known to have changed it, but {ran} that ran after it may have"
 
 
 _NO_BRACKETS = str.maketrans("[]\n\r", "()  ")
@@ -62,11 +82,43 @@ def provenance(messages: Sequence[Message], index: int) -> Provenance:
         return Provenance(None, steps, 0, file=False)
     source = refetch.source_of(call)
     subject = _subject(messages[index], call, source)
-    edits = 0
+    edits = doubtful = 0
+    gone = False
     for n, later in refetch.paired(messages, index + 1):
-        if _FAILED.search(messages[n].text[:200]) is None and _changes(later, subject):
+        command = commands.of(later)
+        failed = outcome.of(messages[n], command).verdict == "failed"
+        if command.kind == "call" and failed:
+            continue
+        kinds = set() if failed else _done_to(later, command, subject.path)
+        if kinds or (_FAILED.search(messages[n].text[:200]) is None and _changes(later, subject)):
             edits += 1
-    return Provenance(call, steps, edits, file=bool(source.path) and source.action in ("shows", "writes"))
+            gone = kinds == {"gone"}
+        else:
+            doubtful += command.kind == "run" and not _leaves(command)
+    is_file = bool(source.path) and source.action in ("shows", "writes")
+    return Provenance(call, steps, edits, is_file, gone, doubtful)
+
+
+def _done_to(later: Call, command: Command, path: str) -> set[str]:
+    """What a call does to the file by a patch, by moving or by deleting it."""
+    if not path:
+        return set()
+    changes = moved.of_patch(later.arguments)
+    if not changes and command.kind == "call":
+        changes = moved.of_tool(facts.words_of(later.name), facts.arguments_of(later.arguments))
+    elif not changes:
+        changes = moved.of_shell(command.core)
+    return {one.kind for one in changes if one.path not in ("*", ".") and moved.means(one.path, path)}
+
+
+def _leaves(command: Command) -> bool:
+    """Whether a command only tests, or does what no file of a project is changed by."""
+    direct = runners.compiled().direct
+    return bool(command.core) and all(
+        (direct.match(part) and not _REWRITES.search(part)) or _LEAVES.match(part)
+        for part in command.core.split(" && ")
+        if not part.startswith("cd ")
+    )
 
 
 @dataclass(frozen=True, slots=True)

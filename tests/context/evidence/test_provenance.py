@@ -50,6 +50,55 @@ def test_a_result_is_told_with_its_age_and_what_has_changed_it(
     assert told(*steps) == f"the result of {steps[0][0]} {arguments}, {end}"
 
 
+PATCH = "*** Begin Patch\n*** Update File: src/a.py\n@@\n-x\n+y\n*** End Patch"
+ONCE = "edited once since: read it again for its present text"
+GONE = "no longer current: the file was deleted or moved away"
+MAYBE = "no call is known to have changed it, but a command that ran after it may have"
+
+
+def ran(command: str, text: str = "") -> tuple[str, Json, str]:
+    return "bash", {"command": command}, text
+
+
+@pytest.mark.parametrize(
+    ("step", "end"),
+    [
+        (("apply_patch", {"input": PATCH}, "Success. Updated the following files:\nM src/a.py"), ONCE),
+        (("shell", {"command": ["apply_patch", PATCH]}, "Success."), ONCE),
+        (ran(f"apply_patch <<'EOF'\n{PATCH}\nEOF"), ONCE),
+        (("apply_patch", {"input": PATCH.replace("src/a.py", "src/b.py")}, "Success."), "no call has changed it since"),
+        (("apply_patch", {"input": PATCH}, "Error: context not found"), "no call has changed it since"),
+        (("Edit", {"file_path": "/r/src/a.py"}, "Fehler: Text nicht gefunden"), "no call has changed it since"),
+        (ran("git checkout -- src/a.py"), ONCE),
+        (ran("cp /tmp/new.py src/a.py"), ONCE),
+        (ran("rm src/a.py"), GONE),
+        (ran("git mv src/a.py src/b.py"), GONE),
+        (("delete_file", {"path": "src/a.py"}, "deleted"), GONE),
+        (("move_file", {"source": "src/a.py", "destination": "src/b.py"}, "moved"), GONE),
+        (ran("rm src/a.py", "rm: cannot remove 'src/a.py': Permission denied"), MAYBE),
+        (ran("git stash"), MAYBE),
+        (ran("git pull", "Updating 1..2"), MAYBE),
+        (ran("git apply fix.diff"), MAYBE),
+        (ran("ruff format ."), MAYBE),
+        (ran("npx eslint --fix ."), MAYBE),
+        (ran("cargo fmt"), MAYBE),
+        (ran("python - <<'E'\nopen('src/a.py', 'w')\nE"), MAYBE),
+        (ran("make generate"), MAYBE),
+        (ran("pytest -x", "3 passed in 0.1s"), "no call has changed it since"),
+        (ran("cd sub && go test ./... && git add ."), "no call has changed it since"),
+        (ran("kubectl get pods"), "no call has changed it since"),
+        (ran("grep -rn x src | head"), "no call has changed it since"),
+    ],
+)
+def test_a_text_is_not_called_unchanged_where_a_call_has_or_may_have_changed_it(
+    step: tuple[str, Json, str], end: str
+) -> None:
+    assert told(READ, step).partition("2 steps ago; ")[2] == end
+    if end == GONE:
+        written = ("write_file", {"path": "src/a.py"}, "written")
+        assert told(READ, step, written).endswith("edited 2 times since: read it again for its present text")
+
+
 def test_an_edit_is_no_older_than_the_edits_after_it() -> None:
     seen = provenance(messages(*history(READ, EDIT, EDIT)), 4)
     assert (seen.steps, seen.edits, seen.file) == (2, 1, True)
