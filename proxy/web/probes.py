@@ -7,30 +7,46 @@ orchestrator that took the proxy out would turn a lost history into a lost servi
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from fastapi import FastAPI, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
 from proxy.metrics import CONTENT_TYPE, Metrics
 from proxy.store.base import Store
 
 
+@dataclass(frozen=True, slots=True)
+class _Probed:
+    """What is asked. The framework remembers the functions behind its routes for as long as the process lives: had they
+    this in a closure, no app would ever be let go, nor the conversations that it has in memory."""
+
+    store: Store
+    metrics: Metrics
+    draining: Callable[[], bool]
+
+
+async def _healthz() -> JSONResponse:
+    return JSONResponse({"status": "ok"})
+
+
+async def _readyz(request: Request) -> JSONResponse:
+    asked: _Probed = request.app.state.probed
+    store = asked.store
+    status = "draining" if asked.draining() else "ok" if store.healthy else "degraded"
+    told = {"status": status, "store": "ok" if store.healthy else store.trouble, "queued": store.queued}
+    return JSONResponse(told | {"dropped": store.dropped}, status_code=503 if status == "draining" else 200)
+
+
+async def _numbers(request: Request) -> Response:
+    asked: _Probed = request.app.state.probed
+    return Response(asked.metrics.text(), headers={"content-type": CONTENT_TYPE})
+
+
 def probes(store: Store, metrics: Metrics, *, draining: Callable[[], bool] = lambda: False) -> FastAPI:
     """The app with /healthz, /readyz and /metrics. `draining`: whether we have been told to stop."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
-
-    @app.get("/healthz")
-    async def healthz() -> JSONResponse:
-        return JSONResponse({"status": "ok"})
-
-    @app.get("/readyz")
-    async def readyz() -> JSONResponse:
-        status = "draining" if draining() else "ok" if store.healthy else "degraded"
-        told = {"status": status, "store": "ok" if store.healthy else store.trouble, "queued": store.queued}
-        return JSONResponse(told | {"dropped": store.dropped}, status_code=503 if status == "draining" else 200)
-
-    @app.get("/metrics")
-    async def numbers() -> Response:
-        return Response(metrics.text(), headers={"content-type": CONTENT_TYPE})
-
+    app.state.probed = _Probed(store, metrics, draining)
+    for path, told in (("/healthz", _healthz), ("/readyz", _readyz), ("/metrics", _numbers)):
+        app.get(path)(told)
     return app

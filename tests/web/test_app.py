@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import asyncio
+import gc
 import logging
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +209,21 @@ def test_a_policy_of_the_users_own_is_found_and_a_wrong_one_is_refused(tmp_path:
 def test_an_app_can_be_made_of_settings_or_of_single_values() -> None:
     assert create_app(Settings(db=":memory:", port=1)).settings.port == 1
     assert isinstance(create_app(db=":memory:", policy="observe", host=None), ContextProxy)
+
+
+async def test_an_app_that_has_ended_leaves_nothing_in_memory() -> None:
+    """Frameworks remember functions for ever: one of an app's own among them would keep all its conversations."""
+    left: list[weakref.ref[object]] = []
+    async with faulty(Scripted("Well.")) as upstream, running(upstream.port) as proxy:
+        for stream in (False, True):
+            assert (await proxy.post(HELLO | {"stream": stream})).status == 200
+        for path in ("/healthz", "/readyz", "/metrics", "/api/openapi.json", "/api/sessions", "/dashboard/"):
+            assert (await proxy.get(path)).status == 200
+        left += [weakref.ref(one) for one in (proxy.app, proxy.app.api, proxy.app.parts.threads, proxy.metrics)]
+        del proxy
+    await asyncio.sleep(0.05)  # connections that were closed are let go
+    gc.collect()
+    assert [one() for one in left if one() is not None] == []
 
 
 async def test_what_was_stored_is_on_disk_after_a_stop(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, Final
 
 import msgspec
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, FastAPI, Request
 
 from proxy.errors import BadRequest, ProxyError
 from proxy.exchange.parts import Parts
@@ -64,12 +64,13 @@ def create_api(parts: Parts) -> FastAPI:
         # The routes themselves, not a router within a router: the gate reads their patterns.
         app.router.routes.extend(router.routes)
     tell_all(app)
-
-    @app.get("/api/openapi.json", openapi_extra=READ, include_in_schema=False)
-    async def described() -> dict[str, Any]:
-        return app.openapi()
-
+    app.get("/api/openapi.json", openapi_extra=READ, include_in_schema=False)(_described)
     return app
+
+
+async def _described(request: Request) -> dict[str, Any]:
+    app: FastAPI = request.app  # not in a closure, which the framework would keep, and with it all that the app holds
+    return app.openapi()
 
 
 def bounded(api: App, limit: int) -> App:
