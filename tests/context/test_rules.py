@@ -75,6 +75,12 @@ def test_w2_a_call_without_its_result() -> None:
     assert broken(without(WHOLE, 3, 4), WHOLE) == "W2"
 
 
+def test_w2_one_of_the_last_calls_without_its_result() -> None:
+    """Nothing comes behind them that would show it."""
+    talk = outs(user("a"), assistant(None, "1", "2"), result("1", "x"), result("2", "y"))
+    assert broken(without(talk, 2), talk) == "W2"
+
+
 def test_w2_a_message_of_ours_between_call_and_result() -> None:
     plan = [*WHOLE[:8], Out(None, "note", False), WHOLE[8]]
     assert broken(plan, WHOLE) in ("W1", "W2")

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,6 +54,20 @@ async def test_what_upstream_says_of_an_answer_is_on_record() -> None:
     assert {one for (one,) in keys} == {1}
     assert heads == [(1,), (1,)]
     assert all(ended >= started and first >= 0 for started, ended, first in times)
+
+
+async def test_an_answer_ends_when_the_store_has_it(tmp_path: Path) -> None:
+    """The answer is read over another connection as soon as the client has its last byte."""
+    db, patient = tmp_path / "store.sqlite3", {"commit_wait_ms": 10_000}
+    async with faulty(Scripted("Well.")) as upstream, running(upstream.port, db=str(db), limits=patient) as proxy:
+        for number, stream in enumerate((False, True), 1):
+            heard = await proxy.post(HELLO | {"stream": stream})
+            with closing(sqlite3.connect(db)) as beside:
+                found = beside.execute("SELECT count(*) FROM messages WHERE answer = 1").fetchone()
+            assert found == (number,)
+            assert heard.header("x-context-persist") is None
+            assert b"persist deferred" not in heard.body
+        assert proxy.count("persist_deferred_total") == 0
 
 
 async def test_the_numbers_of_a_request_are_in_the_metrics() -> None:

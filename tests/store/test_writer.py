@@ -72,6 +72,16 @@ async def test_many_items_at_once_take_few_commits(writer: Writer, path: Path) -
     assert count(path, "forms") == 500
 
 
+async def test_what_a_group_has_no_time_for_is_written_with_the_next(
+    writer: Writer, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_BATCH_S", -1.0)  # each group has time for one item alone
+    items = [writer.spool.put([make.form(b"%d" % number)], waited=False) for number in range(4)]
+    await asyncio.wait_for(writer.spool.put([make.form(b"last")]), 5)
+    assert all(one.done() for one in items)
+    assert count(path, "forms") == writer.commits == 5
+
+
 async def test_an_item_resolves_only_when_another_connection_can_read_it(writer: Writer, path: Path) -> None:
     for number in range(20):
         await writer.spool.put([make.form(b"%d" % number)])

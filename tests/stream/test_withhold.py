@@ -39,6 +39,7 @@ SAMPLES = [
     f"ü😀\n\n### STATE\n{N}ü😀\n",
     f"```\n{' ' * 43}```\n### STATE\n{N}",
     f"```\n{' ' * 42}```\n### STATE\n{N}",
+    f"````md\n```\n### STATE\n{N}\n```\n",
 ]
 
 
@@ -64,6 +65,12 @@ def test_the_filter_gives_what_split_gives_whole_by_character_and_cut_anywhere(t
         assert filtered([text[:cut]], cut=True) == expected(text[:cut], cut=True)
         for other in range(cut, len(text) + 1):
             assert filtered([text[:cut], text[cut:other], text[other:]]) == expected(text), (cut, other)
+
+
+def test_a_fence_is_closed_by_one_as_long_and_no_shorter_one() -> None:
+    quoted = f"````md\n```\n### STATE\n{N}\n```\n"
+    assert filtered(list(quoted)) == (quoted, [])
+    assert filtered([*quoted, "````", "\n", f"### STATE\n{N}"]) == (f"{quoted}````", [N])
 
 
 @settings(max_examples=600)
