@@ -149,7 +149,7 @@ def _shortened(seen: View, n: int, old: Edit | None, level: int) -> Edit:
     if old is not None and old.action == "append":
         added = old.text or ""
     elif old is not None and old.text is not None:
-        _, record = newest_record({key: old}) or (key, "")
+        _, record = newest_record({key: old}, seen) or (key, "")
         added = record if old.text.endswith(record) else ""
         text = text if old.stage == NAME else old.text.removesuffix(added)
     fixed = view.edited_size(seen, n, added)

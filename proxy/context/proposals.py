@@ -66,7 +66,7 @@ def take(seen: View, chosen: Sequence[Proposal], old: Mapping[bytes, Edit], *, l
         return old  # nothing that is in force is withdrawn to keep turns in order
     edits = dict(old)
     gone = frozenset(p.index for p in chosen if not p.whole)
-    bearer, record = newest_record(seen.edits) or (b"", "")
+    bearer, record = newest_record(seen.edits, seen) or (b"", "")
     for proposal in reversed(chosen):  # newest first: of two copies of a thing the older one may go
         checkpoint()
         message = seen.messages[proposal.index]

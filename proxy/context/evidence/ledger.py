@@ -228,7 +228,7 @@ class Ledger:
             Entries("Created", _newest(self.created, 8)),
             Entries("Read", _newest([path for path in self.read if path not in self.edited], 12)),
             Entries("Commands", _told_apart(ran[:_RUNS], self.changes)),
-            Entries("Last errors", _newest(errors, 3)),
+            Entries("Last errors", [_quoted(line) for line in _newest(errors, 3)]),
             Entries("Open", _newest(self.items, 8)),
         )
         return [one for one in found if one.entries]
@@ -307,6 +307,11 @@ def _since(one: Ran, changes: int) -> str:
     if not one.told or one.looks:
         return ""
     return ", run again since" if one.again else ", files changed since" if changes > one.changes else ""
+
+
+def _quoted(line: str) -> str:
+    """A line that a tool has printed, told apart from what is ours."""
+    return '"' + line.replace('"', "'") + '"'
 
 
 def _newest(names: Sequence[str] | Mapping[str, object], most: int) -> list[str]:

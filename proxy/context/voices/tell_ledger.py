@@ -53,20 +53,29 @@ def _counted(view: View, _: int, known: tuple[int, int] | None) -> tuple[int, in
 
 def _told(view: View) -> int:
     """How many results had left when it was told last: the text itself says so, which outlives a restart."""
-    counts = (int(found[1]) for edit in view.edits.values() if edit.text for found in _TOLD.finditer(edit.text))
-    return max(counts, default=0)
+    return max((count for count, _, _ in _records(view.edits, view)), default=0)
 
 
-def newest_record(edits: Mapping[bytes, Edit]) -> tuple[bytes, str] | None:
+def newest_record(edits: Mapping[bytes, Edit], view: View) -> tuple[bytes, str] | None:
     """(the key of the message that bears it, its text) of the newest record that stands in the prompt. When its bearer
     is shortened it stays behind the stub: else it would be told again long before as much has left once more."""
+    found = _records(edits, view)
+    return max(found)[1:] if found else None
+
+
+def _records(edits: Mapping[bytes, Edit], view: View) -> list[tuple[int, bytes, str]]:
+    """(how many results had left, the key of the bearer, the text) of each record of ours. One that a tool or a user
+    has written looks the same, but stands in the message itself, and a stub quotes it."""
     found = [
-        (int(record[1]), k, record[0])
+        (int(record[1]), k, record[0], record[0].split("\n", 3)[2])
         for k, edit in edits.items()
         if edit.action in ("append", "text") and edit.text and HEADING[:20] in edit.text
         for record in _RECORD.finditer(edit.text)
     ]
-    return max(found)[1:] if found else None
+    if not found:
+        return []
+    texts = {k: message.text for k, message in zip(view.keys, view.messages, strict=True)}
+    return [(count, k, text) for count, k, text, heading in found if heading not in texts.get(k, "")]
 
 
 def _left(view: View) -> list[bool]:
