@@ -4,6 +4,7 @@
 #   make test    the tests of one Python, several at once; none of them depends on time or load     (WORKERS=4)
 #   make test-all                every test, on this Python and on each other supported one      (PYTEST_ARGS="-k sse ...")
 #   make system                  Debian's packages that some tests use (as root); without them those are left out
+#   make mutants faults of the hot path, planted one at a time in copies: the tests that guard it have to turn red
 #   make docs    the documentation as a site, in build/docs; ends with an error where a link leads nowhere
 #   make lint | types | house | replay | bench | bench-peers | lock | clean
 
@@ -23,7 +24,7 @@ BIN := .venv/bin
 PYTEST_ARGS ?=
 ARGS ?=
 
-.PHONY: run system test test-all test-slow test-alone test-others lint format types house replay bench bench-peers bench-keep docs lock clean
+.PHONY: run system test test-all test-slow test-alone test-others lint format types house mutants replay bench bench-peers bench-keep docs lock clean
 
 run: .venv/.runtime
 	@mkdir -p -m 700 data
@@ -87,6 +88,10 @@ types: .venv/.test
 
 house: .venv/.test
 	$(BIN)/python -m pytest -q tests/test_house.py
+
+# A few minutes; ARGS="spool cost" for those faults alone whose promise or file has one of these words.
+mutants: .venv/.test
+	$(BIN)/python -m tests.mutants $(ARGS)
 
 # What of docs/ is generated is made by `context-proxy docs`; here it is only seen to be current.
 docs: .venv/.test

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 
 from tests import house as rules
 from tests.house import RULES, House, read
+from tests.mutants import misfits
 
 ROOT = Path(__file__).parents[1]
 
@@ -30,6 +31,10 @@ def test_every_exception_has_its_reason_and_is_still_needed(project: House) -> N
     for name, reason in rules.WITHOUT_TESTS.items():
         assert reason
         assert name in project.modules
+
+
+def test_every_fault_to_be_planted_is_about_code_and_tests_that_are_there() -> None:
+    assert misfits(ROOT) == [], "tests/mutants.py has to follow what has moved or changed"
 
 
 def test_no_property_depends_on_the_speed_of_the_machine() -> None:
