@@ -49,7 +49,12 @@ SHELL_WRITES = (
     r"uninstall|upgrade|mod|sync)\b"
     r"|\bopen\([^)]{0,200}['\"][wax]|\bwrite_text\(|<<"
 )
-SHELL_POLLS = r"(?:^|[\s;&|(])(?:sleep\s+[\d.$]|wait\b|watch\s)|\btail\s+-[fF]\b|\b(?:run|checks)\b.*--?watch\b"
+SHELL_POLLS = (
+    r"(?:^|[\s;&|(])(?:sleep\s+[\d.$]|wait\b|watch\s)|\btail\s+-[fF]\b|\b(?:run|checks)\b.*--?watch\b"
+    r"|\b(?:kubectl|oc)\s+(?:-\S+\s+\S+\s+)*(?:get|describe|logs|wait|rollout\s+status)\b"
+    r"|\b(?:docker|podman)\s+(?:compose\s+)?(?:ps|logs)\b|\bgh\s+(?:run|pr)\s+(?:view|list|checks|status)\b"
+    r"|\bsystemctl\s+(?:status|is-active)\b"
+)
 FAILED = (
     r"\A\s*(?:<\w+>\s*)?(?:error|fatal|exception|traceback|failed|exit code:? [1-9]|<returncode>[1-9]|[\w.]*Error\b)"
 )

@@ -93,14 +93,16 @@ class Retrieve:
             yield from self._in_one(view, last, room)
             return
         seen: set[bytes] = set()
+        texts: set[str] = set()
         for item in self._items(view, last):
             if len(seen) == self.items:
                 return
             text = "\n\n" + quoted(item)
             size = _size(view, last, text)
-            if item.key in seen or size > room:
-                continue
+            if item.key in seen or item.text in texts or size > room:
+                continue  # the newest of those that say the same stands for all
             seen.add(item.key)
+            texts.add(item.text)
             room -= size
             yield Insert("tail", SOURCE, text, kept=not view.literal, about=(item.key,))
 

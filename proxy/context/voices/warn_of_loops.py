@@ -21,8 +21,8 @@ _FIRM = {
     "cycle": "[LOOP: the last calls are a round that you have gone through <RUN> times with the same results. Break it:"
     " use what they brought, try something else, or say what is in the way.]",
     "same_call": "[LOOP: <WHAT> was called <RUN> times with the same arguments and brought the same each time. Calling"
-    " it again will bring nothing new.]",
-    "same_error": "[LOOP: the same error <RUN> times: <WHAT> - Change what causes it before trying again.]",
+    " it again has brought nothing new.]",
+    "same_error": '[LOOP: the same error <RUN> times: "<WHAT>". Change what causes it before trying again.]',
     "same_text": "[LOOP: you have said the same <RUN> times. Take the next step, or say what is in the way.]",
     "repeated_planning": "[LOOP: <RUN> thoughts in a row without a tool call. Call a tool now, or give your answer.]",
     "no_progress": "[LOOP: <RUN> iterations without a new result. Change the approach, or answer with what you have.]",
@@ -34,7 +34,7 @@ _GENTLE = {
     " Another way may be better.]",
     "cycle": "[Note: the last calls are a round gone through <RUN> times with the same results.]",
     "same_call": "[Note: <WHAT> was called <RUN> times with the same arguments, with the same result each time.]",
-    "same_error": "[Note: the same error came <RUN> times: <WHAT>]",
+    "same_error": '[Note: the same error came <RUN> times: "<WHAT>"]',
     "same_text": "[Note: you have said the same <RUN> times.]",
     "repeated_planning": "[Note: <RUN> thoughts in a row without a tool call. It may be time to act, or to answer.]",
     "no_progress": "[Note: the last <RUN> iterations brought no new result.]",
@@ -96,7 +96,8 @@ class WarnOfLoops(Signs):
         if loop is not None:
             own = {(words.kind, words.urgency): words.text for words in self.texts}
             words = own.get((loop.kind, level), TEXTS[loop.kind, level])
-            text = placeholders.fill(words, RUN=loop.run, WHAT=loop.what)
+            # An error is quoted: what a tool has printed cannot end the quotation.
+            text = placeholders.fill(words, RUN=loop.run, WHAT=loop.what.replace('"', "'"))
             yield Insert("tail", "warn_of_loops", f"\n\n{text}", said=(loop.kind, loop.total), alone=True)
 
 

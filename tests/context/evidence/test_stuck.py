@@ -149,6 +149,14 @@ def test_b5_polling_tools_do_not_count(name: str) -> None:
     assert "same_call" in seen(poll * 3, Signs(polls=()))
 
 
+@pytest.mark.parametrize(
+    "command", ["kubectl -n web get pods", "kubectl rollout status deploy/web", "docker ps", "gh run view 7"]
+)
+def test_commands_that_ask_for_a_state_are_no_repeated_calls(command: str) -> None:
+    poll = step("bash", "web-1 0/1 ContainerCreating", None, "p", command=command)
+    assert not set(seen(poll * 6)) & {"same_call", "same_call_still", "cycle", "same_error"}
+
+
 def test_b5_a_round_of_up_to_four_calls_counts_when_it_was_gone_through_three_times() -> None:
     for length in (2, 3, 4, 5):
         once = [m for n in range(length) for m in step("read", f"x{n}", None, f"c{n}", q=n)]

@@ -55,6 +55,18 @@ def test_e5_a_past_topic_is_brought_back_from_the_messages_themselves_with_where
     assert all("nothing else here" not in i.text for i in found)
 
 
+def test_what_was_said_again_and_again_is_quoted_once() -> None:
+    said = [assistant("The tokenizer chokes on unicode.") for _ in range(4)]
+    values = [
+        user("x"),
+        *said,
+        assistant("The tokenizer reads unicode twice."),
+        user("does the tokenizer read unicode"),
+    ]
+    found = [i.text.partition("\n> ")[2] for i in Retrieve()(hidden(values, range(1, 6)))]
+    assert sorted(found) == ["The tokenizer chokes on unicode.", "The tokenizer reads unicode twice."]
+
+
 @pytest.mark.parametrize("text", ["continue", "Next.", "go on", "OK", "Thanks!", "yes", "Go ahead"])
 def test_e5_going_on_retrieves_nothing(text: str) -> None:
     assert ask(text) == []

@@ -38,7 +38,7 @@ def test_b5_a_note_says_what_was_seen() -> None:
     (insert,) = said([m for n in range(3) for m in step("read", "x", None, f"c{n}", path="y")])
     assert "read was called 3 times with the same arguments" in insert.text
     (insert,) = said([m for n in range(3) for m in step("run", "Error: no {braces}", None, f"c{n}", q=n)])
-    assert "the same error 3 times: Error: no {braces}" in insert.text
+    assert 'the same error 3 times: "Error: no {braces}". Change' in insert.text
 
 
 def test_b5_five_times_is_told_more_strongly() -> None:
