@@ -308,6 +308,5 @@ class Answer(httpx2.AsyncByteStream):
         self._wake()
         transport = self._protocol.transport
         sent = transport is not None and not self._sending and not transport.get_write_buffer_size()
-        self._go_on()
         self._protocol.set_parser(None, None)
         self._over(self, connection, clean=over and sent and self._keeps)

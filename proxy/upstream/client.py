@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from fnmatch import fnmatchcase
-from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Final
 
 import httpx2
@@ -196,10 +195,9 @@ class Client:
         )
 
     def http(self, target: Target) -> httpx2.AsyncClient:
-        """A client for the proxy's own questions, over the target's transport. It need not be closed. Its requests are
-        those of `request`."""
-        nothing_kept = CookieJar(DefaultCookiePolicy(allowed_domains=()))
-        return httpx2.AsyncClient(transport=self._lines[target.name], trust_env=False, cookies=nothing_kept)
+        """A client for one question of the proxy's own, over the target's transport. Its requests are those of
+        `request`. It is not closed, since that would close the transport; cookies go with it."""
+        return httpx2.AsyncClient(transport=self._lines[target.name], trust_env=False)
 
     async def close(self) -> None:
         """Close every connection, those in use too."""

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import suppress
 
 import pytest
@@ -276,6 +276,71 @@ async def test_an_upload_in_which_nothing_moves_ends_in_time(who: str, limits: d
                 await client.send(client.targets[0], "POST", "/x", b"", [(b"transfer-encoding", b"chunked")], endless())
         assert connections(client) == 0
     assert pulled == 1 if who == "client" else pulled < 500, "what cannot be sent is not asked for: back-pressure"
+
+
+async def test_a_refusal_while_the_clients_part_is_waited_for_is_told_and_the_connection_not_used_again() -> None:
+    async def refuse(there: Connection) -> None:
+        await there.reader.readuntil(b"\r\n\r\n")
+        await there.send(b"HTTP/1.1 413 Content Too Large\r\ncontent-length: 4\r\n\r\ntoo ")
+        await there.left()
+
+    async with listening(refuse) as port, client_of(port) as client, asyncio.timeout(5):
+        body = upload(b"abc", b"def", wait=60)
+        reply = await client.send(client.targets[0], "POST", "/v1/x", b"", [(b"content-length", b"6")], body)
+        assert (reply.status, await reply.read(100)) == (413, b"too ")
+        assert connections(client) == 0
+
+
+async def test_a_body_whose_upstream_has_gone_is_closed_with_it() -> None:
+    async def reset(there: Connection) -> None:
+        await there.reader.readuntil(b"\r\n\r\n")
+        await there.reset()
+
+    async def endless() -> AsyncGenerator[bytes, None]:
+        try:
+            while True:
+                yield b"x" * 65536
+        finally:
+            closed.append(True)
+
+    closed: list[bool] = []
+    async with listening(reset) as port, client_of(port) as client, asyncio.timeout(5):
+        body = endless()
+        with pytest.raises(UpstreamUnreachable):
+            await client.send(client.targets[0], "POST", "/v1/x", b"", [(b"transfer-encoding", b"chunked")], body)
+        assert closed, "at once, not when it is collected"
+
+
+async def test_a_body_that_ends_with_its_connection_does_not_end_with_a_reset() -> None:
+    async def break_off(_: Request, there: Connection) -> None:
+        await there.send(b"HTTP/1.1 200 OK\r\n\r\nuntil the end")
+        await there.reset()
+
+    async with faulty(break_off) as upstream, client_of(upstream.port) as client:
+        status, came, error = await asked(client)
+        assert (status, came, type(error)) == (200, b"until the end", UpstreamBroken)
+
+
+async def test_of_a_request_that_is_cancelled_nothing_more_is_sent() -> None:
+    came = 0
+    cancelled = asyncio.Event()
+
+    async def deaf(there: Connection) -> None:
+        nonlocal came
+        await cancelled.wait()
+        with suppress(ConnectionError):
+            while data := await there.reader.read(1 << 20):
+                came += len(data)
+
+    async with listening(deaf) as port, client_of(port) as client:
+        task = asyncio.create_task(send(client, b"x" * 50_000_000))
+        await asyncio.sleep(0.1)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        cancelled.set()
+        await asyncio.sleep(0.3)
+    assert came < 25_000_000, "but what the kernels hold"
 
 
 # What is held, and for how long
