@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from proxy.context.wording.summary import HEADING
 from proxy.settings import shipped
 from tests.exchange.asking import idle, settings
 from tests.faulty import Connection, Request, faulty
@@ -54,7 +55,7 @@ async def test_d4_what_the_helper_says_stands_for_what_it_was_asked_about(tmp_pa
     # what is left out with this very request is counted, since nobody waits for the helper here.
     first = next(n for n, m in enumerate(agent.messages) if bearer(model).startswith(m["content"]))
     told, *more = bearer(model).removeprefix(agent.messages[first]["content"]).strip().split("\n\n")
-    assert told == "They spoke of little things."
+    assert told == f"{HEADING}\nThey spoke of little things."
     assert set(more[:-1]) <= {told}
     assert all(one == told or one.startswith(("Previous 1 turns: ", "Previous 2 turns: ")) for one in more[-1:])
     assert len(helper.chats) == len({str(chat["messages"]) for chat in helper.chats}), "nothing is asked twice"
@@ -71,7 +72,7 @@ async def test_d4_what_is_left_out_now_is_asked_for_and_waited_for_whatever_its_
         await agent.say("and now?")
         first = next(n for n, m in enumerate(agent.messages) if bearer(model).startswith(m["content"]))
         assert 10 <= first < 20, "no whole batch is left out"
-        assert bearer(model) == f"{agent.messages[first]['content']}\n\nThey spoke of little things."
+        assert bearer(model) == f"{agent.messages[first]['content']}\n\n{HEADING}\nThey spoke of little things."
         assert len(helper.chats) == 1
         await agent.say("and then?")
         assert "Previous" not in bearer(model)

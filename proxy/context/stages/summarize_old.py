@@ -96,7 +96,7 @@ class SummarizeOld:
                 source = sum(summary.size(view.messages[n]) for n in batch)
                 answer = summary.accepted(view.answers.get(_ask(view, batch).id), source) if view.answers else None
                 if answer is not None:
-                    parts.append(answer)
+                    parts.append(f"{summary.HEADING}\n{answer}")
                     left.difference_update(batch)
         if left:
             parts.append(summary.counted(view.messages[n] for n in sorted(left)))

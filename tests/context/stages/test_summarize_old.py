@@ -18,6 +18,7 @@ from proxy.context.prices import Model
 from proxy.context.session import Session
 from proxy.context.stages.fit_budget import FitBudget
 from proxy.context.stages.summarize_old import SummarizeOld
+from proxy.context.wording.summary import HEADING
 from proxy.errors import ConfigError
 from tests.conversations import PLAIN, WEIGH, Json, assistant, look, request, result, system, user
 
@@ -140,7 +141,9 @@ def test_d4_answers_that_are_there_are_used_and_the_rest_is_counted() -> None:
     session = Session(answers={asks[0].id: " They talked of the first things. "})
     plan = planned(TALK, session=session)
     text = out(plan)[1][1]
-    assert text.startswith("new 0\n\nThey talked of the first things.\n\nPrevious ")
+    assert text.startswith(f"new 0\n\n{HEADING}\nThey talked of the first things.\n\nPrevious "), (
+        "not the user's own words"
+    )
     told = int(text.rpartition("Previous ")[2].split()[0])
     assert told == 50 - 14  # twenty messages and one to end the step: seven questions, seven answers, seven results
     assert [a.id for a in plan.asks] == [a.id for a in asks[1:]]
