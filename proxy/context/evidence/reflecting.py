@@ -217,8 +217,8 @@ def tell(view: View, one: Done, looked: Looked) -> str:
 
 
 def reading(call: Call, result: Message) -> Reading:
-    """How a call ended, in the words of iteration records. A tool that answered has succeeded; of a command that is
-    known only where its result proves it."""
+    """How a call ended, in the words of iteration records. A tool that answered something has succeeded; of one that
+    answered nothing, and of a command, that is known only where the result proves it."""
     command = commands.of(call)
     ended = outcome.of(result, command)
     telling = (*ended.failures, *ended.summary, *ended.shown) if ended.verdict == "failed" else ended.summary[-1:]
@@ -230,7 +230,7 @@ def reading(call: Call, result: Message) -> Reading:
     if ended.verdict == "succeeded":
         return Reading("success", line)
     if command.kind == "call":
-        return Reading("success" if result.media or result.text.strip() else "failure")
+        return Reading("success" if result.media or result.text.strip() else "unknown")
     return Reading("unknown", line)
 
 

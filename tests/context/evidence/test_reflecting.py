@@ -82,7 +82,7 @@ def test_settings_that_are_wrong_are_named() -> None:
     [
         ("search", "", "all fine", "success"),
         ("search", "", "the word error in the middle of a text is none", "success"),
-        ("search", "", "  \n ", "failure"),
+        ("search", "", "  \n ", "unknown"),
         ("search", "", "Tool call timed out.", "timeout"),
         ("search", "", "Error: no such table", "error"),
         ("bash", "make", "<returncode>124</returncode>", "timeout"),
