@@ -62,6 +62,10 @@ SIDE_BY_SIDE = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j2)
 test-others: .venv/.test
 	@$(MAKE) --no-print-directory -k $(SIDE_BY_SIDE) $(OTHERS:%=test-%)
 
+# Of a Python between the oldest and the newest: what stands on libraries, sockets and databases.
+BETWEEN := tests/cli tests/store tests/stream tests/upstream tests/web
+WHICH = $(if $(filter $*,$(firstword $(VERSIONS)) $(lastword $(VERSIONS))),,$(BETWEEN))
+
 # One of the others. What is left out takes long, and depends on no Python: recorded runs, broken disks and processes,
 # and times.
 test-%:
@@ -70,8 +74,8 @@ test-%:
 	done; \
 	[ -n "$$found" ] || { echo "== Python $*: not found, not tested"; exit 0; }; \
 	$(MAKE) --no-print-directory .venvs/$*/.test VENV_PYTHON="$$found" || exit 1; \
-	told="== Python $*, without what is marked slow, timed or faults: the same on each Python"; \
-	.venvs/$*/bin/python -m pytest -p no:cacheprovider $(SEVERAL) -m "$(PLAIN)" $(PYTEST_ARGS) \
+	told="== Python $*: $(or $(WHICH),all tests) but what is marked slow, timed or faults: the same on each Python"; \
+	.venvs/$*/bin/python -m pytest -p no:cacheprovider $(SEVERAL) -m "$(PLAIN)" $(PYTEST_ARGS) $(WHICH) \
 		>.venvs/$*/log 2>&1 || { echo "$$told"; cat .venvs/$*/log; exit 1; }; \
 	echo "$$told"; tail -n 25 .venvs/$*/log
 

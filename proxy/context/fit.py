@@ -45,10 +45,10 @@ def fit(seen: View, policy: Policy, edits: Mapping[bytes, Edit], low: int) -> Ma
     newest = [changed(stage, {"keep_steps": 1}, NAME) for stage in last]
     steps: tuple[Callable[[Mapping[bytes, Edit]], Mapping[bytes, Edit]], ...] = (
         lambda known: _leave(seen, last, known, low),
-        lambda known: _cut(seen, known, list(_results(seen, guarded=False)), low, GENTLE),
+        lambda known: _cut(seen, policy, known, list(_results(seen, guarded=False)), low, GENTLE),
         lambda known: _leave(seen, newest, known, low),
-        lambda known: _cut(seen, known, list(_results(seen, guarded=True)), low, LEAST),
-        lambda known: _cut(seen, known, list(_older_texts(seen)), low, LEAST),
+        lambda known: _cut(seen, policy, known, list(_results(seen, guarded=True)), low, LEAST),
+        lambda known: _cut(seen, policy, known, list(_older_texts(seen)), low, LEAST),
     )
     for step in steps:
         edits = step(edits)
@@ -109,7 +109,9 @@ def _may_cut(seen: View, n: int) -> bool:
     return seen.keys[n] not in seen.pins and (seen.is_result[n] or not marked(message))
 
 
-def _cut(seen: View, edits: Mapping[bytes, Edit], places: Sequence[int], goal: int, least: int) -> Mapping[bytes, Edit]:
+def _cut(
+    seen: View, policy: Policy, edits: Mapping[bytes, Edit], places: Sequence[int], goal: int, least: int
+) -> Mapping[bytes, Edit]:
     """The largest of these messages cut to one size, so that the prompt comes down to `goal`, or to `least` each."""
     over = total_with(seen, edits) - goal
     sizes = proposals.sizes_of(seen, edits)
@@ -120,7 +122,7 @@ def _cut(seen: View, edits: Mapping[bytes, Edit], places: Sequence[int], goal: i
     made = dict(edits)
     for n in found:
         if sizes[n] > level:
-            edit = _shortened(seen, n, edits.get(seen.keys[n]), level)
+            edit = _shortened(seen, policy, n, edits.get(seen.keys[n]), level)
             if edit.after < sizes[n]:
                 made[edit.key] = edit
     return made
@@ -142,18 +144,27 @@ def _level(sizes: Sequence[int], over: int, least: int) -> int:
     return least
 
 
-def _shortened(seen: View, n: int, old: Edit | None, level: int) -> Edit:
+def _noted(seen: View, policy: Policy, key: bytes, edit: Edit) -> str:
+    """The notes of ours with which the edit's text ends: a record of work, the remark that messages have left."""
+    text = edit.text or ""
+    _, record = newest_record({key: edit}, seen) or (key, "")
+    for note in (policy.remark, record, policy.remark):
+        text = text.removesuffix(note)
+    return (edit.text or "")[len(text) :]
+
+
+def _shortened(seen: View, policy: Policy, n: int, old: Edit | None, level: int) -> Edit:
     """The message cut to about `level` tokens. What was written at its end by us stays there."""
     message, key = seen.messages[n], seen.keys[n]
     text, added = message.text, ""
     if old is not None and old.action == "append":
         added = old.text or ""
     elif old is not None and old.text is not None:
-        _, record = newest_record({key: old}, seen) or (key, "")
-        added = record if old.text.endswith(record) else ""
+        added = _noted(seen, policy, key, old)
         text = text if old.stage == NAME else old.text.removesuffix(added)
     fixed = view.edited_size(seen, n, added)
-    mark_of = mark(public_id(key), len(message.text), seen.offered)
+    whole = len(message.text) if text is message.text else None
+    mark_of = mark(public_id(key), whole, seen.offered)
     short = cut(text, max(0, level - fixed), seen.weigh.count, mark_of) + added
     after = view.edited_size(seen, n, short)
     reason = f"over the budget: {len(message.text)} characters cut to {len(short)}"

@@ -11,9 +11,9 @@ from hypothesis import example, given, settings
 
 from proxy.chat.dialects.completions import read_request, write_request
 from proxy.chat.message import Message
-from proxy.context import rules
+from proxy.context import remark, rules
 from proxy.context.pipeline import rewrite
-from proxy.context.plan import STRENGTH
+from proxy.context.plan import STRENGTH, Edit
 from proxy.context.prices import Model
 from proxy.context.voices import tell_ledger
 from proxy.memory import memos, scratchpad, state
@@ -154,7 +154,7 @@ def test_an_edit_once_made_is_repeated_byte_for_byte_or_superseded_by_a_stronger
             now = after.plan.edits[key]
             if now != edit:
                 assert now in after.plan.new
-                shorter = now.action == edit.action == "text" and now.after < edit.after
+                shorter = now.action == edit.action == "text" and bare(now) < bare(edit)
                 noted = now.text is not None and edit.text is not None and now.text.startswith(edit.text)
                 assert STRENGTH[now.action] > STRENGTH[edit.action] or shorter or noted
             elif key not in ours:
@@ -191,9 +191,18 @@ def test_sizes_and_predictions_are_those_of_what_goes_out(policy: str, story: St
         previous = turn
 
 
+def bare(edit: Edit) -> int:
+    """Tokens of the message under this edit, but for notes of ours at its end."""
+    text = edit.text or ""
+    return edit.after - WEIGH.count(text[len(text) - kept(text) :])
+
+
 def kept(text: str) -> int:
     """Characters of the notes of ours with which an edit's text ends: they come on top of what fits the budget."""
-    heads = (state.recap("").partition("\n")[0], tell_ledger.HEADING.partition("{")[0], scratchpad.START, memos.HEAD)
+    heads = (
+        *(state.recap("").partition("\n")[0], tell_ledger.HEADING.partition("{")[0], scratchpad.START, memos.HEAD),
+        remark.TEXT.strip(),
+    )
     return len(text) - min((at for head in heads if (at := text.find("\n\n" + head)) >= 0), default=len(text))
 
 

@@ -12,7 +12,7 @@ from tests.recorded.test_shared import AGENTS, OPEN
 
 SILENT = ("passthrough", "observe")
 """Policies that leave every request as it came."""
-EVERY = 4
+EVERY = 8
 """Conversations of which one is played, which takes a minute for all policies."""
 
 

@@ -48,8 +48,9 @@ def _pieces(text: str, chars: int, missing: Callable[[int], str]) -> str:
     return f"{text[:head]}\n{missing(tail - head)}\n{text[tail:]}"
 
 
-def mark(name: str, whole: int, offered: Collection[str]) -> Callable[[int], str]:
-    """The mark that stands for what is left out of a message. name: its public id. whole: its characters. offered: the
+def mark(name: str, whole: int | None, offered: Collection[str]) -> Callable[[int], str]:
+    """The mark that stands for what is left out of a message. name: its public id. whole: its characters; None
+    where what is cut is not its own text but one of ours in its place. offered: the
     tools of ours that the model has."""
     if "recall" in offered:
         source = f"; {recalling(name)} has all of it"
@@ -57,4 +58,6 @@ def mark(name: str, whole: int, offered: Collection[str]) -> Callable[[int], str
         source = f"; {QUERY.replace('<ID>', name)} has all of it"
     else:
         source = f"; message {name}"
+    if whole is None:
+        return lambda _: f"[... more is left out to fit the context window{source}]"
     return lambda missing: f"[... {missing} of {whole} characters are left out to fit the context window{source}]"
