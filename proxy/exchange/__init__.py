@@ -1,1 +1,1 @@
-"""One request from end to end: whose it is, what is sent, what comes back, what is remembered."""
+"""One request from end to end: session, plan, answer and stored record."""

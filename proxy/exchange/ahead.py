@@ -1,8 +1,9 @@
-"""What comes due by age is compressed ahead of the next request, while the process is idle (FEATURES.md E9).
+"""Compress a thread ahead of its next request, while the process is idle (FEATURES.md E9).
 
-A policy whose stages have `ages` is planned again when one of them has passed and nobody waits for an answer: what the
-helper model is to summarise is asked then, and the extracts are made. Nothing is sent and nothing is decided: the next
-request plans for itself, and finds the work done. Bounded in number and memory, and ended with the process.
+The stages of a policy may have `ages`, in seconds. When an age has passed and no request is being answered, the thread
+is planned again. The helper model is asked for its summaries then, and the extracts are made. Nothing is sent and
+nothing is decided. The next request plans for itself and finds the work done. The number of waiting threads and their
+memory are bounded, and the tasks end with the process.
 """
 
 from __future__ import annotations
@@ -19,17 +20,18 @@ from proxy.upstream.asks import credential
 log = logging.getLogger(__name__)
 
 MOST = 64
-"""Threads that wait for it; the one that has waited longest makes room."""
+"""Threads that wait to be compressed. The one that has waited longest is dropped first."""
 BYTES = 64 << 20
-"""Of the requests that they hold in memory."""
+"""Limit in bytes on the requests that the waiting threads hold in memory."""
 LOOK_S = 0.2
-"""How often a thread whose time has come looks whether the process is idle."""
+"""Seconds between two looks at whether the process is idle, once an age has passed."""
 AFTER_S = 0.05
-"""Seconds behind an age, so that it has passed by any clock."""
+"""Seconds added to an age, so that the age has passed by any clock."""
 
 
 def later(parts: Parts, turn: Turn, headers: Headers) -> None:
-    """Have the turn's thread compressed ahead, as it stands with this request; an earlier one's waiting ends."""
+    """Schedule the compression of the turn's thread as of this request. A task that waits for an earlier request of it
+    ends."""
     name = turn.place.thread.id
     if (old := parts.ahead.pop(name, None)) is not None:
         old.task.cancel()

@@ -1,6 +1,6 @@
-"""Which events there are to tell of what happened, and what they say (FEATURES.md D6).
+"""Publish the events of an exchange, with their data (FEATURES.md D6).
 
-Numbers, ids and names of ours, and the text of a summary: never else what was said in a conversation. A mistake in here
+The data are numbers, ids, names of ours and the text of a summary, and no other text of a conversation. An error here
 is counted and logged, and no request notices it.
 """
 
@@ -21,12 +21,12 @@ from proxy.stream.chunk import Usage
 log = logging.getLogger(__name__)
 
 NAMED: Final = 200
-"""Messages that an event names; `removed` and the like count them all."""
+"""Limit on the messages that an event names; `removed` and the other counts include all of them."""
 SAID: Final = 4000
-"""Characters of a summary that an event repeats."""
+"""Limit in characters on a text that an event repeats, for example a summary."""
 TOLD: Final = "warn_of_loops"
 RECOVERY: Final = "recovery"
-"""Inserts that speak of a loop: those of the one source, and what `reflect` has said when the model itself sees that it
+"""Inserts that report a loop: those of the source `TOLD`, and the `reflect` insert for a model that itself sees that it
 is stuck."""
 
 
@@ -34,13 +34,13 @@ is stuck."""
 def _safe(parts: Parts) -> Iterator[None]:
     try:
         yield
-    except Exception:  # nobody may be kept from an answer by what is told of it
+    except Exception:  # the answer goes out even if an event cannot be published
         parts.metrics.swallowed_total.labels(where="events").inc()
         log.exception("an event could not be told")
 
 
 def sent(parts: Parts, turn: Turn) -> None:
-    """What a plan did to its prompt, once upstream has been asked with it."""
+    """Publish the events of a plan, once its prompt has been sent upstream."""
     with _safe(parts):
         _client(parts, turn)
         if turn.observed or turn.fallback is not None or turn.policy.mode != "rewrite":
@@ -53,7 +53,7 @@ def sent(parts: Parts, turn: Turn) -> None:
 
 
 def _client(parts: Parts, turn: Turn) -> None:
-    """The client has changed what the provider's cache holds of its conversation."""
+    """Publish an event if the client has changed the part of its conversation that the provider's cache holds."""
     thread = turn.place.thread
     digest, tools = turn.place.system, hash(turn.request.tools)
     before, thread.opening = thread.opening, (digest, tools, turn.began)
@@ -77,7 +77,8 @@ def _edited(parts: Parts, turn: Turn) -> None:
 
 
 def ended(parts: Parts, turn: Turn, usage: Usage | None, state: tuple[bytes, str] | None) -> None:
-    """What an answer brought. usage: of its first round, None where it is not whole. state: the one that it had."""
+    """Publish the events of an answer. usage: that of the first round, None where the answer is not whole. state: the
+    state block that the answer had, as (key, text)."""
     with _safe(parts):
         if turn.fallback is not None:
             _tell(parts, turn, news.FALLBACK, {"reason": turn.fallback})
@@ -90,34 +91,34 @@ def ended(parts: Parts, turn: Turn, usage: Usage | None, state: tuple[bytes, str
 
 
 def passed(parts: Parts, incoming: Incoming, reason: str) -> None:
-    """A request that belongs to no session as far as we know went on as it came."""
+    """Publish that a request without a known session went out as it came."""
     with _safe(parts):
         tenant, session = identify.owner(incoming.headers, incoming.tenant, incoming.session, parts.settings.identity)
         parts.news.tell(news.FALLBACK, tenant, {"reason": reason}, session=session)
 
 
 def decided(parts: Parts, tenant: str, session: str, action: str, *, thread: str = "", **data: object) -> None:
-    """What the operator decided."""
+    """Publish a decision of the operator."""
     with _safe(parts):
         made = {"action": action, "by": "operator", **data}
         parts.news.tell(news.EDITED, tenant, _bounded(made), session=session, thread=thread)
 
 
 def stated(parts: Parts, tenant: str, session: str, thread: str, text: str) -> None:
-    """A state that no answer had: the operator's, or one that was written anew for the operator."""
+    """Publish a state that no answer had: the operator's, or one that was rebuilt for the operator."""
     with _safe(parts):
         data = {"by": "operator", "characters": len(text)}
         parts.news.tell(news.STATE, tenant, data, session=session, thread=thread)
 
 
 def memo(parts: Parts, turn: Turn, name: str, *, merged: bool) -> None:
-    """A memo that the model saved. merged: in the place of one that said nearly the same."""
+    """Publish a memo that the model saved. merged: it replaced a memo that said nearly the same."""
     with _safe(parts):
         _tell(parts, turn, news.MEMO, {"by": "model", "memo": name, "merged": merged})
 
 
 def mended(parts: Parts, tenant: str, name: str) -> None:
-    """A memo that the operator changed."""
+    """Publish that the operator changed a memo."""
     with _safe(parts):
         parts.news.tell(news.MEMO, tenant, {"by": "operator", "memo": name, "merged": False})
 
@@ -128,7 +129,7 @@ def _tell(parts: Parts, turn: Turn, kind: str, data: Mapping[str, Any]) -> None:
 
 
 def _bounded(payload: Mapping[str, Any]) -> dict[str, Any]:
-    """The payload with the first names of long lists, and the beginning of long texts."""
+    """Return the payload with long lists and long texts cut to their first NAMED items and SAID characters."""
     return {name: _cut(value) for name, value in payload.items()}
 
 

@@ -1,8 +1,8 @@
-"""Questions to the helper model: asked in the background, each once, and what comes back is believed only if it fits.
+"""Questions to the helper model: each is asked once, in the background, and its answer is used only if it fits.
 
-Planning returns Asks and never waits for them. They are answered here by tasks of their own, whose number, memory and
-cost have bounds, and an answer is there for the plan of the next request. Nothing that goes wrong here reaches a
-request: it is counted, and the stage that asked has a way that needs no model.
+Planning returns Asks and never waits for them. Tasks of this module answer the Asks; their number, memory and cost have
+bounds. An answer is ready for the plan of the next request. No error here reaches a request: it is counted, and the
+stage that asked has a way that needs no model.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from proxy.upstream.headers import Headers
 log = logging.getLogger(__name__)
 
 MEMORY = 16 << 20
-"""Characters of all questions that wait."""
+"""Limit in characters on the prompts of all questions that are under way."""
 LONGEST = 64 * 1024
-"""Characters of an answer, whatever its Ask allows."""
+"""Limit in characters on an answer, whatever its Ask allows."""
 AGAIN_S = 60.0
-"""Before a question is asked again that brought no answer."""
+"""Seconds before a question that brought no answer is asked again."""
 USELESS_AGAIN_S = 3600.0
-"""The same where it brought one that did not fit: it would do so again, and cost as much."""
+"""Seconds before a question is asked again whose answer did not fit: it would fail again, at the same cost."""
 REMEMBERED = 4096
-"""Questions without an answer that are remembered."""
+"""Limit on the questions that are remembered because they brought no usable answer."""
 
 UNWANTED = frozenset({"empty", "too_long", "missing", "cut"})
 """Outcomes of answers that came and did not fit."""
@@ -51,8 +51,9 @@ Key = tuple[str, str, str]
 
 @dataclass(slots=True, eq=False)
 class Question:
-    """An Ask on its way. headers: the client's credential, where the helper's upstream has no key; gone with the
-    question. threads: those that wait for it. done: whether there is an answer now. text: the answer."""
+    """An Ask that is under way. headers: the client's credential, where the helper's upstream has no key; dropped with
+    the question. threads: those that wait for the answer. done: resolves to True if there is an answer. text: the
+    answer."""
 
     key: Key
     ask: Ask
@@ -64,7 +65,7 @@ class Question:
 
 
 def verdict(ask: Ask, text: str) -> str:
-    """`kept` where an answer is one to this question, else what is wrong with it."""
+    """Return `kept` if the text is a usable answer to this question, else the name of its fault."""
     if not text:
         return "empty"
     if len(text) > (ask.longest or LONGEST) or len(text) > LONGEST:
@@ -73,7 +74,7 @@ def verdict(ask: Ask, text: str) -> str:
 
 
 def _holds(text: str, name: str) -> bool:
-    """Whether the name stands in the text, and not as a part of another one (`12` in `123`)."""
+    """True if the name stands in the text and is not a part of another word (`12` in `123`)."""
     if name not in text:
         return False
     before = r"(?<!\w)" if re.match(r"\w", name) else ""
@@ -82,7 +83,7 @@ def _holds(text: str, name: str) -> bool:
 
 
 class Asking:
-    """All questions under way. Made before the loop runs; `close` ends what is under way."""
+    """All questions that are under way. Made before the loop runs; `close` cancels the open questions."""
 
     def __init__(
         self,
@@ -107,12 +108,12 @@ class Asking:
         self._closed = False
 
     def __len__(self) -> int:
-        """Questions under way, waiting ones among them."""
+        """Questions under way, including those that wait for a slot."""
         return len(self._open)
 
     def take(self, thread: Thread, asks: Sequence[Ask], headers: Headers) -> list[asyncio.Future[bool]]:
-        """Have these answered in the background. headers: those of the request that asks. Returns what to wait for:
-        questions whose answers are needed now. Never raises: an Ask may come from anybody's stage."""
+        """Start answering these Asks in the background. headers: those of the request that asks. Returns the futures of
+        the questions whose answers are needed now. Never raises: an Ask may come from the stage of a third party."""
         waiting = []
         for ask in asks:
             try:
@@ -126,7 +127,7 @@ class Asking:
         return waiting
 
     def _question(self, thread: Thread, ask: Ask, headers: Headers) -> Question | None:
-        """The question that this Ask is, begun where it is not under way; the thread will have its answer."""
+        """Return the question of this Ask, started if it is not under way. The thread will receive its answer."""
         key = (thread.tenant, thread.session, ask.id)
         question = self._open.get(key) or self._begin(key, ask, headers)
         if question is None:
@@ -138,14 +139,14 @@ class Asking:
         return question
 
     async def answered(self, waiting: Sequence[asyncio.Future[bool]]) -> bool:
-        """Whether one of them has an answer before `helper.wait_ms` is over."""
+        """True if one of these questions gets an answer within `helper.wait_ms`."""
         if not waiting or not self._limits.wait_ms:
             return False
         done, _ = await asyncio.wait(waiting, timeout=self._limits.wait_ms / 1000)
         return any(future.result() for future in done if not future.cancelled())
 
     async def close(self) -> None:
-        """Cancel what is under way, and take no more."""
+        """Cancel the questions under way, and accept no more."""
         self._closed = True
         tasks = [question.task for question in self._open.values() if question.task is not None]
         for task in tasks:
@@ -177,7 +178,7 @@ class Asking:
         except asyncio.CancelledError:
             outcome = "cancelled"
             raise
-        except Exception:  # nobody awaits this task: counted here and in the log, and the deterministic way is used
+        except Exception:  # nobody awaits this task: counted here and logged; the stage's deterministic way is used
             self._metrics.swallowed_total.labels(where="helper").inc()
             log.exception("a question of kind %s failed", question.ask.kind)
         finally:
@@ -190,7 +191,8 @@ class Asking:
                 question.done.set_result(False)
 
     async def _find(self, question: Question) -> str:
-        """The answer from the store, where another replica or an earlier thread has asked; else from the helper."""
+        """Take the answer from the store, where another replica or an earlier thread has asked; else ask the helper.
+        Return the outcome."""
         store = self._threads.store
         try:
             found = await store.answer(*question.key)
@@ -221,7 +223,8 @@ class Asking:
         return outcome
 
     async def _keep(self, question: Question, told: Told) -> None:
-        """Give the answer at once, and be done when it is on disk: until then nobody would find it there."""
+        """Deliver the answer at once, and return when it is on disk: until then no other process would find it
+        there."""
         text = told.text.strip()
         tenant, session, name = question.key
         tokens = (told.prompt_tokens, told.completion_tokens)
@@ -236,7 +239,8 @@ class Asking:
             self._metrics.persist_dropped_total.inc()
 
     def _give(self, question: Question, text: str) -> None:
-        """Let every live thread of the session have it, and those that asked: one may have left memory meanwhile."""
+        """Deliver the answer to every live thread of the session, and to the threads that asked: one may have left
+        memory."""
         question.text = text
         tenant, session, name = question.key
         memory = self._threads.session(tenant, session)
@@ -261,14 +265,14 @@ class Asking:
 
 
 def remember(thread: Thread, name: str, text: str) -> None:
-    """Let the thread have the answer to the Ask of that name; the first one stands."""
+    """Store the answer to the Ask of that name in the thread's state; the first answer stays."""
     if name not in thread.state.answers:
         thread.state = replace(thread.state, answers=_with(thread.state.answers, name, text))
 
 
 def _with(answers: Mapping[str, str], name: str, text: str) -> dict[str, str]:
     made = {**answers, name: text}
-    while len(made) > ANSWERS_MOST:  # those asked first leave; whoever asks again has them from the store
+    while len(made) > ANSWERS_MOST:  # the oldest answers leave; they can be read again from the store
         del made[next(iter(made))]
     return made
 
@@ -276,7 +280,7 @@ def _with(answers: Mapping[str, str], name: str, text: str) -> dict[str, str]:
 def make_asking(
     settings: Settings, client: Client, purse: Purse, threads: Threads, metrics: Metrics, models: Sequence[Model]
 ) -> Asking | None:
-    """What answers Asks under these settings; None where there is no helper."""
+    """Return the service that answers Asks under these settings; None where there is no helper."""
     limits = settings.helper
     target = next((target for target in client.targets if target.name == limits.upstream), None)
     if target is None:

@@ -1,8 +1,10 @@
-"""What a policy may know beside the request and its edits: when each message was first seen, what the user has pinned,
-what a search of the store brings up, how near messages are to the task by their vectors.
+"""Facts that a policy may use beside the request and its edits.
 
-None of it is needed for an answer: a search that fails or is late finds nothing, and vectors are made in a task of
-their own for the requests that follow.
+They are: when each message was first seen, the user's pins, the results of a store search, and how near messages are to
+the task.
+
+None of these facts is needed for an answer. A search that fails or is late finds nothing. Vectors are made in a task of
+their own, for the requests that follow.
 """
 
 from __future__ import annotations
@@ -24,13 +26,16 @@ from proxy.exchange.turn import Turn
 from proxy.metrics import Metrics
 
 HITS = 8
-"""Messages and summaries that a search brings up: more than any policy quotes."""
+"""Limit on the messages and summaries that a search returns: more than any policy quotes."""
 _YES = ("1", "true", "yes", "on")
 
 
 def origins(turn: Turn) -> tuple[list[float], list[str]]:
-    """When each message was first stored, in seconds, and for which wire format it was made. Of those that are new:
-    now, and the turn's; what is hidden was made for whoever the message before it was made for."""
+    """Return, for each message, when it was first stored (in seconds) and the wire format that it was made for.
+
+    A new message gets the present time and the turn's format. A hidden message gets the format of the message before
+    it.
+    """
     memory, hidden, keys = turn.place.thread.memory, turn.woven.hidden, turn.woven.keys
 
     def look(begin: int, known: tuple[list[float], list[str]] | None) -> tuple[list[float], list[str]]:
@@ -50,12 +55,12 @@ def origins(turn: Turn) -> tuple[list[float], list[str]]:
     times, strategies = turn.request.grown("origins", look, memory.serial)
     spoken = key.in_chain(turn.request)
     lead = spoken[0] if spoken else 0
-    # What stands in front of all that is in the chain was made for this request, however often it came before.
+    # The messages before the chain were made for this request, however often they came before.
     return [turn.began] * lead + times[lead:], [turn.strategy] * lead + strategies[lead:]
 
 
 def task(turn: Turn) -> tuple[int, Message] | None:
-    """The last user message that is no tool output, and its index."""
+    """The last user message that is no tool output, as (index, message)."""
     observed = turn.policy.observation
     if turn.task is None or turn.task[0] is not observed:
         turn.task = observed, _task(turn.request, observed)
@@ -87,9 +92,10 @@ def pin(turn: Turn) -> None:
 
 
 async def search(parts: Parts, turn: Turn) -> None:
-    """Have the store searched for what a new prompt is about, once a prompt, where the policy has a use for it.
+    """Search the store for the subject of a new prompt, once for each prompt, where the policy uses the results.
 
-    Only in sessions that the client has named: without a name nothing may be used but what is in the request.
+    The search runs only in sessions that the client has named: without a name only the content of the request may be
+    used.
     """
     found = task(turn)
     if found is None or not turn.place.explicit or turn.policy.mode != "rewrite":
@@ -111,8 +117,8 @@ async def search(parts: Parts, turn: Turn) -> None:
 
 
 def relevance(parts: Parts, turn: Turn, headers: Headers) -> Mapping[bytes, float]:
-    """How near the messages are to the task, by form, as far as their vectors are there; others are asked for, for the
-    requests to come. Empty where embeddings are off: then words decide."""
+    """The nearness of messages to the task, by form, for the vectors that are there. Other vectors are requested in the
+    background, for later requests. Empty where embeddings are off: then words decide."""
     found = task(turn)
     if found is None or not parts.settings.embeddings.enabled or turn.policy.mode != "rewrite":
         return {}
@@ -147,7 +153,7 @@ async def _compare(parts: Parts, turn: Turn, asked: Message, missing: dict[bytes
 
 
 def measure(metrics: Metrics, plan: Plan) -> None:
-    """What the plan's notes tell, in the metrics (FEATURES.md E9)."""
+    """Record the figures of the plan's notes in the metrics (FEATURES.md E9)."""
     for note in plan.notes:
         if note.kind == "levels":
             for level, tokens in note.figures.items():

@@ -1,8 +1,8 @@
-"""What keeps helpers within bounds: dollars a day, and a rest for one that is down.
+"""Bounds for helpers: a limit in dollars a day, and a pause for a helper that is down.
 
-Dollars are reserved before a question goes out and settled when its answer has come. Reserving the most that an
-answer can cost keeps the sum under the limit however many questions are under way at once. What was spent is stored,
-so that a restart does not begin a new day's budget.
+Dollars are reserved before a question goes out and settled when its answer has come. The reserve is the most that an
+answer can cost. So the sum stays under the limit, however many questions are under way at once. The dollars spent are
+stored, so that a restart does not begin the day's budget again.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ DAY_S = 86_400
 DOWN = frozenset({"unreachable", "timeout", "broken", "refused", "failed", "garbage"})
 """Outcomes (see `upstream.asks.Told`) that say more about the helper than about the question."""
 DOWN_AFTER = 3
-"""So many of them in a row, and nothing is asked for `REST_S` seconds: not every request shall find out anew."""
+"""Number of these outcomes in a row after which nothing is asked for `REST_S` seconds: not every request should meet
+the same failure."""
 REST_S = 30.0
 
 
 class Purse:
-    """One day's dollars after the other. limit: of a day in UTC; 0: nothing may be asked."""
+    """Daily budget of the helpers in dollars. limit: for each day in UTC; 0: nothing may be asked."""
 
     def __init__(self, limit: float, now: Callable[[], float] = time.time) -> None:
         self.limit = limit
@@ -42,8 +43,8 @@ class Purse:
         return int(self._now() // DAY_S)
 
     async def reserve(self, store: Store, dollars: float) -> bool:
-        """Whether there is so much left; it is held until `settle`. StoreUnavailable where nobody knows what was spent
-        today."""
+        """Reserve dollars until `settle`. True if so many are left. Raises StoreUnavailable if the dollars spent today
+        cannot be read."""
         async with self._reading:
             today = self.day
             if self._day != today or store.shared:  # other replicas spend from the same purse
@@ -56,14 +57,14 @@ class Purse:
         return True
 
     def settle(self, kind: str, reserved: float, tokens: tuple[int, int], dollars: float) -> SpendingRow:
-        """What it did cost; the row to be stored. tokens: of prompts and of answers."""
+        """Replace a reserve by the real cost, and return the row to be stored. tokens: of prompts and of answers."""
         self.held = max(0.0, self.held - reserved)
         self.spent += dollars
         return SpendingRow(*OPERATOR, self.day, kind, 1, *tokens, dollars)
 
 
 class Patience:
-    """Whether a helper is worth asking. busy: calls under way, for who wants to bound them."""
+    """Circuit breaker for a helper that fails. busy: calls under way, for callers that bound them."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.busy = 0
@@ -73,11 +74,11 @@ class Patience:
 
     @property
     def resting(self) -> bool:
-        """Whether it has failed so often of late that nothing is to be asked."""
+        """True if the helper has failed so often of late that nothing is to be asked."""
         return self._clock() < self._until
 
     def note(self, outcome: str) -> bool:
-        """How a call ended. Whether a rest begins with it."""
+        """Record the outcome of a call. True if a pause begins with it."""
         self._failures = self._failures + 1 if outcome in DOWN else 0
         if self._failures < DOWN_AFTER:
             return False

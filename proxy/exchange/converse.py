@@ -1,7 +1,7 @@
-"""One request from end to end: plan, send, relay, remember.
+"""One request from end to end: plan, send, relay, store.
 
-The promise that shapes this file: a request never fails because of the proxy. Whatever goes wrong before the
-first byte has reached the client ends in its original bytes going upstream, with the reason in a header and a counter.
+The promise that shapes this file: a request never fails because of the proxy. If anything goes wrong before the first
+byte has reached the client, its original bytes go upstream. A header and a counter give the reason.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from proxy.upstream.client import Reply, Target
 log = logging.getLogger(__name__)
 
 ERROR_BODY = 1 << 20
-"""Bytes of an upstream's error that are read to be passed on after a second try."""
+"""Bytes of an upstream's error that are read, so that the error can still be passed on."""
 TOO_LONG = (400, 413, 422)
 """Statuses with which upstreams refuse a prompt that does not fit."""
 
@@ -96,7 +96,7 @@ async def _converse(parts: Parts, incoming: Incoming, out: Outgoing) -> None:
 
 
 def _unstored(parts: Parts, incoming: Incoming) -> None:
-    """Nothing of this request will be stored: that is recorded, as soon as anything can be."""
+    """Record that nothing of this request will be stored; the row is written as soon as the store can be reached."""
     tenant, session = identify.owner(incoming.headers, incoming.tenant, incoming.session, parts.settings.identity)
     parts.store.later([GapRow(tenant, session, "", len(incoming.body), "store not readable", parts.now())])
 
@@ -106,7 +106,7 @@ def _is_off(incoming: Incoming) -> bool:
 
 
 async def forward(parts: Parts, incoming: Incoming, out: Outgoing, reason: str) -> None:
-    """The client's bytes to upstream, and upstream's bytes back, with the reason said."""
+    """Send the client's bytes upstream and upstream's bytes back, with the reason in a header."""
     parts.metrics.bypasses_total.labels(reason=reason).inc()
     incoming.facts["fallback"] = reason
     announcing.passed(parts, incoming, reason)
@@ -128,26 +128,26 @@ async def forward(parts: Parts, incoming: Incoming, out: Outgoing, reason: str) 
 
 
 def _truncated(parts: Parts, upstream: str, code: str) -> None:
-    """An upstream's answer ended before it was complete."""
+    """Count and log that an upstream's answer ended before it was complete."""
     parts.metrics.upstream_truncated_total.inc()
     log.warning("upstream %s broke off its answer: %s", upstream, code)
 
 
 async def _model(parts: Parts, body: bytes) -> str:
-    """The model by which a body is routed; "" where it names none, or there is but one upstream."""
+    """Return the model by which a body is routed; "" where the body names none, or there is only one upstream."""
     if len(parts.client.targets) == 1:
         return ""
-    if len(body) >= LARGE:  # decoding it may take 200 ms, in which no other thread has its turn
+    if len(body) >= LARGE:  # decoding it may take 200 ms, in which no other thread can run
         found = await asyncio.get_running_loop().run_in_executor(parts.workers, find_model, body)
         body = b'{"model":%b}' % (found or b"null")
     try:
         return msgspec.json.decode(body, type=_Model).model
     except (ValueError, RecursionError):
-        return ""  # not a body that names a model: the first upstream, as for any other path
+        return ""  # no model can be read: the first upstream, as for any other path
 
 
 async def _answer(parts: Parts, turn: Turn, target: Target, incoming: Incoming, out: Outgoing) -> None:
-    """Send the plan and bring back the answer; the exchange's end is recorded whatever it is."""
+    """Send the plan and relay the answer; the end of the exchange is recorded in every case."""
     sent_at = parts.now()
     try:
         reply = await _send(parts, turn, target, incoming)
@@ -174,7 +174,7 @@ async def _answer(parts: Parts, turn: Turn, target: Target, incoming: Incoming, 
 
 
 async def _send(parts: Parts, turn: Turn, target: Target, incoming: Incoming) -> Reply:
-    """The plan's bytes to upstream; a 400 to rewritten bytes is answered with one resend of the original."""
+    """Send the plan's bytes upstream. A 400 to rewritten bytes is answered with one resend of the original."""
 
     async def ask(body: bytes) -> Reply:
         return await parts.client.send(target, incoming.method, incoming.path, incoming.query, incoming.headers, body)
@@ -198,7 +198,7 @@ async def _send(parts: Parts, turn: Turn, target: Target, incoming: Incoming) ->
 
 
 def _sent(parts: Parts, turn: Turn, incoming: Incoming) -> None:
-    """The thread is moved on once the plan's bytes have gone out."""
+    """Update the thread's state once the plan's bytes have gone out."""
     thread = turn.place.thread
     thread.sizes = len(incoming.body), len(turn.body)
     if turn.policy.mode == "rewrite":
@@ -210,8 +210,8 @@ def _sent(parts: Parts, turn: Turn, incoming: Incoming) -> None:
 
 
 async def _is_too_long(parts: Parts, turn: Turn, incoming: Incoming, reply: Reply) -> bool:
-    """Whether an error says that the prompt does not fit its window, which is remembered. The error can still be passed
-    on."""
+    """True if an error says that the prompt does not fit its window; the window is remembered. The error can still be
+    passed on."""
     if reply.encoding:
         return False
     try:
@@ -226,13 +226,13 @@ async def _is_too_long(parts: Parts, turn: Turn, incoming: Incoming, reply: Repl
 
 
 async def _replanned(parts: Parts, turn: Turn) -> bool:
-    """Whether there is a shorter prompt to ask with, now that the window is known."""
+    """True if there is a shorter prompt to send, now that the window is known."""
     if turn.policy.mode != "rewrite":
         return False
     try:
         return await replan(parts, turn)
     except StoreUnavailable:
-        return False  # storing is required and does not succeed: the client gets the error that there is
+        return False  # storing is required and fails: the client gets the upstream's error
     except Exception:  # P4: as for any other plan
         parts.metrics.swallowed_total.labels(where="replan").inc()
         log.exception("planning once more failed; the client gets the upstream's error")
@@ -247,8 +247,8 @@ def _headers(turn: Turn, reply: Reply, *, changed: bool) -> Headers:
 async def _stream(
     parts: Parts, turn: Turn, reply: Reply, out: Outgoing, first_byte_ms: float, rounds: Rounds | None = None
 ) -> None:
-    """Relay a stream as it comes, and those that follow where it goes into tools of ours; its terminal frame waits for
-    the store."""
+    """Relay a stream as it comes, with the streams of later rounds where the answer calls tools of ours. The terminal
+    frame waits for the store."""
     kept = reflecting.headings(parts, turn)
 
     def make(after: Relay | None) -> Relay:
@@ -274,7 +274,7 @@ async def _stream(
         raise
     answer = relay.answer
     blocks = relay.blocks
-    if turn.plan.asked and grammar.HEADING not in kept:  # shown to the client, then
+    if turn.plan.asked and grammar.HEADING not in kept:  # the block is shown to the client then
         blocks = [block.body for block in grammar.find(answer.text)]
     if broken is not None or answer.truncated:
         code = broken.code if broken is not None else "upstream_broken"
@@ -293,8 +293,8 @@ async def _stream(
 async def _whole(
     parts: Parts, turn: Turn, reply: Reply, out: Outgoing, first_byte_ms: float, rounds: Rounds | None = None
 ) -> None:
-    """Bring back an answer that is one body: it waits whole for the store, so that its headers can say how that
-    went."""
+    """Bring back an answer that is one body. The whole body waits for the store, so that its headers can report the
+    outcome."""
     try:
         body = await reply.read(parts.settings.limits.body_mb << 20)
     except UpstreamTimeout:
@@ -342,7 +342,8 @@ async def _whole(
 async def _joined(
     parts: Parts, turn: Turn, rounds: Rounds, body: bytes, kept: tuple[str, ...]
 ) -> tuple[bytes, list[Block]] | None:
-    """(all rounds as one body, the blocks that were taken out of the later ones); None where they could not go on."""
+    """Return (all rounds as one body, the blocks that were taken out of the later rounds); None where the rounds
+    failed."""
     found: list[Block] = []
 
     def clean(one: bytes) -> bytes:
@@ -359,7 +360,7 @@ async def _joined(
 
 
 async def _instead(parts: Parts, turn: Turn, rounds: Rounds, out: Outgoing, first_byte_ms: float) -> None:
-    """The answer to the client's own request, where one to ours could not be brought to its end."""
+    """Send the client's own request again and relay its answer, where a round of ours failed."""
     try:
         reply = await rounds.original()
     except UpstreamError as problem:
@@ -375,7 +376,7 @@ async def _instead(parts: Parts, turn: Turn, rounds: Rounds, out: Outgoing, firs
 
 
 async def _too_long(parts: Parts, turn: Turn, reply: Reply, out: Outgoing) -> None:
-    """An answer larger than we hold: passed on as it comes, not understood."""
+    """Pass on an answer that is larger than the proxy holds: as it comes, without reading it."""
     finish.later(
         parts, turn, finish.learnt(parts, turn, None, (), "partial", reply.status, note="too long to be stored")
     )
@@ -390,5 +391,5 @@ async def _too_long(parts: Parts, turn: Turn, reply: Reply, out: Outgoing) -> No
 
 
 def _gone(parts: Parts, turn: Turn, answer: Answer | None, blocks: Sequence[str]) -> None:
-    """The client left: record what there was, with nobody waiting for it."""
+    """Record the exchange of a client that left, with nobody waiting for the write."""
     finish.later(parts, turn, finish.learnt(parts, turn, answer, blocks, "client_gone", 499))

@@ -1,7 +1,7 @@
-"""Vectors of messages, made once each: from the store, else from the upstream's /v1/embeddings, in batches.
+"""Vectors of messages, each made once: read from the store, else made by the upstream's /v1/embeddings, in batches.
 
-Off by default. Whoever asks for them gets those that there are: a text whose vector could not be made is simply not
-among them, and relevance is then judged by words.
+Off by default. A caller gets the vectors that are available. A text whose vector could not be made is left out, and its
+relevance is then judged by words.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ from proxy.upstream.client import Target
 from proxy.upstream.headers import Headers
 
 KIND = "embedding"
-"""What they are counted as, beside the kinds of questions."""
+"""The kind under which embeddings are counted, among the kinds of questions."""
 
 LONGEST = 16_000
-"""Characters of a text that are looked at: models take some 8,000 tokens, and its beginning says what it is about."""
+"""Characters of a text that are embedded: models take some 8,000 tokens, and the beginning shows the subject."""
 
 
 async def vectors(
     parts: Parts, tenant: str, session: str, texts_by_form: Mapping[bytes, str], headers: Headers | None = None
 ) -> dict[bytes, tuple[float, ...]]:
-    """The vectors of these texts by the form of their message, for as many as can be had; never raises on purpose.
+    """Return the vectors of these texts by the form of their message, for as many as are available. Never raises on
+    purpose.
 
-    Waits for the upstream, `helper.timeout_s` a batch, so a request asks for them in a task of its own. headers: of
-    the request in whose name it is done, used where the upstream has no key of its own.
+    It waits for the upstream, up to `helper.timeout_s` for each batch, so a request runs it in a task of its own.
+    headers: those of the request that it is done for, used where the upstream has no key of its own.
     """
     settings = parts.settings.embeddings
     target = next((t for t in parts.client.targets if t.name == settings.upstream), None)
@@ -55,8 +56,8 @@ async def vectors(
             made = await _made(parts, target, [wanted[form] for form in batch], headers or [])
             patience.note(made.outcome)
             if made.outcome != "answered":
-                break  # the next batch would fare no better, and nobody is to wait for that
-            # As they will be read back, so that a relevance does not depend on who made the vector.
+                break  # the next batch would fare no better, and nobody should wait for it
+            # Unpack the stored form, so that a relevance does not depend on the process that made the vector.
             packed = {form: _packed(vector) for form, vector in zip(batch, made.vectors, strict=True)}
             found.update((form, _unpacked(raw)) for form, raw in packed.items())
             now = parts.now()
@@ -69,7 +70,7 @@ async def vectors(
 
 
 async def _made(parts: Parts, target: Target, texts: Sequence[str], headers: Headers) -> Vectors:
-    """One batch, paid from the helper's budget and counted."""
+    """Embed one batch, paid from the helper's budget and counted."""
     name = parts.settings.embeddings.model
     model = find_model(parts.models, name)
     # No tokenizer makes more tokens than there are bytes.

@@ -1,7 +1,7 @@
-"""How an exchange ends: what is learnt from the answer, what is stored, and what the client waits for.
+"""The end of an exchange: state learned from the answer, rows to store, and the wait of the client.
 
-The client sees the end of an answer when it is on disk, or after `limits.commit_wait_ms` with a word that it is not
-yet: an acknowledged turn survives a crash (FAULTS.md, chapter 2).
+The client sees the end of an answer when it is on disk. After `limits.commit_wait_ms` the client gets it with a note
+that it is not on disk yet. So an acknowledged turn survives a crash (FAULTS.md, chapter 2).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 def context_headers(turn: Turn) -> Headers:
-    """What we tell the client about its request."""
+    """The x-context-* headers that report on the request to the client."""
     plan = turn.plan
     told: Headers = [
         (b"x-context-session", turn.place.thread.session.encode("utf-8", "replace")),
@@ -48,15 +48,15 @@ def context_headers(turn: Turn) -> Headers:
 def learnt(
     parts: Parts, turn: Turn, answer: Answer | None, blocks: Sequence[str], status: Outcome, http: int, **more: object
 ) -> list[Row]:
-    """Rows of an exchange's end, memory and metrics moved on. more: first_byte_ms, note, as OutcomeRow has them."""
+    """Return the rows of an exchange's end; update memory and metrics. more: first_byte_ms, note, as in OutcomeRow."""
     now = parts.now()
     thread = turn.place.thread
     rows: list[Row] = []
     usage = answer.usage if answer is not None else None
     answer_key = None
     complete = status == "complete" and 200 <= http < 300
-    # What was not captured whole has another key than what the client will send back: it is no node of the chain. Of an
-    # answer that broke off, what the client has got is one: some send it back and go on from there.
+    # An answer that was not captured whole is no node of the chain: its key is not the client's. Of a broken answer the
+    # part that the client got is a node: some clients send it back and continue from there.
     if answer is not None and not answer.capped and (complete or status in ("partial", "client_gone")):
         answer_key = _answers(parts, turn, answer, rows, now, whole=complete)
     if answer_key is not None and complete:
@@ -65,7 +65,7 @@ def learnt(
     thread.failed = answer_key is None or not complete
     state = None
     meter = _metered(parts, turn, usage, status)
-    first = turn.spent[0] if turn.spent else usage  # what was predicted is the first round's prompt
+    first = turn.spent[0] if turn.spent else usage  # the prediction is for the first round's prompt
     if answer is not None and answer_key is not None and complete:
         state = _state(parts, turn, answer, answer_key, blocks, rows, now)
         cached = first.cached if first is not None else None
@@ -99,7 +99,7 @@ def learnt(
     parts.threads.grown(thread.memory)
     try:
         _count(parts, turn, answer, meter)
-    except Exception:  # the answer is there and paid for: nobody may be kept from it by what is counted
+    except Exception:  # the answer is there and paid for: a fault in counting must not hold it back
         parts.metrics.swallowed_total.labels(where="counting").inc()
         log.exception("an exchange could not be counted")
     announcing.ended(parts, turn, first if complete else None, state)
@@ -107,7 +107,7 @@ def learnt(
 
 
 def _rounds(turn: Turn, usage: Usage | None) -> str | None:
-    """What all rounds have used, where there were more: the client is told of the last one's prompt alone."""
+    """The usage of all rounds in words, where there were several: the client gets the last round's prompt only."""
     if not turn.spent:
         return None
     spent = [*turn.spent, usage] if usage is not None else turn.spent
@@ -116,7 +116,7 @@ def _rounds(turn: Turn, usage: Usage | None) -> str | None:
 
 
 def _note(turn: Turn, told: object, usage: Usage | None) -> str | None:
-    """The record of the exchange in words: how it ended, and why its prompt is over its budget, where it is."""
+    """The note of the exchange: how it ended, and why its prompt is over its budget, where it is."""
     over = [note.text for note in turn.plan.notes if note.kind in ("over_level", "inserts_left_out")]
     if turn.over_budget:
         over.insert(0, f"{turn.over_budget} tokens over the budget of {turn.plan.limit}")
@@ -129,7 +129,8 @@ def _number(value: object) -> float | None:
 
 
 def _answers(parts: Parts, turn: Turn, answer: Answer, rows: list[Row], now: float, *, whole: bool) -> bytes | None:
-    """Store each choice's message as the client will send it back; the key of the first. whole: they are complete."""
+    """Store each choice's message as the client will send it back; return the key of the first. whole: they are
+    complete."""
     thread, memory = turn.place.thread, turn.place.thread.memory
     first = None
     group_id = turn.group_id(len(turn.keys) - 1)
@@ -165,8 +166,8 @@ def _answers(parts: Parts, turn: Turn, answer: Answer, rows: list[Row], now: flo
 def _state(
     parts: Parts, turn: Turn, answer: Answer, answer_key: bytes, blocks: Sequence[str], rows: list[Row], now: float
 ) -> tuple[bytes, str] | None:
-    """The last block of an answer that was asked for one, cut to its limit. None of an answer that was cut off: half a
-    note would take the place of a whole one."""
+    """Return the last state block of an answer that was asked for one, cut to its limit. An answer that was cut off
+    gives none: half a block would replace a whole one."""
     if not blocks or not _asked(turn, answer):
         return None
     text = grammar.shorten(blocks[-1], parts.settings.state.max_chars)
@@ -176,7 +177,7 @@ def _state(
 
 
 def _tell_log(turn: Turn, meter: Meter | None, status: Outcome) -> None:
-    """What the request log says of an exchange."""
+    """Add the figures of an exchange to the request log."""
     original = turn.observed or turn.plan.messages is None
     told: dict[str, object] = {
         "session": turn.place.thread.session,
@@ -194,16 +195,16 @@ def _tell_log(turn: Turn, meter: Meter | None, status: Outcome) -> None:
 
 
 def _asked(turn: Turn, answer: Answer) -> bool:
-    """Whether it is the whole answer to a request that asked for the state: the client's own bytes asked for none."""
+    """True for the whole answer to a request that asked for the state: the client's own bytes ask for none."""
     return turn.plan.asked and turn.fallback not in ("upstream_reject", "rounds") and answer.finish.get(0) not in CUT
 
 
 def _metered(parts: Parts, turn: Turn, usage: Usage | None, status: Outcome) -> Meter | None:
-    """What the exchange is billed by; the request log is told."""
+    """Return the meter of the exchange; the request log gets its figures."""
     meter = None
     try:
         meter = money.read(turn, usage)
-    except Exception:  # as below: nobody may be kept from an answer by what is counted
+    except Exception:  # as above: a fault in counting must not hold back an answer
         parts.metrics.swallowed_total.labels(where="counting").inc()
         log.exception("an exchange could not be metered")
     _tell_log(turn, meter, status)
@@ -233,7 +234,7 @@ def _count(parts: Parts, turn: Turn, answer: Answer | None, meter: Meter | None)
 
 
 async def stored(parts: Parts, written: asyncio.Future[None]) -> bool:
-    """Whether that is on disk before `commit_wait_ms` is over, or, where it was the loop that was late, by now."""
+    """True if the write is on disk before `commit_wait_ms` is over, or by now if the event loop itself was late."""
     await asyncio.wait((written,), timeout=parts.settings.limits.commit_wait_ms / 1000)
     if not written.done():
         await asyncio.sleep(0)
@@ -241,7 +242,7 @@ async def stored(parts: Parts, written: asyncio.Future[None]) -> bool:
 
 
 async def durable(parts: Parts, turn: Turn, rows: Sequence[Row]) -> bool:
-    """Whether the rows are on disk before `commit_wait_ms` is over. They go on being written in any case."""
+    """True if the rows are on disk before `commit_wait_ms` is over. The write continues in any case."""
     written = parts.store.put(rows)
     await stored(parts, written)
     if not written.done():
@@ -252,19 +253,19 @@ async def durable(parts: Parts, turn: Turn, rows: Sequence[Row]) -> bool:
         parts.metrics.persist_dropped_total.inc()
         parts.threads.forget(turn.place.thread.memory)
         return False
-    if turn.unstored:  # the answer found room where its request had found none: half of it is nothing to rely on
+    if turn.unstored:  # the answer was stored, its request was not: half of it is not reliable
         return False
     turn.place.thread.confirmed = True  # rows are written in the order in which they were put
     return True
 
 
 def later(parts: Parts, turn: Turn, rows: Sequence[Row]) -> None:
-    """Store without anybody waiting: for ends that no client sees."""
+    """Store rows without waiting, for ends that no client sees."""
     parts.store.put(rows).add_done_callback(lambda done: lost(parts, turn, done))
 
 
 def lost(parts: Parts, turn: Turn, done: asyncio.Future[None]) -> None:
-    """What was to be stored was not: forget the session, so that the next request finds out what is there."""
+    """Handle a write that failed: forget the session, so that the next request reads it back from the store."""
     if not done.cancelled() and done.exception() is not None:
         turn.unstored = True
         parts.metrics.persist_dropped_total.inc()
@@ -272,8 +273,8 @@ def lost(parts: Parts, turn: Turn, done: asyncio.Future[None]) -> None:
 
 
 def stop_rewriting(parts: Parts, turn: Turn, reason: str) -> None:
-    """The upstream took the original where it had refused our prompt: leave this thread as it is from now on, without
-    the edits that it had. What is edited after this is edited because it would not fit the window."""
+    """Stop rewriting this thread, and drop its edits: the upstream took the original where it had refused our prompt.
+    Later edits are made only because the prompt would not fit the window."""
     thread = turn.place.thread
     rows = record.withdrawn(turn, parts.now())
     thread.state = replace(thread.state, stopped=reason, edits={}, lasting=None)
@@ -282,7 +283,7 @@ def stop_rewriting(parts: Parts, turn: Turn, reason: str) -> None:
 
 
 def refused(parts: Parts, turn: Turn, note: str) -> OutcomeRow:
-    """The end of an exchange that is asked once more as another one."""
+    """Return the row of an exchange whose prompt was refused and is planned once more as another exchange."""
     return OutcomeRow(
         tenant=turn.tenant,
         session=turn.place.thread.session,

@@ -1,7 +1,7 @@
-"""Warnings about x-context-* request headers whose value says nothing: a mistyped one changes nothing.
+"""Warnings about x-context-* request headers whose value is not understood: such a header changes nothing.
 
-The answer names them in `x-context-warning`, and the log says each once. Only headers whose values are known are looked
-at: a stage of somebody's own may read others.
+The answer names these headers in `x-context-warning`, and the log names each once. Only headers with known values are
+checked: a stage of a third party may read others.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from proxy.context.evidence.reflecting import Mode
 log = logging.getLogger(__name__)
 
 MOST: Final = 100
-"""Warnings that are logged: clients choose the values."""
+"""Limit on the warnings that are logged: clients choose the values."""
 SHOWN: Final = 40
 """Characters of a value that are shown."""
 YES: Final = ("1", "true", "yes", "on")
@@ -24,7 +24,8 @@ NO: Final = ("", "0", "false", "no", "off")
 
 
 def find_warnings(options: Mapping[str, str], policies: Collection[str]) -> tuple[str, ...]:
-    """What is wrong with a request's x-context-* headers. options: values by the rest of the name; policies: names."""
+    """Return the faults of a request's x-context-* headers. options: values by the rest of the header name. policies:
+    their names."""
     allowed: dict[str, Iterable[str]] = {
         "policy": sorted(policies),
         "urgency": get_args(Urgency),
@@ -44,7 +45,7 @@ def find_warnings(options: Mapping[str, str], policies: Collection[str]) -> tupl
 
 
 def log_once(warnings: Iterable[str], told: set[str]) -> None:
-    """Log those that were not logged before. told: what was."""
+    """Log the warnings that were not logged before. told: those that were; the new ones are added to it."""
     for text in warnings:
         if text not in told and len(told) < MOST:
             told.add(text)
@@ -52,6 +53,6 @@ def log_once(warnings: Iterable[str], told: set[str]) -> None:
 
 
 def _shown(value: str) -> str:
-    """A value as it can stand in a header and a log line."""
+    """Return a value in a form that can stand in a header and a log line."""
     cut = value if len(value) <= SHOWN else value[:SHOWN] + "..."
     return "'" + "".join(one if one.isascii() and one.isprintable() else "?" for one in cut) + "'"

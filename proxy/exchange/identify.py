@@ -1,10 +1,10 @@
-"""Whose conversation is this, and what in it is new.
+"""Find the session and thread of a request, and the messages in it that are new.
 
-The tenant is whoever holds the credential. The session is named by the path, a header or a body field, else found
-by the hash chain: the newest stored thread whose chain, up to and including an answer that we gave, is a prefix
-of what came in. Without a name only such a node may be used, so a wrong match costs quality, never privacy
-(DESIGN.md 4, WIRE.md 2). Inside a session the same chain tells threads apart: continuation, fork, retry, twin,
-side call.
+The tenant is the holder of the credential. The session is named by the path, a header or a body field. Without a name
+it is found by the hash chain. The match is the newest stored thread whose chain, up to and including an answer of ours,
+is a prefix of the request. Without a name only such a node may be used, so a wrong match costs quality, never privacy
+(DESIGN.md 4, WIRE.md 2). Inside a session the same chain tells threads apart: continuation, fork, retry, twin, side
+call.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from proxy.store.standing import Kind
 
 Relation = Literal["main", "continuation", "fork", "retry", "twin", "side"]
 LONGEST = 256
-"""Bytes of a session's name as the client gives it; a longer one is hashed."""
+"""Limit in bytes on a session's name as the client gives it; a longer name is hashed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a request belongs. kind: main, continuation, fork, retry, twin or side. at: the index of the last
-    message that was known before, -1 for none. system: a digest of its system messages."""
+    """The place of a request. kind: main, continuation, fork, retry, twin or side. at: the index of the last message
+    that was known before, -1 for none. system: a digest of its system messages."""
 
     thread: Thread
     kind: Relation
@@ -46,19 +46,20 @@ class Place:
 
     @property
     def is_new(self) -> bool:
-        """Whether the session has just got its name from us, so that nothing can be stored of it yet."""
+        """True if the session has just got its name from us, so that nothing of it can be stored yet."""
         return self.at < 0 and not self.explicit
 
 
 def tenant_of(headers: Mapping[str, str], salt: str) -> str:
-    """One tenant per credential, as an HMAC of it: the credential itself is never kept."""
+    """Return one tenant for each credential, as an HMAC of it: the credential itself is never kept."""
     credential = headers.get("authorization") or headers.get("api-key") or headers.get("x-api-key") or ""
     made = hmac.digest(b"context-proxy:" + salt.encode(), credential.encode("utf-8", "surrogateescape"), "sha256")
     return made.hex()[:32]
 
 
 def session_name(path: str | None, headers: Mapping[str, str], body: Request | None, settings: Identity) -> str | None:
-    """The session that the client names: by path, x-context-session, the headers that agents send, a body field."""
+    """Return the session that the client names: by path, x-context-session, the headers that agents send, or a body
+    field."""
     named = [path, headers.get("x-context-session")]
     named += [headers.get(name.lower()) for name in settings.headers]
     if settings.generic_header:
@@ -86,7 +87,7 @@ def _body_field(request: Request, path: str) -> str | None:
 
 
 def _clean(value: str) -> str:
-    """A name that can be shown and stored: trimmed; one that is too long or unprintable becomes its hash."""
+    """Return a name that can be shown and stored: trimmed. A name that is too long or unprintable becomes its hash."""
     value = unicodedata.normalize("NFC", value.strip())
     if not value or value.lower() in ("null", "none", "undefined"):
         return ""
@@ -98,15 +99,15 @@ def _clean(value: str) -> str:
 def owner(
     came: Sequence[tuple[bytes, bytes]], tenant: str | None, session: str | None, settings: Identity
 ) -> tuple[str, str]:
-    """(tenant, session's name or "") of a request whose body is not looked at. tenant: of a verified key, None without
-    one. session: that the path names."""
+    """Return (tenant, the session's name or "") of a request whose body is not read. tenant: of a verified key, None
+    without one. session: the one that the path names."""
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in came}
     name = session_name(session, headers, None, settings)
     return tenant or tenant_of(headers, settings.salt.get_secret_value()), name or ""
 
 
 def new_id() -> str:
-    """A name for a session, thread or exchange of ours: 80 random bits, in base32."""
+    """Return a name for a session, thread or exchange of ours: 80 random bits, in base32."""
     bits = secrets.randbits(80)
     return "".join([key.PAIRS[bits >> shift & 1023] for shift in range(0, 80, 10)])
 
@@ -114,21 +115,21 @@ def new_id() -> str:
 async def identify(
     threads: Threads, tenant: str, named: str | None, request: Request, keys: Sequence[bytes], *, retry: bool
 ) -> Place:
-    """The thread of this request, new or old. StoreUnavailable passes through.
+    """Return the thread of this request, new or old. StoreUnavailable passes through.
 
-    retry: the client says that it sends the same again.
+    retry: the client says that it sends the same request again.
     """
     messages, nodes = request.messages, key.in_chain(request)
     memory, at, thread = await _known(threads, tenant, named, messages, keys, nodes)
     if memory is not None and thread is None and (at >= 0 or await threads.is_gone(memory)):
-        # What was remembered has been deleted since, here or by another process: look once more, in the store.
+        # The remembered session has been deleted since, here or by another process: look once more, in the store.
         threads.forget(memory)
         memory, at, thread = await _known(threads, tenant, named, messages, keys, nodes)
     system = key.system_digest([messages[n] for n in request.which("system", lambda m: m.is_system)])
     if memory is None:
         memory = threads.open_session(tenant, named or new_id(), named is not None)
         if named is None:
-            memory.steered = InForce()  # nobody can have decided anything for a name that nobody knows
+            memory.steered = InForce()  # nobody can have decided anything for a name that is not known yet
         made = _new(threads, memory, "main", key.system_likeness(messages))
         return Place(made, "main", -1, named is not None, system)
     if thread is None:
@@ -156,13 +157,13 @@ async def _known(
     keys: Sequence[bytes],
     nodes: Sequence[int],
 ) -> tuple[SessionMemory | None, int, Thread | None]:
-    """(the session, the index of the deepest message that it holds, the thread that brought it), -1 and None for what
-    is new."""
+    """(the session, the index of the deepest message that it holds, the thread that brought that message). The index is
+    -1 and the thread None for new ones."""
     memory, at = await _find(threads, tenant, named, messages, keys, nodes)
     if memory is None:
         return None, -1, None
     asked = memory.partial and _answered(messages, nodes, at)
-    if asked:  # of an answer that is not in memory, the store may know
+    if asked:  # the store may know an answer that is not in memory
         at = await _recall(threads, memory, tenant, memory.session, keys, nodes)
     thread = await threads.current(memory, memory.nodes[keys[at]].thread) if at >= 0 else None
     if memory.partial and not asked and not _goes_on(thread, messages, keys, nodes, at):
@@ -176,7 +177,7 @@ async def _known(
 def remembered(
     threads: Threads, tenant: str, named: str | None, request: Request, keys: Sequence[bytes]
 ) -> SessionMemory | None:
-    """The session that holds the most of a request, as far as this process can tell without asking the store."""
+    """Return the session that holds the most of a request, as far as this process knows without the store."""
     if named is not None:
         return threads.session(tenant, named)
     found = _in_memory(threads, tenant, keys, key.in_chain(request))
@@ -212,7 +213,7 @@ async def _find(
         at = next((n for n in reversed(nodes) if keys[n] in memory.nodes), -1)
         return memory, at
     if not any(messages[n].role == "assistant" for n in nodes):
-        return None, -1  # nothing here can be an answer of ours: two first requests that are alike are two sessions
+        return None, -1  # no message here can be an answer of ours: two first requests that are alike are two sessions
     here = _in_memory(threads, tenant, keys, nodes)
     if here is not None and not (threads.store.shared and _answered(messages, nodes, here[1])):
         return here
@@ -234,7 +235,7 @@ def _in_memory(
 async def _search(
     threads: Threads, tenant: str, messages: Sequence[Message], keys: Sequence[bytes], nodes: Sequence[int]
 ) -> tuple[SessionMemory | None, int]:
-    """The same in the store, for what this process has forgotten or another one has stored."""
+    """Search the store, for sessions that this process has forgotten or another process has stored."""
     answers = [keys[n] for n in nodes if messages[n].role == "assistant"]
     hits = await threads.store.find(tenant, answers, None)
     if hits:
@@ -248,7 +249,7 @@ async def _search(
 def _rewritten(
     threads: Threads, tenant: str, messages: Sequence[Message], keys: Sequence[bytes], nodes: Sequence[int]
 ) -> tuple[SessionMemory | None, int]:
-    """A first answer of ours that the client wrote in its own way: told by the ids of its calls."""
+    """Find a thread whose first answer the client has reworded, by the ids of the answer's calls."""
     for at, n in enumerate(nodes[:-1]):
         after = messages[nodes[at + 1]]
         ids = frozenset(call.id for call in after.calls if len(call.id) >= 9)
@@ -263,7 +264,7 @@ def _rewritten(
 async def _recall(
     threads: Threads, memory: SessionMemory, tenant: str, session: str, keys: Sequence[bytes], nodes: Sequence[int]
 ) -> int:
-    """Fill a session's memory with those of the present messages that the store holds. The index of the deepest one
+    """Fill a session's memory with the present messages that the store holds. Return the index of the deepest message
     that is known then, -1 for none."""
     memory.partial = True
     missing = [keys[n] for n in nodes if keys[n] not in memory.nodes]
@@ -277,15 +278,15 @@ async def _recall(
 
 
 def _answered(messages: Sequence[Message], nodes: Sequence[int], at: int) -> bool:
-    """Whether there is an answer behind a message."""
+    """True if there is an answer behind the message at this index."""
     return any(messages[n].role == "assistant" for n in nodes[bisect_right(nodes, at) :])
 
 
 def _goes_on(
     thread: Thread | None, messages: Sequence[Message], keys: Sequence[bytes], nodes: Sequence[int], at: int
 ) -> bool:
-    """Whether the request plainly continues this thread. Where it does not, and the session was read back for another
-    branch, the branch that it does continue may still be in the store alone."""
+    """True if the request plainly continues this thread. If False, and the session was read back for another branch,
+    the branch that the request continues may be in the store alone."""
     if thread is None:
         return False
     return not _answered(messages, nodes, at) and keys[at] in (thread.answer, thread.head)
@@ -294,16 +295,16 @@ def _goes_on(
 def _relation(
     thread: Thread, messages: Sequence[Message], keys: Sequence[bytes], nodes: Sequence[int], at: int, retry: bool
 ) -> Relation:
-    """How the request relates to the thread that brought its deepest known message."""
+    """Return the relation of the request to the thread that brought its deepest known message."""
     here = keys[at]
-    if here == thread.answer or thread.head is None:  # without one, the process was killed while it stored the first
+    if here == thread.answer or thread.head is None:  # no head: the process was killed while it stored the first
         return "continuation"
     new = nodes[bisect_right(nodes, at) :]
     if here != thread.head:
         return "fork"
     if not new:
         return "retry" if retry or thread.failed else "twin"
-    # The answer came back in other words than ours: its place is trusted (WIRE.md 2.2, step 2).
+    # The answer came back in other words than ours: its position is trusted (WIRE.md 2.2, step 2).
     if messages[new[0]].role == "assistant" or thread.failed:
         return "continuation"
     return "fork"
@@ -314,14 +315,14 @@ def _new(threads: Threads, memory: SessionMemory, kind: Kind, system: bytes) -> 
 
 
 def _fork(threads: Threads, thread: Thread, kind: Kind, system: bytes, shared: Sequence[bytes], length: int) -> Thread:
-    """A thread that leaves another: it inherits the edits on the messages that both share. length: messages of the
-    request that begins it."""
+    """Make a thread that branches off another: it inherits the edits on the messages that both share. length: messages
+    of the request that begins it."""
     made = _new(threads, thread.memory, kind, system)
     nodes = thread.memory.nodes
     made.state = thread.state.forked(shared, nodes)
     made.rehearsal = thread.rehearsal.forked(shared, nodes) if thread.rehearsal is not None else None
     if length < len(thread.state.sent) or not thread.state.sent:
-        # The client has compacted its history, as far as anybody can tell: what was refused once may not be any more.
+        # The client seems to have compacted its history: the upstream may accept a prompt now that it refused before.
         made.state = replace(made.state, stopped=None)
     made.parent = thread.name
     made.fork_key = shared[-1]

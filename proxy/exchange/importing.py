@@ -1,8 +1,8 @@
-"""Conversations from elsewhere, stored as if they had been held through the proxy.
+"""Import of conversations from elsewhere, stored as if the proxy had carried them.
 
-One that is imported is a session whose last request has been answered: its agent can go on with it through the proxy,
-and it is shown, steered and played as any other. Messages in Gemini's form become chat messages, since that is what its
-next request will bring; they keep the mark of what they were made for (FEATURES.md A3, A5).
+An imported conversation is a session whose last request has been answered. Its agent can continue it through the proxy,
+and it is shown, steered and replayed as any other. Messages in Gemini's form become chat messages, since the next
+request will bring that form. They keep the mark of the format that they were made for (FEATURES.md A3, A5).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from proxy.store.base import Outcome
 from proxy.stream.assemble import Answer
 
 NOTE = "imported"
-"""The note of an exchange that nobody had with an upstream of ours."""
+"""The note of an exchange that no upstream of ours has answered."""
 MODEL = "imported"
 """The model of a conversation that does not name one."""
 POLICY = "passthrough"
@@ -33,7 +33,8 @@ POLICY = "passthrough"
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What is to be imported. messages: the raw JSON of each. tools: that of the array, None for none."""
+    """A conversation to be imported. messages: the raw JSON of each message. tools: the raw JSON of the tools array,
+    None for none."""
 
     session: str
     messages: tuple[bytes, ...]
@@ -43,7 +44,7 @@ class Conversation:
 
 
 def read(session: str, messages: Sequence[bytes], tools: bytes | None = None, model: str = MODEL) -> Conversation:
-    """A conversation out of chat messages or of Gemini's contents. Raises Unprocessable for what is neither."""
+    """Make a conversation from chat messages or from Gemini's contents. Raises Unprocessable for any other input."""
     if not messages:
         raise Unprocessable("a conversation without a message")
     try:
@@ -64,7 +65,8 @@ def _is_gemini(raw: bytes) -> bool:
 
 
 def _from_gemini(contents: Sequence[bytes]) -> list[bytes]:
-    """Chat messages that say the same. Gemini's calls have no ids: a result belongs to the oldest call of its name."""
+    """Convert Gemini's contents to chat messages. Gemini's calls have no ids: a result belongs to the oldest open call
+    of its name."""
     waiting: dict[str, deque[str]] = defaultdict(deque)
     made: list[bytes] = []
     count = 0
@@ -86,8 +88,8 @@ def _from_gemini(contents: Sequence[bytes]) -> list[bytes]:
 
 
 async def bring(parts: Parts, tenant: str, conversation: Conversation) -> int:
-    """Store a conversation; returns its messages. Raises Conflict where it is there already; StoreUnavailable passes
-    through."""
+    """Store a conversation; return the number of its messages. Raises Conflict if it is there already; StoreUnavailable
+    passes through."""
     raws = list(conversation.messages)
     last = raws.pop() if read_message(raws[-1]).role == "assistant" and len(raws) > 1 else None
     body = b'{"model":%b,"messages":[%b]%b}' % (
@@ -126,7 +128,7 @@ async def bring(parts: Parts, tenant: str, conversation: Conversation) -> int:
         rows = finish.learnt(parts, turn, answer, (), status, 200, note=NOTE)
         await parts.store.put([*turn.rows, *rows])
     finally:
-        # What memory knows now is what the store has, or not even that: the next request reads it.
+        # Memory may hold more than the store has: the next request reads the session from the store.
         parts.threads.forget(memory)
     return len(conversation.messages)
 

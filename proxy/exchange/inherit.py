@@ -1,8 +1,8 @@
-"""The STATE block across a client's own compaction: a new main thread of a named session begins with the newest one.
+"""The STATE block across a client's own compaction: a new main thread of a named session begins with the newest state.
 
-A client that replaces its history by a summary starts a history that shares nothing, or only its opening prompt, with
-the one before. The note was written for this moment, and the session's name says that it belongs to the same work. A
-thread with another system prompt is another agent's and begins without one.
+A client that replaces its history by a summary starts a new history. That history shares nothing with the one before,
+or only its opening prompt. The state block was written for this case, and the session's name shows that both belong to
+the same work. A thread with another system prompt belongs to another agent and begins without a state.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from proxy.exchange.turn import Turn
 from proxy.store.base import StateRow
 
 MOST = 16
-"""States that are looked through for one that has not been taken back."""
+"""Limit on the stored states that are searched for one that has not been dropped."""
 
 
 async def inherit(parts: Parts, turn: Turn, dropped: Container[bytes], *, first: bool) -> None:
-    """Give a thread that begins the newest state of its session; the row is put on the turn. dropped: keys of messages
-    that are out: what was written in them is no state. first: the thread is new. StoreUnavailable passes through."""
+    """Give a new thread the newest state of its session; the row is put on the turn. dropped: keys of messages that the
+    operator removed; a state in them does not count. first: the thread is new. StoreUnavailable passes through."""
     thread, explicit = turn.place.thread, turn.place.explicit
     if not (first and explicit and _begins_anew(turn)) or thread.state.states:
         return
@@ -37,7 +37,7 @@ async def inherit(parts: Parts, turn: Turn, dropped: Container[bytes], *, first:
 
 
 def _begins_anew(turn: Turn) -> bool:
-    """Whether the request shares no answer with an earlier one of its session, and is none of its side calls."""
+    """True if the request shares no answer with an earlier one of its session, and is none of its side calls."""
     place, messages = turn.place, turn.request.messages
     if place.kind == "main":
         return place.at < 0
@@ -49,7 +49,7 @@ async def _newest(parts: Parts, turn: Turn, dropped: Container[bytes]) -> tuple[
     thread = turn.place.thread
     rows = await parts.store.newest_states(turn.tenant, thread.session, thread.system, MOST)
     found = [(row.key, row.text) for row in rows if row.thread != thread.name]
-    if not found:  # one that is on its way to the store
+    if not found:  # a state that is on its way to the store
         others = [one for one in thread.memory.threads.values() if one.kind != "side" and one.system == thread.system]
         found = [state for one in reversed(others) for state in reversed(one.state.states)]
     return next((one for one in found if one[0][:SIZE] not in dropped), None)

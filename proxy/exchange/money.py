@@ -1,11 +1,11 @@
-"""What a request costs, and what it would have cost had the proxy not been there, or had an observed plan gone out.
+"""The cost of a request, the cost without the proxy, and the cost of a plan that was only observed.
 
-By the prices and cache rule of config/models.toml, in dollars; models without prices have no bill. Without the proxy
-the client's own prompt would have gone out: what of it the provider had been sent before, and not too long ago, would
-have come from its cache.
+Costs are in dollars, by the prices and cache rule of config/models.toml; models without prices have no bill. Without
+the proxy the client's own prompt would have gone out. The part of it that the provider had been sent before, and not
+too long ago, would have come from its cache.
 
-`bill` is the one function for it. The metrics ask it when an answer has ended, and the API when it adds up what is
-stored: an exchange's row holds the `Meter` that the metrics went by.
+`bill` is the one function for it. The metrics call it when an answer has ended, and the API when it adds up stored
+exchanges. The row of an exchange holds the same `Meter` that the metrics used.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ MILLION = 1_000_000
 
 
 class Bill(NamedTuple):
-    """Dollars: for the prompt that was sent and its answer; for the client's own prompt and the same answer; for the
-    prompt that was planned and not sent, None where there was none."""
+    """Dollars. paid: for the prompt that was sent and its answer. without: for the client's own prompt and the same
+    answer. planned: for the prompt that was planned and not sent, None where there was none."""
 
     paid: float
     without: float
@@ -33,12 +33,13 @@ class Bill(NamedTuple):
 
 
 class Meter(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an exchange is billed by, in its row as JSON. Tokens by our own count but for rounds and completion.
+    """The figures by which an exchange is billed, as JSON in its row. Tokens by our own count, except rounds and
+    completion.
 
-    rounds: (prompt, cached) of each round as the provider reports them, cached -1 where it does not. before: of the
-    client's own prompt; held: what of it the provider's cache would hold had it always been sent as it came. sent: of
-    the prompt that was sent; expected: what of it the cache was expected to hold. planned: (tokens, cached) of the
-    prompt that was planned and not sent.
+    rounds: (prompt, cached) of each round as the provider reports them, cached -1 where it does not. before: tokens of
+    the client's own prompt. held: tokens of that prompt that the provider's cache would hold if it had always been sent
+    as it came. sent: tokens of the prompt that was sent. expected: tokens of the sent prompt that the cache was
+    expected to hold. planned: (tokens, cached) of the prompt that was planned and not sent.
     """
 
     rounds: list[tuple[int, int]]
@@ -56,9 +57,9 @@ class Meter(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def resent(turn: Turn) -> int:
-    """Tokens of the client's prompt that a provider's cache would still hold had it always been sent as it came.
+    """Tokens of the client's prompt that a provider's cache would still hold if it had always been sent as it came.
 
-    To be asked before the prompt is sent, since sending moves the thread's clock.
+    Call it before the prompt is sent, since sending moves the thread's clock.
     """
     thread = turn.place.thread
     sent_at = thread.moves[-1][2] if thread.moves else thread.state.sent_at
@@ -75,7 +76,7 @@ def resent(turn: Turn) -> int:
 
 
 def read(turn: Turn, usage: Usage | None) -> Meter | None:
-    """What the exchange is billed by; None where the provider reports no usage."""
+    """Return the meter of the exchange; None where the provider reports no usage."""
     if usage is None:
         return None
     plan, model = turn.plan, turn.model
@@ -83,7 +84,7 @@ def read(turn: Turn, usage: Usage | None) -> Meter | None:
     original = turn.observed or plan.messages is None
     rounds: Sequence[Usage] = (*turn.spent, usage)
     return Meter(
-        # What the client is told has the completions of all rounds, and the prompt of the last.
+        # The usage that the client gets has the completions of all rounds, and the prompt of the last round.
         rounds=[(one.prompt, one.cached if one.cached is not None else -1) for one in rounds],
         completion=usage.completion,
         before=plan.before,
@@ -95,20 +96,20 @@ def read(turn: Turn, usage: Usage | None) -> Meter | None:
 
 
 def expected(turn: Turn) -> int:
-    """Tokens of the prompt that was sent that are expected to come from the provider's cache."""
+    """Tokens of the sent prompt that are expected to come from the provider's cache."""
     if not turn.observed:
         return turn.plan.predicted
     return cacheable(turn.model, min(turn.resent, turn.plan.before))
 
 
 def cacheable(model: Model, tokens: int) -> int:
-    """What a provider's cache holds of a front of so many tokens that it was sent."""
+    """Tokens that a provider's cache holds of a prefix of so many tokens: whole blocks, 0 below the model's minimum."""
     held = tokens // model.block * model.block
     return held if held >= model.min and model.cache != "none" else 0
 
 
 def bill(model: Model, meter: Meter) -> Bill | None:
-    """What an exchange costs; None without prices."""
+    """Return the cost of an exchange; None without prices."""
     if model.input is None or not meter.rounds:
         return None
     unit = model.input / MILLION
@@ -118,7 +119,7 @@ def bill(model: Model, meter: Meter) -> Bill | None:
         for prompt, cached in meter.rounds
     ]
     paid = sum(costs) + answer
-    # The provider counts otherwise than we do; what was not sent is taken to differ by the same factor.
+    # The provider counts otherwise than we do. The prompt that was not sent is taken to differ by the same factor.
     factor = meter.rounds[0][0] / max(meter.sent, 1) * unit
     without = costs[0] if meter.sent == meter.before else factor * model.cost(meter.before, meter.held)
     planned = factor * model.cost(*meter.planned) + answer if meter.planned is not None else None
@@ -126,10 +127,10 @@ def bill(model: Model, meter: Meter) -> Bill | None:
 
 
 def write_meter(meter: Meter) -> str:
-    """As it is stored."""
+    """Encode a meter as the JSON text that is stored."""
     return msgspec.json.encode(meter).decode()
 
 
 def read_meter(text: str) -> Meter:
-    """As it was stored. ValueError where it cannot be read."""
+    """Decode a stored meter. Raises ValueError if it cannot be read."""
     return msgspec.json.decode(text, type=Meter)

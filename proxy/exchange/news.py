@@ -1,8 +1,9 @@
-"""What happens to conversations, told to whoever listens: one bus in the process, bounded on every side.
+"""The bus of events of conversations: one in each process, with bounds on every side.
 
-Telling never waits and never fails a request: an event is put into a ring of the last ones, from which listeners that
-come back go on, and into the queue of each listener. Who reads too slowly loses the oldest and is told how many. Events
-are not stored: a restart forgets them, and whoever asks for what was before it is told that there is a gap.
+Publishing never waits and never fails a request. An event goes into a ring of the last events and into the queue of
+each listener. A listener that reconnects continues from the ring. A listener that reads too slowly loses the oldest
+events and is told how many. Events are not stored: a restart loses them, and a listener that asks for earlier events is
+told of a gap.
 """
 
 from __future__ import annotations
@@ -38,16 +39,16 @@ KINDS: Final[Mapping[str, str]] = {
     CACHE: "The provider's cache served far less than predicted, or the client itself changed what stood in it.",
     FALLBACK: "A request went out as it came: why.",
 }
-"""Every kind of event, and what it tells."""
+"""Every kind of event, and its description."""
 LOST: Final = "lost"
-"""Told to one listener: it was too slow, and how many events it lost."""
+"""The event that tells one listener that it was too slow, and how many events it lost."""
 GAP: Final = "gap"
-"""Told to one listener first: what it asked for is no longer here, some may be missing."""
+"""The first event for a listener whose starting point is no longer in the ring: some events may be missing."""
 
 
 class Item(msgspec.Struct, frozen=True):
     """One event. id: rises, over restarts too (microseconds since 1970, or one more than the last). at: Unix seconds.
-    session, thread, exchange: empty where there is none. data: what there is to tell, by kind."""
+    session, thread, exchange: empty where there is none. data: the fields of the event, by kind."""
 
     id: int
     kind: str
@@ -59,7 +60,8 @@ class Item(msgspec.Struct, frozen=True):
     data: Mapping[str, Any]
 
     def encoded(self) -> bytes:
-        """As JSON. Half a surrogate pair, which a name from a client can hold, becomes a question mark."""
+        """Encode the event as JSON. Half a surrogate pair, which a name from a client can hold, becomes a question
+        mark."""
         try:
             return msgspec.json.encode(self)
         except (UnicodeEncodeError, ValueError):
@@ -67,7 +69,7 @@ class Item(msgspec.Struct, frozen=True):
 
 
 class Wants:
-    """What a listener wants to hear. tenant, session: None for all. kinds: names or patterns, none for all."""
+    """Filter of a listener. tenant, session: None for all. kinds: names or patterns, none for all."""
 
     def __init__(self, tenant: str | None = None, session: str | None = None, kinds: Sequence[str] = ()) -> None:
         self._tenant = tenant
@@ -83,22 +85,22 @@ class Wants:
 
 
 def unknown(kinds: Sequence[str]) -> list[str]:
-    """Those that name no kind of event, nor match one."""
+    """Return the patterns that match no kind of event."""
     return [one for one in kinds if not any(fnmatchcase(kind, one) for kind in KINDS)]
 
 
 class Listener:
-    """One who listens, with what waits for it."""
+    """One listener, with the queue of its events."""
 
     def __init__(
         self, wants: Wants, most: int, backlog: Sequence[Item], *, gap: bool, slow: Callable[[], None]
     ) -> None:
         self.wants = wants
         self.gap = gap
-        """Whether events that it asked for may be missing."""
+        """True if events that it asked for may be missing."""
         self.closed = False
         self.lasting = False
-        """Whether it is closed by whoever made it alone."""
+        """True if only its maker closes it."""
         self._items: deque[Item] = deque(backlog)
         self._most = most + len(backlog)
         self._lost = 0
@@ -109,11 +111,11 @@ class Listener:
 
     @property
     def waiting(self) -> int:
-        """Events that it has not taken yet."""
+        """Number of events that the listener has not taken yet."""
         return len(self._items)
 
     def put(self, item: Item) -> None:
-        """What was told, if it is wanted."""
+        """Add an event to the queue, if the filter wants it. A full queue loses its oldest event."""
         if not self.wants(item):
             return
         if len(self._items) >= self._most:
@@ -124,12 +126,13 @@ class Listener:
         self._changed.set()
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """End the listener: no further event comes."""
         self.closed = True
         self._changed.set()
 
     async def take(self) -> tuple[int, list[Item]]:
-        """(how many were lost before them, events), as soon as there is one; (0, []) once it is closed and empty."""
+        """Wait for events; return (number of events lost before them, events), or (0, []) once the listener is closed
+        and empty."""
         while not self._items and not self.closed:
             self._changed.clear()
             await self._changed.wait()
@@ -140,7 +143,7 @@ class Listener:
 
 
 class News:
-    """The bus. Of one event loop: whoever tells and whoever listens runs in it."""
+    """The bus of one event loop: publishers and listeners run in that loop."""
 
     def __init__(self, limits: Events, metrics: Metrics, now: Callable[[], float] = time.time) -> None:
         self._limits = limits
@@ -150,7 +153,7 @@ class News:
         self._listeners: set[Listener] = set()
         self._counted = {kind: metrics.events_total.labels(kind=kind) for kind in KINDS}
         self._last = int(now() * 1e6)
-        self._gone = self._last  # the newest id that is no longer here; those of the time before the start are not
+        self._gone = self._last  # the newest id that left the ring; events of the time before the start are not in it
         self._closed = False
 
     def tell(
@@ -163,7 +166,7 @@ class News:
         thread: str = "",
         exchange: str = "",
     ) -> None:
-        """Something has happened."""
+        """Publish an event."""
         at = self._now()
         self._last = max(self._last + 1, int(at * 1e6))
         item = Item(self._last, kind, tenant, session, thread, exchange, at, data)
@@ -175,8 +178,9 @@ class News:
             listener.put(item)
 
     def listen(self, wants: Wants, after: int | None = None, *, lasting: bool = False) -> Listener:
-        """Begin to hear; with `after`, from behind the event of that id, 0: all that is here. lasting: of the
-        process itself; neither counted nor closed with the others. Raises TooMany. `leave` at the end."""
+        """Add a listener. With `after`, it begins behind the event of that id; 0 begins with all events in the ring.
+        lasting: a listener of the process itself, which does not count and which `close` leaves open. Raises TooMany at
+        the limit. Call `leave` at the end."""
         if not lasting and sum(not one.lasting for one in self._listeners) >= self._limits.listeners:
             raise TooMany("as many listen to events as may", hint="See events.listeners.")
         backlog = [] if after is None else [item for item in self._ring if item.id > after and wants(item)]
@@ -190,12 +194,13 @@ class News:
         return made
 
     def leave(self, listener: Listener) -> None:
-        """It does not listen any more."""
+        """Remove a listener."""
         self._listeners.discard(listener)
         self._metrics.event_listeners.set(len(self._listeners))
 
     def close(self) -> None:
-        """The process ends: every listener, but for lasting ones, is given what it has waiting, and then an end."""
+        """Close every listener but the lasting ones, at the end of the process: each gets the events that wait for it,
+        and then an end."""
         self._closed = True
         for listener in self._listeners:
             if not listener.lasting:

@@ -1,7 +1,7 @@
-"""Which of the proxy's own tools a thread offers its model: decided once, and the same bytes from then on.
+"""The proxy's own tools that a thread offers its model: decided once, and the same bytes from then on.
 
-Tool definitions stand at the front of what a provider caches, so a list that changes moves the whole prompt for
-nothing. They are left out where they could not be used, or where a strict upstream would refuse them (WIRE.md 3.1).
+Tool definitions stand at the front of the provider's cached prefix, so a changed list invalidates the whole prompt.
+Tools are left out where they could not be used, or where a strict upstream would refuse them (WIRE.md 3.1).
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ Choice = Literal["auto", "none", "required", "one", "allowed"]
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Tools by name, and the definition of each as it stands in the prompt."""
+    """Names of tools, and the definition of each as it stands in the prompt."""
 
     names: tuple[str, ...] = ()
     members: tuple[bytes, ...] = ()
 
     @property
     def definitions(self) -> bytes:
-        """All of them with commas between, b"" for none."""
+        """All definitions with commas between, b"" for none."""
         return b",".join(self.members)
 
     def without(self, taken: Sequence[str]) -> Offer:
-        """Those that have no other's name; itself where that is all."""
+        """Return the offer without the tools whose names are taken; itself if none is."""
         if not any(name in taken for name in self.names):
             return self
         kept = [(n, m) for n, m in zip(self.names, self.members, strict=True) if n not in taken]
@@ -43,7 +43,7 @@ class Offer:
 
 
 NONE = Offer()
-"""A thread that offers nothing, for good."""
+"""The offer of a thread that never offers anything."""
 
 
 class _Function(msgspec.Struct, frozen=True):
@@ -55,12 +55,12 @@ class _Tool(msgspec.Struct, frozen=True):
 
 
 def write(offer: Offer) -> bytes:
-    """The offer as it is stored: a JSON array of the definitions, b"" for none."""
+    """Encode the offer as it is stored: a JSON array of the definitions, b"" for none."""
     return b"[" + offer.definitions + b"]" if offer.members else b""
 
 
 def read(array: bytes) -> Offer:
-    """A stored offer. ValueError where it cannot be read."""
+    """Decode a stored offer. Raises ValueError if it cannot be read."""
     if not array:
         return NONE
     members = tuple(array[start:end] for start, end in slices.elements(array) or ())
@@ -68,14 +68,15 @@ def read(array: bytes) -> Offer:
 
 
 def when(settings: Settings, policy: Policy) -> When:
-    """When a thread's tools are offered; never by a policy that leaves requests as they are."""
+    """The time at which a thread's tools are offered; "never" for a policy that leaves requests as they are."""
     if policy.mode != "rewrite":
         return "never"
     return policy.offer if settings.tools.offer == "policy" else settings.tools.offer
 
 
 def decide(settings: Settings, policy: Policy, request: Request, *, explicit: bool) -> Offer:
-    """What a thread offers whose turn it is to decide with this request. explicit: the client named the session."""
+    """Choose the tools that a thread offers, by the request with which it decides. explicit: the client named the
+    session."""
     if choice(request) not in ("auto", "required") or not allowed(request):
         return NONE
     memos = explicit or settings.memos.scope == "tenant"
@@ -84,21 +85,21 @@ def decide(settings: Settings, policy: Policy, request: Request, *, explicit: bo
 
 
 def present(offer: Offer, request: Request) -> Offer:
-    """What of a thread's offer stands in this request."""
+    """The part of a thread's offer that stands in this request."""
     if not offer.names or not allowed(request):
         return NONE
     return offer.without(request.tool_names)
 
 
 def allowed(request: Request) -> bool:
-    """Whether tools of ours may stand in the request: it has tools of its own, and one answer that is read as text."""
+    """True if tools of ours may stand in the request: it has tools of its own, and one answer that is read as text."""
     if request.tools is None or request.choices != 1 or "functions" in request.spans:
         return False
     return b"audio" not in _raw(request, "modalities")
 
 
 def choice(request: Request) -> Choice:
-    """What the request says of which tools are to be called."""
+    """The request's choice of tools, from its `tool_choice`."""
     raw = _raw(request, "tool_choice")
     if raw[:1] == b"{":
         return "allowed" if b"allowed_tools" in raw else "one"

@@ -1,8 +1,8 @@
-"""The plan of a conversation's first request, for others that begin with the very same one.
+"""Reuse of the plan of a conversation's first request, for other conversations with the same first request.
 
-Samples of one prompt, evaluations and load generators send one body again and again, each a conversation of its own. A
-plan depends on nothing but what is compared here (`rewrite` is pure, and of a first request no message is older than
-another), so the next of them need not be planned anew.
+Samples of one prompt, evaluations and load generators send one body many times, each as a conversation of its own. A
+plan depends only on the values that are compared here. `rewrite` is pure, and in a first request no message is older
+than another. So the plan can be reused.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _FRESH = Session()
 
 
 def asked(turn: Turn, state: Session, found: Sequence[Found], told: Mapping[str, Any]) -> tuple[Any, ...] | None:
-    """All that the plan of a conversation's first request follows from; None for any other request.
+    """Return all values that the plan of a conversation's first request depends on; None for any other request.
 
-    state, found: as `rewrite` is given them. told: what its prompt is told of scratchpad and memos.
+    state, found: as `rewrite` is given them. told: the scratchpad and memos of its prompt.
     """
     woven, offer = turn.woven, turn.pending or turn.offer
     own = found or turn.relevance or woven.hidden or any(told.values())
@@ -37,12 +37,12 @@ def asked(turn: Turn, state: Session, found: Sequence[Found], told: Mapping[str,
 
 
 def known(turn: Turn, question: tuple[Any, ...] | None) -> Plan | None:
-    """The plan that was made for the same before, if the last one is remembered that these messages came with."""
+    """Return the plan that was made for the same question, if it is the last one remembered with these messages."""
     before: tuple[tuple[Any, ...], Plan] | None = turn.request.notes.get(_NOTE)
     return before[1] if before is not None and before[0] == question else None
 
 
 def note(turn: Turn, question: tuple[Any, ...] | None, plan: Plan) -> None:
-    """Remember a plan for as long as its messages are."""
+    """Remember a plan for as long as its messages are remembered."""
     if question is not None:
         turn.request.notes[_NOTE] = question, plan

@@ -1,4 +1,4 @@
-"""What an exchange works with: made once by the composition root, handed down, never reached for."""
+"""Services that an exchange works with: made once by the composition root and passed down, never looked up."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from proxy.upstream.client import Client
 Headers = list[tuple[bytes, bytes]]
 
 WORKERS = 2
-"""Threads in which long requests are read and planned. More would not be faster, since Python runs one at a time, and
-each has its turn before the event loop gets the next."""
+"""Worker threads in which long requests are read and planned. More threads would not be faster, since Python runs one
+at a time. Each of them runs before the event loop gets its next turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
     """A request as it came. path: without the session's part. session: the one that the path names. tenant: the
-    verified key's; None where no keys are configured, and the credential tells tenants apart. Keys of ours are not
-    among the headers."""
+    verified key's; None where no keys are configured, and the credential tells tenants apart. headers: without the
+    proxy's own keys."""
 
     method: str
     path: str
@@ -47,24 +47,24 @@ class Incoming:
     encoded: tuple[Headers, bytes] | None = None
     """Headers and body as they came, where the body was decoded."""
     unmanaged: str = ""
-    """Why it goes on as it came without being looked at; "" where it is to be managed."""
+    """Reason for which the request goes on as it came, unread; "" where it is to be managed."""
     facts: dict[str, Any] = field(default_factory=dict)
-    """What the request log says of it, filled in while it is answered."""
+    """Fields of the request log, filled in while the request is answered."""
 
 
 class Outgoing(Protocol):
     """The way back to the client."""
 
     async def start(self, status: int, headers: Headers) -> None:
-        """Status and headers; once."""
+        """Send status and headers; once."""
         ...
 
     async def write(self, data: bytes) -> None:
-        """More of the body. Waits while the client is slow."""
+        """Send more of the body. Waits while the client is slow."""
         ...
 
     async def end(self, data: bytes = b"") -> None:
-        """The last of the body: only now does the answer look complete."""
+        """Send the last of the body: only now does the answer look complete."""
         ...
 
     async def abort(self) -> None:
@@ -82,7 +82,8 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A context window that an upstream has named, and when. ratio: tokens that the upstream counts for one of ours."""
+    """A context window that an upstream has named, in tokens, and when. ratio: tokens that the upstream counts for one
+    of ours."""
 
     tokens: int
     seen_at: float
@@ -103,33 +104,33 @@ class Parts:
     policies: Mapping[str, Policy]
     weigh: Callable[[Model], Weigh]
     purse: Purse
-    """What helpers may cost."""
+    """The budget in dollars of the helpers."""
     news: News
-    """Where what happens is told."""
+    """The bus on which events are published."""
     asking: Asking | None = None
     """Questions to the helper model; None where there is none."""
     patience: Patience = field(default_factory=Patience)
-    """Whether embeddings are worth asking for."""
+    """Circuit breaker of the embeddings."""
     sandbox: Sandbox = field(default_factory=Sandbox)
-    """Where SQL of models runs; one for all, since it bounds how many children there are."""
+    """Sandbox for SQL of models; one for all, since it bounds the number of child processes."""
     workers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(WORKERS, "plan"))
-    """Where what takes long, and is pure Python, is done beside the event loop."""
+    """Worker threads for long work in pure Python, beside the event loop."""
     faults: TenantFaults = field(default_factory=TenantFaults)
-    """Which tools' results the sessions of each tenant have fetched again."""
+    """Tools whose results the sessions of each tenant have fetched again."""
     now: Callable[[], float] = time.time
     limits: dict[tuple[str, str], Named] = field(default_factory=dict)
     """Context windows that upstreams have named, by upstream and model (`windows`)."""
     found: dict[str, Model] = field(default_factory=dict)
     """Entries of `models` by the names that clients use; the last 1,000."""
     warm: set[int] = field(default_factory=set)
-    """Counters whose vocabulary has been read."""
+    """Ids of the counters whose vocabulary has been read."""
     running: set[asyncio.Task[None]] = field(default_factory=set)
-    """What is done beside requests and nobody waits for."""
+    """Background tasks that nobody waits for."""
     open: int = 0
     """Chat requests that are being answered."""
     ahead: dict[tuple[str, str, str], Waiting] = field(default_factory=dict)
-    """Threads that are compressed ahead of their next request once something comes due; the oldest first."""
+    """Threads that wait to be compressed ahead of their next request; the oldest first."""
     edited: dict[tuple[str, tuple[str, ...]], None] = field(default_factory=dict)
     """(tenant, names of the client's tools) of conversations that came to edits, for `tools.offer`; the last 1,000."""
     told: set[str] = field(default_factory=set)
-    """Warnings that the log has given once (`header_warnings`)."""
+    """Warnings that the log has already given (`header_warnings`)."""

@@ -1,4 +1,4 @@
-"""From a request to a plan, off the event loop where it is long; and the new edits on disk before they are used."""
+"""Make a plan of a request, off the event loop where it takes long. New edits are on disk before they are used."""
 
 from __future__ import annotations
 
@@ -51,24 +51,23 @@ LARGE = 256 * 1024
 UNCOUNTED = 16 * 1024
 """Characters not counted yet from which counting goes to a worker thread."""
 UNREAD = 384 * 1024
-"""Bytes of a prompt in which edits can be made, from which planning goes to a worker thread: those that went out last
-time and what is new since. What is edited already is only repeated, which takes a microsecond a message."""
+"""Bytes of a prompt in which edits can be made, from which planning goes to a worker thread. They are the bytes that
+went out last time and the new ones. An old edit is only repeated, which takes a microsecond a message."""
 NEW = 64 * 1024
-"""Bytes that no plan has looked at yet from which it does: dense text takes 0.2 ms a KB, once."""
+"""Bytes that no plan has read yet, from which planning goes to a worker thread: dense text takes 0.2 ms a KB, once."""
 MANY = 1000
-"""Messages that no request has had before from which they are read in a worker thread, however short they are."""
+"""New messages from which a body is read in a worker thread, however short they are."""
 NEW_MESSAGES = 200
-"""And so many messages."""
+"""Messages that no plan has read yet, from which planning goes to a worker thread."""
 
 NAMES = 1000
 """Model names whose entry is remembered."""
 
 
 async def prepare(parts: Parts, incoming: Incoming) -> tuple[Turn, Target]:
-    """Everything up to the bytes that go upstream, stored as far as it must be.
+    """Prepare everything up to the bytes that go upstream, stored as far as it must be.
 
-    Raises NotManaged where the request has to go on as it came, StoreUnavailable where the store cannot tell whose
-    it is.
+    Raises NotManaged if the request has to go on as it came, StoreUnavailable if the store cannot tell its session.
     """
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in incoming.headers}
     tenant = incoming.tenant or identify.tenant_of(headers, parts.settings.identity.salt.get_secret_value())
@@ -119,22 +118,23 @@ async def prepare(parts: Parts, incoming: Incoming) -> tuple[Turn, Target]:
         await _commit(parts, turn, forms)
         background.measure(parts.metrics, turn.plan)
     except BaseException:
-        # Memory has moved on, and what it takes for stored may not be: the next request reads it back.
+        # Memory has moved on, and may count rows as stored that are not: the next request reads it back.
         parts.threads.forget(place.thread.memory)
         raise
     return turn, target
 
 
 def options(headers: Mapping[str, str]) -> dict[str, str]:
-    """What a request asks for by x-context-* headers, by the rest of their names; never whose request it is."""
+    """The x-context-* headers of a request, by the rest of their names; without those that name its key, session or
+    user."""
     start = "x-context-"
     own = {name.removeprefix(start): value.strip() for name, value in headers.items() if name.startswith(start)}
     return {name: value for name, value in own.items() if name not in ("key", "session", "user")}
 
 
 async def _read(parts: Parts, body: bytes, tenant: str) -> tuple[Request, Front | None, Sequence[bytes]]:
-    """The request, how it begins, and the chain keys of its messages; of those that are known from an earlier request,
-    as they were then."""
+    """Read the request, its remembered beginning, and the chain keys of its messages. Keys that are known from an
+    earlier request are reused."""
 
     def read() -> tuple[Request, Front | None, Sequence[bytes]]:
         request, front = parts.messages.request(body)
@@ -153,8 +153,8 @@ async def _read(parts: Parts, body: bytes, tenant: str) -> tuple[Request, Front 
 async def _count(
     parts: Parts, weigh: Weigh, request: Request, keys: Sequence[bytes], tenant: str, named: str | None
 ) -> None:
-    """Have every message counted, in a worker thread where there is much to count, or a vocabulary to be read first.
-    What its session has counted before is not counted again, though the messages were let go meanwhile."""
+    """Count the tokens of every message, in a worker thread where there is much to count, or a vocabulary to be read
+    first. A count that the session has is reused, even if the messages were dropped from the cache meanwhile."""
     begin, _ = request.noted("counted", id(weigh))
     new = [n for n in range(begin, len(keys)) if not weigh.known(request.messages[n])]
     memory = identify.remembered(parts.threads, tenant, named, request, keys) if new else None
@@ -176,7 +176,8 @@ def policy_of(parts: Parts, headers: Mapping[str, str], target: Target) -> Polic
 
 
 def model_of(parts: Parts, name: str) -> Model:
-    """What is known of the model. Patterns are tried once a name; clients choose the names, so 1,000 are remembered."""
+    """The entry of the model. Patterns are tried once for each name; clients choose the names, so 1,000 are
+    remembered."""
     found = parts.found.get(name)
     if found is None:
         if len(parts.found) >= NAMES:
@@ -186,11 +187,11 @@ def model_of(parts: Parts, name: str) -> Model:
 
 
 async def decide(parts: Parts, turn: Turn, *, frozen: bool = False) -> None:
-    """Plan the turn and make the body to send. Whatever goes wrong while planning, the turn goes on with the body as it
-    came, and is remembered as any other."""
+    """Plan the turn and make the body to send. If planning fails, the turn goes on with the body as it came, and is
+    stored as any other."""
     state = standing(parts, turn)
-    # A stopped thread goes on as it comes while it fits its window. Its old edits may be what the upstream refused, and
-    # so may asking for usage.
+    # A stopped thread goes on as it comes while it fits its window. The upstream may have refused its old edits, or the
+    # request for usage.
     stopped = state.stopped is not None
     rewriting = turn.policy.mode == "rewrite"
     try:
@@ -199,7 +200,7 @@ async def decide(parts: Parts, turn: Turn, *, frozen: bool = False) -> None:
         else:
             turn.plan = await planned(parts, turn, state, frozen=frozen)
             rewriting = rewriting and not (stopped and turn.plan.messages is None)
-    except Exception as problem:  # P4: a stage may be anybody's code; counted and logged, and the original goes out
+    except Exception as problem:  # P4: a stage may be third-party code; counted and logged, and the original goes out
         turn.fallback = problem.reason if isinstance(problem, NotManaged) else "error"
         parts.metrics.bypasses_total.labels(reason=turn.fallback).inc()
         if not isinstance(problem, NotManaged):
@@ -223,13 +224,13 @@ async def decide(parts: Parts, turn: Turn, *, frozen: bool = False) -> None:
     turn.usage_added = turn.request.stream and not (turn.request.usage_wanted or stopped)
     try:
         turn.body = write_request(turn.woven.request, plan.messages, ask_usage=turn.usage_added)
-    except ValueError:  # stream_options is no object: upstream will say so, in its own words
+    except ValueError:  # stream_options is no object: upstream will report it, in its own words
         turn.usage_added = False
         turn.body = write_request(turn.woven.request, plan.messages)
 
 
 def standing(parts: Parts, turn: Turn) -> Session:
-    """What is remembered of the turn's thread, with what the operator has decided and what its upstream has named."""
+    """The state of the turn's thread, with the operator's decisions and the window that its upstream has named."""
     thread = turn.place.thread
     state = rehearsal(thread) if turn.policy.mode == "observe" else thread.state
     state = state.under(literal=turn.policy.literal).before(turn.head)
@@ -241,7 +242,7 @@ def standing(parts: Parts, turn: Turn) -> Session:
 
 
 def rehearsal(thread: Thread) -> Session:
-    """A thread's session as it would be had the prompts gone out that were only planned."""
+    """A thread's state as it would be if the prompts that were only planned had gone out."""
     state, played = thread.state, thread.rehearsal
     if played is None or state.stopped is not None:
         return state
@@ -251,8 +252,8 @@ def rehearsal(thread: Thread) -> Session:
 
 
 async def _consult(parts: Parts, turn: Turn, headers: Headers) -> None:
-    """Have what the plan asks answered in the background. For an answer that is needed now, wait as long as the
-    settings allow, and plan again with it."""
+    """Ask the plan's questions in the background. If an answer is needed now, wait as long as the settings allow, and
+    plan again with it."""
     asking = parts.asking
     if asking is None or not turn.plan.asks or turn.policy.mode != "rewrite":
         return
@@ -261,14 +262,14 @@ async def _consult(parts: Parts, turn: Turn, headers: Headers) -> None:
     if not waiting or not parts.settings.helper.wait_ms:
         return
     if turn.rows and parts.settings.store.persist != "required":
-        _put(parts, turn)  # a client that leaves meanwhile takes nothing with it that a later request takes for stored
+        _put(parts, turn)  # stored even if the client leaves meanwhile: a later request takes them for stored
     if await asking.answered(waiting):
         await decide(parts, turn)
         asking.take(thread, turn.plan.asks, headers)
 
 
 async def planned(parts: Parts, turn: Turn, state: Session, *, frozen: bool) -> Plan:
-    """The plan of a turn at its time; nothing of it is remembered. NotManaged where it takes too long."""
+    """Return the plan of a turn at its time; the state is not changed. Raises NotManaged if it takes too long."""
     woven = turn.woven
     coming = turn.pending or turn.offer
     toll = turn.weigh.head(coming.definitions) if turn.pending else 0
@@ -305,7 +306,7 @@ def _is_as_it_came(turn: Turn) -> bool:
 
 
 async def replan(parts: Parts, turn: Turn) -> bool:
-    """Plan a refused turn once more, as an exchange of its own: more is known of its window now. Whether there is
+    """Plan a refused turn once more, as an exchange of its own: more is known of its window now. True if there is
     another body to send; else nothing has changed."""
     thread = turn.place.thread
     before = turn.plan, turn.body, turn.fallback, turn.observed, turn.usage_added, turn.woven, turn.offer
@@ -326,8 +327,8 @@ async def replan(parts: Parts, turn: Turn) -> bool:
 
 
 async def _in_time(parts: Parts, plan: Callable[[], Plan]) -> Plan:
-    """The plan, made in a worker thread. NotManaged where it takes too long: then the thread stops at its next
-    checkpoint, since others wait for it. What it has found out until there is remembered with the messages."""
+    """Make the plan in a worker thread. Raises NotManaged if it takes too long: then the thread stops at its next
+    checkpoint, since others wait for it. Facts that it has found until then are remembered with the messages."""
     allowed = parts.settings.limits.plan_ms / 1000
     stop = threading.Event()
     until = time.monotonic() + allowed
@@ -353,14 +354,14 @@ async def _in_time(parts: Parts, plan: Callable[[], Plan]) -> Plan:
 
 
 def _takes_long(turn: Turn) -> bool:
-    """Whether planning might hold the loop for longer than 20 ms."""
+    """True if planning might hold the loop for longer than 20 ms."""
     came, went = turn.place.thread.sizes
     new = max(len(turn.request.body) - came, 0)
     return went + new > UNREAD or new > NEW or len(turn.keys) - turn.place.at > NEW_MESSAGES
 
 
 def _measured(turn: Turn, state: Session) -> Plan:
-    """The plan of `passthrough`: nothing changes, everything is known."""
+    """Return the plan of `passthrough`: nothing changes, all sizes are known."""
     sizes = tuple(turn.weigh(m) for m in turn.request.messages)
     total = turn.weigh.head(turn.request.tools) + sum(sizes)
     marks = tuple(m.form for m in turn.request.messages)
@@ -368,12 +369,14 @@ def _measured(turn: Turn, state: Session) -> Plan:
 
 
 async def _commit(parts: Parts, turn: Turn, forms: Forms) -> None:
-    """Store what is known before upstream is asked. New edits wait to be durable, 250 ms at most: a crash or another
-    replica then repeats them, never decides again; where the store does not answer, the request goes out without them
-    (but for literal policies, which decide anew with every request anyway: theirs are stored with the exchange, which
-    says that they are no others' business).
+    """Store the known rows before upstream is asked.
 
-    Raises StoreUnavailable where storing is required and does not succeed.
+    New edits wait to be durable, for `limits.commit_wait_ms` at most (250 ms by default). So they are repeated after a
+    crash, or by another replica, and never decided again. If the store does not answer, the request goes out without
+    them. Literal policies are an exception: they decide again with every request. Their edits are stored with the
+    exchange, which marks them as its own.
+
+    Raises StoreUnavailable if storing is required and does not succeed.
     """
     required = parts.settings.store.persist == "required"
     new = turn.plan.new if turn.policy.mode == "rewrite" else ()
@@ -384,7 +387,7 @@ async def _commit(parts: Parts, turn: Turn, forms: Forms) -> None:
         record.exchanged(turn, forms, turn.began)
         _put(parts, turn)
         return
-    # The exchange follows by itself: it has to say with which edits the request went out.
+    # The exchange's row follows by itself: it has to say with which edits the request went out.
     written = _put(parts, turn, waited=True)
     if not await stored(parts, written):
         if required:
@@ -405,7 +408,7 @@ async def _commit(parts: Parts, turn: Turn, forms: Forms) -> None:
 
 
 def _edited(parts: Parts, turn: Turn, new: Sequence[Edit]) -> None:
-    """Have the plan's edits in force: they are stored, or on their way."""
+    """Put the plan's edits in force: they are stored, or on their way."""
     for stage, count in Counter(edit.stage for edit in new).items():
         parts.metrics.edits_total.labels(stage=stage).inc(count)
     if new:
@@ -413,8 +416,8 @@ def _edited(parts: Parts, turn: Turn, new: Sequence[Edit]) -> None:
 
 
 async def _agree(parts: Parts, turn: Turn, new: Sequence[Edit]) -> None:
-    """Go by what stands in the store, where other processes write to it too: of two that have decided on the same
-    message at once the first one counts."""
+    """Use the edits that the store has, where other processes write to it too. Of two decisions on the same message at
+    once, the first one counts."""
     if not parts.store.shared:
         return
     thread = turn.place.thread
@@ -432,8 +435,8 @@ async def _agree(parts: Parts, turn: Turn, new: Sequence[Edit]) -> None:
 
 
 def _put(parts: Parts, turn: Turn, *, waited: bool = False) -> asyncio.Future[None]:
-    """Give the turn's rows to the store; where they are lost, the session is forgotten and read back. waited: for them;
-    others are on disk with the answer, or a moment later where that is not there yet."""
+    """Give the turn's rows to the store; if they are lost, the session is forgotten and read back. waited: the caller
+    waits for the rows. Others are on disk with the answer, or a moment later if the answer is late."""
     rows, turn.rows = turn.rows, []
     written = turn.written = parts.store.put(rows) if waited else parts.store.later(rows)
     written.add_done_callback(lambda done: lost(parts, turn, done))

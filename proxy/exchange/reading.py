@@ -1,7 +1,7 @@
-"""Messages already read, found again by their bytes.
+"""Cache of messages already read, found by their bytes.
 
-An agent resends its whole history with every request. A message that was read once (decoded, hashed, counted)
-is found by its slice with one dictionary look-up, so the work of a request grows with what is new in it.
+An agent resends its whole history with every request. A message that was read once (decoded, hashed, counted) is found
+by its slice with one dictionary look-up. So the work of a request grows with its new messages only.
 """
 
 from __future__ import annotations
@@ -17,30 +17,29 @@ from proxy.chat.size_limits import SizeLimits, count_marks
 OVERHEAD = 1200
 """Bytes that a Message takes beside its text: the object, its digests, its memo."""
 COPIES = 4
-"""The slice, the decoded text, and what is derived from it (names, lines, a stub, outgoing bytes): what 7,000 messages
-of an agent took when it was measured. A beginning has the body besides."""
+"""Copies of a text in memory: the slice, the decoded text, and derived values (names, lines, a stub, outgoing bytes).
+Measured on 7,000 messages of an agent. A beginning also holds the body."""
 
 FRONTS = 0.75
 """Share of the limit for the beginnings of large bodies, with the messages in them."""
 SMALL = 8 * 1024
 """Bytes of a body under which reading it whole costs less than looking for its beginning."""
 SAMPLE = 128
-"""Bytes by which a beginning is found: those before the largest power of two in its length. A history that grows
-keeps them, and histories that begin with the same system prompt have others."""
+"""Bytes by which a beginning is found: those before the largest power of two in its length. A growing history keeps
+these bytes, and histories that begin with the same system prompt have others."""
 ALIKE = 8
-"""Beginnings kept under the same sample."""
+"""Limit on the beginnings kept under the same sample."""
 
 
 class MessageCache:
-    """A bounded cache of messages by their raw bytes, and of bodies by how they begin; least recently used out
-    first.
+    """A bounded cache of messages by their raw bytes, and of bodies by how they begin; least recently used out first.
 
-    A message of a large body stays for as long as a beginning that it is in, one of a small body by itself. Whatever
-    is there is found, so that a client that writes its first message anew has the others known.
+    A message of a large body stays as long as a beginning that contains it; a message of a small body stays by itself.
+    Every message in the cache is found, even if the client rewrites its first message.
     """
 
     def __init__(self, limit: int, limits: SizeLimits | None = None) -> None:
-        """limit: bytes of memory, estimated. limits: what a request may consist of; None: of anything."""
+        """limit: bytes of memory, estimated. limits: size limits of a request; None: no limits."""
         self.limit = limit
         self._limits = limits
         self._there: WeakValueDictionary[bytes, Message] = WeakValueDictionary()
@@ -57,7 +56,7 @@ class MessageCache:
         return self._messages_size + self._fronts_size
 
     def read(self, raw: bytes) -> Message:
-        """The message in these bytes. Raises NotManaged as `read_message` does."""
+        """Return the message in these bytes. Raises NotManaged as `read_message` does."""
         found = self._look(raw)
         with self._changing:
             if raw in self._messages:
@@ -71,7 +70,7 @@ class MessageCache:
         return found
 
     def _look(self, raw: bytes) -> Message:
-        """The same, kept by nobody but the caller."""
+        """Return the same message, without a reference in this cache that keeps it."""
         found = self._there.get(raw)
         if found is None:
             found = read_message(raw)
@@ -80,8 +79,7 @@ class MessageCache:
         return found
 
     def request(self, body: bytes) -> tuple[Request, Front | None]:
-        """The request in this body, and, for a large one, the beginning that was remembered of it. Raises
-        NotManaged."""
+        """Return the request in this body and, for a large body, its beginning as remembered. Raises NotManaged."""
         limits = self._limits
         if len(body) < SMALL:
             return read_request(body, self.read, limits=limits), None
@@ -92,7 +90,7 @@ class MessageCache:
         whole = limits.check_values(body, begin, values) if limits is not None else 0
         request = read_request(body, self._look, known, begins=known is not None, limits=limits)
         front = front_of(request)
-        # Of what stands behind the messages nothing is known next time: it is counted with each request.
+        # Nothing is remembered of the text behind the messages: it is counted with each request.
         front.values = max(1, whole - count_marks(body[len(front.text) :])) if whole else 0
         with self._changing:
             if known is not None and request.shared:
@@ -102,7 +100,7 @@ class MessageCache:
         return request, front
 
     def unknown(self, body: bytes) -> int:
-        """How many bytes of the body are read anew: those behind a beginning that was read before."""
+        """Bytes of the body that are not read yet: those behind a beginning that was read before."""
         known = self._find(body) if len(body) >= SMALL else None
         return len(body) - (len(known.text) if known is not None else 0)
 
@@ -118,7 +116,7 @@ class MessageCache:
 
     def _keep(self, front: Front) -> None:
         if _held(front) > self.limit:
-            return  # one conversation must not hold more than all of them may
+            return  # one conversation must not hold more than the limit of all
         sample = _sample(front.text)
         alike = self._fronts.setdefault(sample, [])
         self._fronts.move_to_end(sample)
@@ -147,7 +145,7 @@ def _taken(raw: bytes) -> int:
 
 
 def _held(front: Front) -> int:
-    """And a beginning with its messages."""
+    """Bytes of memory that a beginning takes with its messages, estimated."""
     return len(front.text) * (COPIES + 1) + OVERHEAD * len(front.messages)
 
 

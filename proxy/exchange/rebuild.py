@@ -1,7 +1,7 @@
-"""The exact prompt of a past exchange, from what is stored: what the client sent, and what went upstream.
+"""Rebuild the exact prompt of a past exchange from the store: the client's request, and the body that went upstream.
 
-Nothing is kept twice for this: messages stand once in their chain, other forms and the envelope by hash, edits
-by number. What comes out is equal to the bytes that were sent, byte for byte.
+Nothing is stored twice for this: messages stand once in their chain, other forms and the envelope by hash, edits by
+number. The result is equal to the bytes that were sent, byte for byte.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ LARGE = 256 * 1024
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """A past request. original: the body that the client sent. sent: the body that went upstream. edits: those in
-    force, by chain key. keys: one a message of the original. later: the bodies of the rounds that followed, where the
-    answer went into tools of ours."""
+    force, by chain key. keys: the chain key of each message of the original. later: the bodies of the later rounds,
+    where the answer called tools of ours."""
 
     exchange: ExchangeRecord
     original: bytes
@@ -41,7 +41,8 @@ class Prompt:
 
 
 async def prompt(store: Store, tenant: str, session: str, exchange: str) -> Prompt | None:
-    """The prompt of one exchange, None where there is no such. StoreUnavailable where a part of it is missing."""
+    """Return the prompt of one exchange, None if there is no such exchange. Raises StoreUnavailable if a part of it is
+    missing."""
     row = await store.exchange(tenant, session, exchange)
     if row is None:
         return None
@@ -58,8 +59,8 @@ async def prompt(store: Store, tenant: str, session: str, exchange: str) -> Prom
 
 
 async def came(store: Store, row: ExchangeRecord, read: Reader = read_message) -> tuple[Request, tuple[bytes, ...]]:
-    """(what the client sent in an exchange, the chain key of each message). read: where messages that were read before
-    are found. StoreUnavailable where a part of it is missing."""
+    """Return (the request that the client sent, the chain key of each message). read: finds messages that were read
+    before. Raises StoreUnavailable if a part of it is missing."""
     chain = await store.chain(row.tenant, row.session, row.head)
     body = await _original(store, row, chain)
     request = read_request(body, read) if len(body) < LARGE else await asyncio.to_thread(read_request, body, read)
@@ -67,7 +68,7 @@ async def came(store: Store, row: ExchangeRecord, read: Reader = read_message) -
 
 
 async def _later(store: Store, row: ExchangeRecord, request: Request, body: bytes) -> tuple[bytes, ...]:
-    """What was sent in the rounds after the first."""
+    """Return the bodies that were sent in the rounds after the first."""
     found = await store.rounds(row.tenant, row.session, [row.answer]) if row.answer else []
     bodies = []
     for stored in found:
@@ -83,12 +84,12 @@ async def _later(store: Store, row: ExchangeRecord, request: Request, body: byte
 
 
 async def _woven(store: Store, row: ExchangeRecord, request: Request, keys: Sequence[bytes], sent: Sent) -> Woven:
-    """The request as it was planned: with the rounds and the tools that it was given."""
+    """Return the request as it was planned: with its hidden rounds and added tools."""
     tools = await _form(store, row, bytes.fromhex(sent.tools)) if sent.tools else b""
     rounds: dict[bytes, list[Round]] = {}
     if sent.rounds:
         for found in await store.rounds(row.tenant, row.session, keys):
-            if found.created_at <= row.started_at:  # what came later was not there to be put back
+            if found.created_at <= row.started_at:  # a later round was not there to be put back
                 one = read_round(found.key, found.head, found.body, found.created_at)
                 rounds.setdefault(found.head, []).append(one)
     woven = weave(request, keys, rounds, tools)
@@ -98,8 +99,8 @@ async def _woven(store: Store, row: ExchangeRecord, request: Request, keys: Sequ
 
 
 def _keys(request: Request, chain: Sequence[MessageRecord]) -> tuple[bytes, ...]:
-    """The messages' chain keys as they are stored: what was removed for good has another digest now. () where the chain
-    is not that of the request."""
+    """The messages' chain keys as they are stored: a message that was removed for good has another digest now. () where
+    the chain is not that of the request."""
     if not chain or len(chain) != sum(not m.is_system for m in request.messages):
         return ()
     names = [record.key for record in chain]
@@ -138,8 +139,8 @@ async def _original(store: Store, row: ExchangeRecord, records: Sequence[Message
 
 
 async def _others(store: Store, row: ExchangeRecord, forms: Forms) -> dict[int, str]:
-    """By position, the form of each message that came in another than the one stored first: as this exchange says, and
-    where it says nothing, as the one before it does."""
+    """Return the forms of messages that came in another form than the first stored one, by position. A position that
+    this exchange does not list has the form of the exchange before it."""
     found: dict[int, str] = {}
     while True:
         for position, form in forms.other:

@@ -1,7 +1,7 @@
-"""What a prompt is told beside its history: the session's scratchpad, and the memos that the user's message is about.
+"""Notes that a prompt is given beside its history: the session's scratchpad, and the memos that fit the user's message.
 
-Read from the store once a prompt, and again when the model has called a tool of ours since, or somebody has written to
-the session. A store that is late or away delays nothing: then nothing is recollected, and it is counted.
+They are read from the store once for each prompt. They are read again when the model has called a tool of ours since,
+or the session was written to. A store that is late or away delays nothing: then nothing is read, and it is counted.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ MANY = 20
 
 
 class Told(TypedDict):
-    """As `rewrite` takes it."""
+    """The notes as arguments of `rewrite`."""
 
     scratchpad: str
     memos: tuple[Memo, ...]
 
 
 def told(turn: Turn) -> Told:
-    """What is known for the turn."""
+    """Return the notes that are known for the turn."""
     found = turn.place.thread.recollected
     if found is None or not wanted(turn.policy):
         return {"scratchpad": "", "memos": ()}
@@ -43,7 +43,7 @@ def told(turn: Turn) -> Told:
 
 
 def wanted(policy: Policy) -> frozenset[str]:
-    """`scratchpad` and `memos`, where a voice of the policy tells them."""
+    """`scratchpad` and `memos`, where a voice of the policy gives them to the model."""
     if policy.mode != "rewrite":
         return frozenset()
     return frozenset(name for voice in policy.voices if (name := getattr(voice, "recollects", None)))
@@ -55,31 +55,31 @@ def project_of(settings: Settings, headers: Mapping[str, str]) -> str:
 
 
 def forget(threads: Threads, tenant: str, session: str) -> None:
-    """Somebody has written to the session: its next requests read it anew."""
+    """Drop the remembered notes of a session that was written to: its next requests read them again."""
     memory = threads.session(tenant, session)
     for thread in memory.threads.values() if memory is not None else ():
         thread.recollected = None
 
 
 async def recollect(parts: Parts, turn: Turn, project: str) -> None:
-    """Have the thread know what its prompt is told, where that is not known yet. Side calls are told nothing."""
+    """Load the notes of the turn's prompt into its thread, where they are not known yet. Side calls get none."""
     found, names = background.task(turn), wanted(turn.policy)
     thread = turn.place.thread
     if found is None or not names or thread.kind == "side":
         return
-    prompt, calls = turn.keys[found[0]], len(turn.woven.hidden)  # after a call of ours, the store may say other things
+    prompt, calls = turn.keys[found[0]], len(turn.woven.hidden)  # after a call of ours the store may hold other notes
     known = thread.recollected
     if known is not None and (known.prompt, known.calls) == (prompt, calls):
         return
     pad, fitting = known.scratchpad if known is not None else "", known.memos if known is not None else ()
     fits = "memos" in names and memos.reachable(turn.place.explicit, parts.settings.memos.scope)
-    if fits or not turn.place.is_new:  # of a session that has no name yet, nobody can have written anything
+    if fits or not turn.place.is_new:  # a session that has no name yet cannot have been written to
         try:
             async with asyncio.timeout(parts.settings.limits.commit_wait_ms / 1000):
                 if "scratchpad" in names:
                     row = await parts.store.scratchpad(turn.tenant, thread.session)
                     pad = row.text if row is not None else ""
-                if known is None or known.prompt != prompt:  # what fits a message is told when it comes
+                if known is None or known.prompt != prompt:  # memos that fit a message are loaded when it comes
                     fitting = ()
                     fitting = await _fitting(parts, turn, found[1], project) if fits else ()
         except (TimeoutError, StoreUnavailable):
@@ -88,7 +88,7 @@ async def recollect(parts: Parts, turn: Turn, project: str) -> None:
 
 
 async def _fitting(parts: Parts, turn: Turn, about: Message, project: str) -> tuple[Memo, ...]:
-    """The memos that the message is about."""
+    """Return the memos that fit the message."""
     limits = parts.settings.memos
     if not limits.most:
         return ()

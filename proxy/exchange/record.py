@@ -1,6 +1,6 @@
-"""From what happened to the rows that are stored: every message once, every exchange enough to build it again.
+"""Rows to store of an exchange: every message once, and of every exchange enough to rebuild it.
 
-Rows are made here, with the ids and times that the middle gave; the store inserts them as they are.
+Rows are made here, with the ids and times that the caller gave; the store inserts them as they are.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from proxy.store.written import OfferRow, RoundRow
 
 
 class Forms(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an exchange needs beside the chain to build the client's messages again, in its row as JSON.
+    """Data that rebuild the client's messages of an exchange from the chain, as JSON in its row.
 
     system: [index, form] of each system message. other: [position, form] of messages that came in another form than the
-    one stored first; "" for the one stored first. base: the exchange before it in its thread, which says the same of
-    all messages that are not named here: an agent writes each answer of ours in its own way, and to name them all with
-    every request would grow with the square of their number. gap: what stood between two messages. whole: the form of
-    the messages array where it cannot be put together from these.
+    first stored one; "" for the first stored one. base: the exchange before it in its thread, whose forms hold for all
+    messages that are not listed here. An agent rewords each answer of ours in its own way. Listing all of them with
+    every request would grow with the square of their number. gap: the text between two messages. whole: the form of the
+    messages array where it cannot be rebuilt from these fields.
     """
 
     system: list[tuple[int, str]] = []
@@ -44,10 +44,13 @@ class Forms(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Sent(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was inserted, in an exchange's row as JSON: [index or -1, place, form of the text], whether usage was
-    asked for and whether the messages went out as they came. rounds: how many hidden ones were put back first. tools:
-    the form of the definitions that were added, "" for none. limit: tokens above which the prompt is over its budget, 0
-    for no budget. refetched: cut results that the request shows to have been fetched again, by kind."""
+    """Texts of ours in the prompt of an exchange, as JSON in its row.
+
+    inserts: [index or -1, place, form of the text]. usage: upstream was asked for usage. original: the messages went
+    out as they came. rounds: number of hidden rounds that were put back first. tools: the form of the definitions that
+    were added, "" for none. limit: tokens above which the prompt is over its budget, 0 for no budget. refetched: cut
+    results that the request shows to have been fetched again, by kind.
+    """
 
     inserts: list[tuple[int, str, str]] = []
     usage: bool = False
@@ -59,10 +62,10 @@ class Sent(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def ingest(threads: Threads, turn: Turn, now: float) -> Forms:
-    """Put the rows of what is new in the request on the turn, and note it in memory.
+    """Put the rows of the new parts of a request on the turn, and note them in memory.
 
-    Memory is moved on before the store has answered, and before anything is waited for, so that a second request
-    that arrives meanwhile does not store the same again; where storing fails, the session is forgotten and read back.
+    Memory is updated before the store has answered, and before any wait. So a second request that arrives meanwhile
+    does not store the same rows again. If storing fails, the session is forgotten and read back.
     """
     thread, memory = turn.place.thread, turn.place.thread.memory
     rows = turn.rows
@@ -98,15 +101,15 @@ def ingest(threads: Threads, turn: Turn, now: float) -> Forms:
 
 
 def edited(turn: Turn, now: float) -> None:
-    """Put the rows of new edits on the turn, of those that come back behind a literal policy's, and of those that are
-    taken back."""
+    """Put three kinds of rows on the turn: new edits, edits that come back behind a literal policy's, and withdrawn
+    edits."""
     new = {edit.key: edit for edit in turn.plan.new}
     turn.rows += edit_rows(turn, [*turn.plan.new, *_returning(turn, new)], now)
     turn.rows += _withdrawn(turn, now)
 
 
 def offered(turn: Turn, offer: Offer) -> None:
-    """Put the row on the turn that says which tools its thread offers from now on; memory moved on."""
+    """Put the row on the turn that says which tools its thread offers from now on; memory is updated."""
     thread, array = turn.place.thread, offers.write(offer)
     thread.offer = offer
     name = _form(turn, key.form(array), array) if array else ""
@@ -114,7 +117,8 @@ def offered(turn: Turn, offer: Offer) -> None:
 
 
 def hidden(turn: Turn, answer_key: bytes, now: float) -> list[Row]:
-    """The row of what stands behind the answer; memory moved on, so that the next request has it again."""
+    """Return the row of the hidden round behind the answer; memory is updated, so that the next request has the
+    round."""
     thread = turn.place.thread
     if thread.offer is None or not thread.offer.names:
         return []
@@ -127,7 +131,7 @@ def hidden(turn: Turn, answer_key: bytes, now: float) -> list[Row]:
 
 
 def undone(turn: Turn, edits: Sequence[Edit], now: float) -> None:
-    """Put the rows on the turn that take back those of the edits that were stored too late to be used."""
+    """Put rows on the turn that take back the edits that were stored too late to be used."""
     before = turn.place.thread.state.edits
     for edit in edits:
         if turn.plan.edits.get(edit.key) == edit:
@@ -138,20 +142,22 @@ def undone(turn: Turn, edits: Sequence[Edit], now: float) -> None:
 
 
 def exchanged(turn: Turn, forms: Forms, now: float) -> None:
-    """Put the exchange on the turn, and where its thread stands."""
+    """Put two rows on the turn: the exchange, and the new position of its thread."""
     thread = turn.place.thread
     turn.rows.append(_exchange_row(turn, forms, now))
     turn.rows.append(thread.moved(turn.head, None, now))
 
 
 def _inherited(turn: Turn, now: float) -> list[Row]:
-    """A fork's edits and states, copied: the old branch and the new one go their own ways from here."""
+    """Return copies of the edits and states that a fork inherits: the old branch and the new one are independent from
+    here."""
     thread, memory = turn.place.thread, turn.place.thread.memory
     state = thread.state
     lasting = state.edits if state.lasting is None else state.lasting
     rows: list[Row] = [_edit_row(turn, e, thread.versions.setdefault(k, 1), now) for k, e in lasting.items()]
     if turn.policy.literal:
-        # No exchange under a literal policy has made an edit that lasts; those that do not last are copied as its own.
+        # No exchange under a literal policy has made an edit that lasts. The edits that do not last are copied as its
+        # own.
         rows = [msgspec.structs.replace(row, exchange="") for row in rows if isinstance(row, EditRow)]
         rows += edit_rows(turn, [e for k, e in state.edits.items() if lasting.get(k) != e], now)
         rows += _taken_back(turn, [e for k, e in lasting.items() if k not in state.edits], now)
@@ -172,9 +178,12 @@ def pinned(turn: Turn, chain_key: bytes, size: int, now: float) -> None:
 
 
 class _Ingested(NamedTuple):
-    """What is known of the front of a request that has been stored: its system messages as [index, form], by position
-    those that came in another form than the one stored first, the key and number of the last one in the chain, and
-    whether an answer of ours is among them."""
+    """Facts about the prefix of a request that has been stored.
+
+    system: its system messages as [index, form]. other: by position, the messages that came in another form than the
+    first stored one. parent, position: the key and number of the last message in the chain. reached: an answer of ours
+    is among the messages.
+    """
 
     system: list[tuple[int, str]]
     other: dict[int, bytes]
@@ -195,7 +204,7 @@ def _ingest_messages(threads: Threads, turn: Turn, now: float) -> Forms:
 
 
 def _stored(threads: Threads, turn: Turn, now: float, begin: int, known: _Ingested | None) -> _Ingested:
-    """Put the rows of messages on the turn that are not stored yet, from index `begin` on."""
+    """Put the rows of messages that are not stored yet on the turn, from index `begin` on."""
     memory = turn.place.thread.memory
     messages, keys = turn.request.messages, turn.keys
     system, other, parent, position, reached = known or _Ingested([], {}, key.origin(turn.tenant), 0, False)
@@ -220,7 +229,7 @@ def _stored(threads: Threads, turn: Turn, now: float, begin: int, known: _Ingest
 
 
 def node_of(turn: Turn, message: Message, now: float, *, reached: bool) -> Node:
-    """What is remembered of a message that is stored now."""
+    """Return the memory node of a message that is stored now."""
     thread, memory = turn.place.thread, turn.place.thread.memory
     memory.counter = memory.counter or turn.weigh
     tokens = turn.weigh(message) if memory.counter is turn.weigh else 0
@@ -239,7 +248,7 @@ def message_row(
     answer: bool = False,
     reached: bool = False,
 ) -> MessageRow:
-    """The row of one message."""
+    """Return the row of one message."""
     return MessageRow(
         tenant=turn.tenant,
         session=turn.place.thread.session,
@@ -262,7 +271,7 @@ def message_row(
 
 
 def _between(turn: Turn) -> tuple[str, str]:
-    """(what stands between two messages, the form of the whole array where that does not put it together again)."""
+    """Return (the text between two messages, the form of the whole array where that text does not rebuild it)."""
     request, front = turn.request, turn.front
     start, end = request.spans["messages"]
     gap = front.gap if front is not None and request.shared else None
@@ -282,7 +291,7 @@ def _between(turn: Turn) -> tuple[str, str]:
 
 
 def _form(turn: Turn, form: bytes, body: bytes) -> str:
-    """The form's name in hex; its row is added where it is not known to be stored."""
+    """Return the form's name in hex; its row is added where the form is not known to be stored."""
     forms = turn.place.thread.memory.forms
     if form not in forms:
         forms.add(form)
@@ -332,7 +341,7 @@ def _exchange_row(turn: Turn, forms: Forms, now: float) -> ExchangeRow:
 
 
 def edit_rows(turn: Turn, edits: Sequence[Edit], now: float) -> list[EditRow]:
-    """Rows of new edits, each with the next version of its message."""
+    """Return rows of new edits, each with the next version of its message."""
     thread = turn.place.thread
     rows = []
     for edit in edits:
@@ -344,7 +353,7 @@ def edit_rows(turn: Turn, edits: Sequence[Edit], now: float) -> list[EditRow]:
 
 
 def _returning(turn: Turn, new: Container[bytes]) -> list[Edit]:
-    """Lasting edits that are in force again, and were not while a literal policy planned."""
+    """Return the lasting edits that are in force again, and were not while a literal policy planned."""
     state, edits = turn.place.thread.state, turn.plan.edits
     if state.lasting is None or turn.plan.literal:
         return []
@@ -352,8 +361,8 @@ def _returning(turn: Turn, new: Container[bytes]) -> list[Edit]:
 
 
 def _withdrawn(turn: Turn, now: float) -> list[EditRow]:
-    """Rows that take edits back, when a message comes back into the prompt: literal policies do that, and all others
-    where it had been kept from another upstream."""
+    """Return rows that take edits back, where a message comes back into the prompt. Literal policies do that; all
+    others do it where the message had been kept from another upstream."""
     thread = turn.place.thread
     gone = [e for k, e in thread.state.edits.items() if k not in turn.plan.edits]
     if not gone:
@@ -363,7 +372,7 @@ def _withdrawn(turn: Turn, now: float) -> list[EditRow]:
 
 
 def withdrawn(turn: Turn, now: float) -> list[EditRow]:
-    """Rows that take back all edits of the turn's thread."""
+    """Return rows that take back all edits of the turn's thread."""
     state = turn.place.thread.state
     return _taken_back(turn, list({**(state.lasting or {}), **state.edits}.values()), now)
 

@@ -1,7 +1,7 @@
-"""What is kept of an iteration when its answer has come: its record, and what the model itself reflected on it.
+"""Record of an iteration when its answer has come, with the model's own reflection on it.
 
-A reflection of the model's own is filed like a helper's answer, under the name of the question that it answers, so
-planning finds both in one place. Nothing here can fail an exchange: what cannot be recorded is counted.
+A reflection that the model wrote is stored like a helper's answer, under the name of the question that it answers. So
+planning finds both in one place. Nothing here can fail an exchange: a fault in recording is counted.
 """
 
 from __future__ import annotations
@@ -32,18 +32,19 @@ from proxy.store.written import NoteRow
 log = logging.getLogger(__name__)
 
 RANKED = 200
-"""Steps beside which the newest is ranked: a record is no reason to look at a long history again."""
+"""Limit on the steps with which the newest step is ranked: a record does not justify another pass over a long
+history."""
 
 
 def asked(turn: Turn) -> tuple[bytes, ...]:
-    """The keys of the results that the model was asked to reflect on, in what went out; () where it was not."""
+    """The keys of the results that the sent prompt asked the model to reflect on; () where it did not ask."""
     if turn.observed or turn.fallback == "upstream_reject":
         return ()
     return next((insert.about for _, insert in turn.plan.placed if insert.source == ASK), ())
 
 
 def headings(parts: Parts, turn: Turn) -> tuple[str, ...]:
-    """The blocks that the client does not get to see."""
+    """Headings of the blocks that are withheld from the client."""
     if turn.fallback == "upstream_reject":
         return ()
     mine = (state.HEADING,) if turn.plan.asked and parts.settings.state.withhold else ()
@@ -51,22 +52,22 @@ def headings(parts: Parts, turn: Turn) -> tuple[str, ...]:
 
 
 def rows(parts: Parts, turn: Turn, written: list[str]) -> list[Row]:
-    """The rows of the iteration whose results this exchange has brought upstream, and of what was reflected on it;
-    memory moved on. written: the REFLECTION blocks of the answer. None for policies that do not reflect."""
+    """Return the rows of the iteration whose results this exchange has brought upstream, and of the reflection on it;
+    memory is updated. written: the REFLECTION blocks of the answer. Empty for policies that do not reflect."""
     voice = next((one for one in turn.policy.voices if isinstance(one, Reflect)), None)
     if voice is None:
         return []
     try:
         return [*_reflection(parts, turn, written), *_iteration(turn, voice)]
-    except Exception:  # P4: the answer is there, and its record is no reason to lose it; counted and logged
+    except Exception:  # P4: the answer is there, and a fault in its record must not lose it
         parts.metrics.swallowed_total.labels(where="reflection").inc()
         log.exception("an iteration cannot be recorded")
         return []
 
 
 async def feedback(parts: Parts, place: Name, text: str) -> NoteRow:
-    """File what the user says of the iterations so far, beside what they say in the conversation itself. ValueError
-    for an empty text; StoreUnavailable where it cannot be stored."""
+    """Store the user's feedback on the iterations so far, beside the user's messages in the conversation itself. Raises
+    ValueError for an empty text, StoreUnavailable if it cannot be stored."""
     said = text.strip()[: reflection.RAW]
     if not said:
         raise ValueError("feedback without a text")
@@ -76,8 +77,8 @@ async def feedback(parts: Parts, place: Name, text: str) -> NoteRow:
 
 
 async def records(store: Store, place: Name) -> list[Iteration]:
-    """The whole records of a thread's iterations, oldest first: with what was reflected on each, and with the feedback
-    that came after it and before the next. StoreUnavailable passes through."""
+    """Return the whole records of a thread's iterations, oldest first. Each has its reflection, and the feedback that
+    came after it and before the next. StoreUnavailable passes through."""
     rows = await store.iterations(*place)
     notes = [note for note in await store.notes(*place) if note.kind == "feedback"]
     made = []
@@ -116,8 +117,8 @@ def _reflection(parts: Parts, turn: Turn, written: list[str]) -> list[Row]:
 
 
 def _iteration(turn: Turn, voice: Reflect) -> list[Row]:
-    """The record of the newest step, where nothing but the user has spoken since; and of all that were reflected on
-    together with it, since only now the name is known under which that is filed."""
+    """Return the record of the newest step, where only the user has spoken since. The steps that were reflected on
+    together with it are recorded again: only now the name of their reflection is known."""
     messages, keys = turn.request.messages, turn.keys
     steps = group.steps(messages)
     step = next((s for s in reversed(steps) if messages[s.start].role == "assistant"), None)
@@ -136,7 +137,7 @@ def _iteration(turn: Turn, voice: Reflect) -> list[Row]:
 
 
 def _ranks(turn: Turn, steps: Sequence[Step]) -> dict[int, Relevance]:
-    """How much the results of these steps matter to the goal, by their words and beside each other."""
+    """Rank the results of these steps by their relevance to the goal, by words and compared with each other."""
     messages = turn.request.messages
     found = [one for step in steps for one in reflecting.done(messages, step)]
     wanted = reflecting.goal(turn.place.thread.state.state, messages)

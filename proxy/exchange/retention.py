@@ -1,7 +1,6 @@
-"""What has not been used for `store.retention_days` is removed, in small steps beside live traffic.
+"""Removal of sessions and threads that were not used for `store.retention_days`, in small steps beside live traffic.
 
-Of many replicas one does it at a time. What it begins and does not end, because it stops or the store goes away, the
-next round ends.
+Of many replicas one runs it at a time. If it stops, or the store goes away, the next round finishes its work.
 """
 
 from __future__ import annotations
@@ -17,17 +16,18 @@ log = logging.getLogger(__name__)
 
 DAY_S = 86400.0
 FIRST_S = 60.0
-"""From the start to the first round, up to twice as long: replicas that start together do not all look at once."""
+"""Seconds from the start to the first round, up to twice as long: replicas that start together do not all begin at
+once."""
 EVERY_S = 3600.0
 STEP = 20
-"""Sessions or threads that are looked up together."""
+"""Limit on the sessions or threads that are read together."""
 PAUSE_S = 0.05
-"""Between two such steps."""
+"""Seconds between two such steps."""
 LOCK = "retention"
 
 
 async def keep(parts: Parts, first_s: float = FIRST_S, every_s: float = EVERY_S) -> None:
-    """A round now and then, until it is cancelled; nothing where nothing is ever to be removed."""
+    """Run a round at intervals, until it is cancelled. Returns at once where nothing is ever to be removed."""
     if not parts.settings.store.retention_days:
         return
     await asyncio.sleep(first_s * random.uniform(1, 2))
@@ -44,8 +44,8 @@ async def keep(parts: Parts, first_s: float = FIRST_S, every_s: float = EVERY_S)
 
 
 async def sweep(parts: Parts) -> int:
-    """One round: how many sessions and threads were removed; 0 where another replica is at it. StoreUnavailable passes
-    through."""
+    """Run one round: return the number of sessions and threads removed, 0 where another replica runs it.
+    StoreUnavailable passes through."""
     removed = 0
     before = parts.now() - parts.settings.store.retention_days * DAY_S
     async with parts.store.alone(LOCK) as mine:

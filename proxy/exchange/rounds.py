@@ -1,8 +1,9 @@
-"""Answers that go into tools of ours: run what was called, tell upstream, go on, and give the client one answer.
+"""Tool loop for answers that call tools of ours: run the calls, send the results upstream, and give the client one
+answer.
 
-Nothing of it reaches the client but the text, the thoughts and the calls that are its own. Rounds, time and repetition
-are bounded. What goes wrong on the way is told to the model where that helps; else the client's original request is
-asked, as long as nothing has been said yet.
+The client sees only the text, the thoughts and its own calls. Rounds, time and repetition are bounded. A failure is
+reported to the model where that helps. Otherwise the client's original request is sent, as long as no part of an answer
+has gone out.
 """
 
 from __future__ import annotations
@@ -32,22 +33,22 @@ from proxy.tools.run import failure, run
 from proxy.upstream.client import Reply, Target
 
 KEEPALIVE_S = 10.0
-"""A stream that is silent for so long gets a comment: some clients, and what stands before them, give up on silence."""
+"""Seconds of silence after which a stream gets a comment: some clients, and proxies before them, give up on silence."""
 READ_SHARE = 0.5
-"""Of the time that a client says it waits for one byte, what rounds may take where nothing is streamed."""
+"""Share of the client's announced read timeout that rounds may take where nothing is streamed."""
 
 REPEATS = 3
-"""Times that the same call is made in one answer, until no more calls are run."""
+"""Number of times that the same call is made in one answer before no more calls are run."""
 REPEATED = "This very call was made before in this turn; its result stands above. Use it, or ask for something else."
 ENDED = {
     "rounds": "This tool is not answered any more in this turn. Answer with what there is.",
     "time": "There is no time left for this tool in this turn. Answer with what there is.",
     "repeats": "This very call was made three times in this turn. Answer with what there is.",
 }
-"""What calls get that are not run any more, by what ended the rounds."""
+"""Results of calls that are not run any more, by the limit that ended the rounds."""
 
 Make = Callable[[Relay], Relay]
-"""The relay of the round after the given one's."""
+"""Makes the relay of the next round from the relay of the round before."""
 
 
 class Rounds:
@@ -64,17 +65,17 @@ class Rounds:
         self._asked: Counter[tuple[str, str]] = Counter()
         self._count = 0
         self._until: float | None = None
-        self._bare = False  # what was sent last has none of our tools
-        self._original = False  # nor anything else of ours
+        self._bare = False  # the request that was sent last has none of our tools
+        self._original = False  # the request that was sent last has nothing of ours
 
     async def stream(self, relay: Relay, out: Outgoing, make: Make) -> tuple[Relay, UpstreamError | None]:
-        """Go on from a round that has ended until the answer has: the last round's relay, and why it broke if it did.
-        What the client gets on the way is written to it."""
+        """Continue from a round that has ended until the answer has ended. Return the last round's relay, and the
+        reason why it broke or None. The client's part of the rounds is written to `out`."""
         broken: UpstreamError | None = None
         while relay.goes_on and broken is None:
             message = relay.message()
             if self._bare or message is None:
-                rest = relay.stop()  # there is nothing left to be asked: the client has what was said so far
+                rest = relay.stop()  # nothing is left to be asked: the client gets the text so far
                 if rest:
                     await out.write(rest)
                 break
@@ -86,7 +87,7 @@ class Rounds:
     async def _next(
         self, before: Relay, message: bytes, out: Outgoing, make: Make
     ) -> tuple[Relay, UpstreamError | None]:
-        """One more round of a stream; the original request in its place where it fails before anything was said."""
+        """Run one more round of a stream; send the original request instead if the round fails before any output."""
         self._spend(before.usage)
         relay: Relay | None = None
         broken: UpstreamError | None = None
@@ -110,8 +111,8 @@ class Rounds:
         return relay, await pump(reply, relay, out)
 
     async def whole(self, body: bytes, clean: Callable[[bytes], bytes]) -> bytes | None:
-        """The same for answers that come in one body each: the one that the client gets. None where the original
-        request has to be asked. clean: takes out of a body what the client must not see beside."""
+        """Run the rounds of answers that come in one body each, and return the body for the client. None where the
+        original request has to be sent. clean: takes out of a body the blocks that the client must not see."""
         if not may_call(body, self.names):
             return body
         bodies = [body]
@@ -137,12 +138,12 @@ class Rounds:
         return joined
 
     async def _go_on(self, message: bytes, calls: Sequence[HiddenCall]) -> Reply:
-        """Run what a round called, and ask again with it. Raises UpstreamError."""
+        """Run the calls of a round, and send the request with their results. Raises UpstreamError."""
         results = await self._results(calls)
         self._behind += [message, *results]
         body = appended(self._sent, [message, *results])
         if offers.choice(self._turn.request) == "required":
-            self._bare = True  # it has to call something: once may be ours
+            self._bare = True  # the model has to call a tool: one of ours may satisfy that once
         tools = self._turn.request.tools
         if self._bare and tools is not None:
             body = slices.with_member(body, "tools", tools)
@@ -150,7 +151,7 @@ class Rounds:
         return await self._send(body)
 
     async def _results(self, calls: Sequence[HiddenCall]) -> list[bytes]:
-        """The tool message for each call. Those that are not run any more say why."""
+        """Return the tool message for each call. The message of a call that is not run any more gives the reason."""
         ended = self._ended(calls)
         self._parts.metrics.tool_rounds_total.labels(outcome=ended or "run").inc()
         if not ended:
@@ -162,7 +163,7 @@ class Rounds:
         return made
 
     async def _stored(self) -> None:
-        """Wait for what the client has just sent to be in the store, where tools look for it; no longer than for any
+        """Wait for the client's new messages to be in the store, where tools look for them; no longer than for any
         other write."""
         written = self._turn.written
         if written is not None and not written.done():
@@ -170,7 +171,8 @@ class Rounds:
             await asyncio.wait([written], timeout=self._parts.settings.limits.commit_wait_ms / 1000)
 
     def _ended(self, calls: Sequence[HiddenCall]) -> str:
-        """Why calls are not run any more, "" while they are. Then our tools are taken out of the next request."""
+        """Return the reason why calls are not run any more, "" while they are. Then our tools are left out of the next
+        request."""
         limits, now = self._parts.settings.tools, asyncio.get_running_loop().time()
         self._count += 1
         if self._until is None:
@@ -218,7 +220,7 @@ class Rounds:
         )
 
     def _seconds(self) -> float:
-        """How long all rounds may take: less than the client waits for a byte where none goes out meanwhile."""
+        """Seconds that all rounds may take: less than the client's read timeout where nothing is streamed meanwhile."""
         seconds = self._parts.settings.tools.seconds
         for name, value in self._incoming.headers:
             if name.lower() == b"x-stainless-read-timeout" and not self._turn.request.stream:
@@ -227,7 +229,8 @@ class Rounds:
         return seconds
 
     async def _keep(self, message: bytes | None, calls: Sequence[HiddenCall], shown: bytes | None) -> None:
-        """Have what stands behind a whole answer stored with it. calls: those of ours in its last message."""
+        """Put the hidden round of a whole answer on the turn, to be stored with the answer. calls: those of ours in its
+        last message."""
         if self._original or message is None or shown is None:
             return
         if not self._behind and not calls:
@@ -249,7 +252,7 @@ class Rounds:
             self._turn.spent.append(usage)
 
     async def _send(self, body: bytes) -> Reply:
-        """Raises UpstreamError for an answer that cannot be a round, too."""
+        """Send a body of a round. Raises UpstreamError also for an answer that cannot be a round."""
         came = self._incoming
         reply = await self._parts.client.send(self._target, came.method, came.path, came.query, came.headers, body)
         streams = reply.content_type.startswith("text/event-stream")
@@ -259,7 +262,7 @@ class Rounds:
         raise UpstreamBroken(f"the upstream ended the answer with status {reply.status}")
 
     def _give_up(self) -> None:
-        """What was hidden so far is dropped: the original request is asked in its place."""
+        """Drop the hidden rounds so far: the original request is sent instead."""
         self._original = True
         self._turn.fallback = "rounds"
         self._turn.usage_added = False
@@ -267,7 +270,7 @@ class Rounds:
         self._parts.metrics.bypasses_total.labels(reason="rounds").inc()
 
     async def original(self) -> Reply:
-        """The answer to the client's own bytes, whatever it is. Raises UpstreamError."""
+        """Return the answer to the client's own bytes, whatever it is. Raises UpstreamError."""
         came = self._incoming
         return await self._parts.client.send(self._target, came.method, came.path, came.query, came.headers, came.body)
 
@@ -277,7 +280,7 @@ def _fingerprint(call: HiddenCall) -> tuple[str, str]:
 
 
 def _said(relay: Relay) -> bool:
-    """Whether the client has got anything of the answer that it would get twice from another one."""
+    """True if the client has got any part of the answer that it would get twice from another one."""
     raw = relay.answer.message()
     if raw is None:
         return False
@@ -286,7 +289,7 @@ def _said(relay: Relay) -> bool:
 
 
 async def pump(reply: Reply, relay: Relay, out: Outgoing) -> UpstreamError | None:
-    """One stream to the client, up to its end; why it broke off, if it did."""
+    """Relay one stream to the client, up to its end. Return the error that broke it, or None."""
     broken: UpstreamError | None = None
     try:
         try:
@@ -305,7 +308,7 @@ async def pump(reply: Reply, relay: Relay, out: Outgoing) -> UpstreamError | Non
 
 
 class _Stamped:
-    """A client that one writes to at a time, and when it last got something."""
+    """A client with one writer at a time, and the time of its last bytes."""
 
     def __init__(self, out: Outgoing) -> None:
         self._out = out
@@ -329,7 +332,8 @@ class _Stamped:
         await self._out.abort()
 
     async def beat(self) -> None:
-        """A comment whenever nothing has gone out for KEEPALIVE_S; between two events, since only whole ones do."""
+        """Send a comment when nothing has gone out for KEEPALIVE_S; it stands between two events, since only whole
+        events go out."""
         while True:
             silent = self._clock() - self.last
             if silent >= KEEPALIVE_S:
@@ -340,7 +344,7 @@ class _Stamped:
 
 @asynccontextmanager
 async def beating(out: Outgoing) -> AsyncIterator[Outgoing]:
-    """The client, which hears of a silent stream that it is alive."""
+    """Wrap the client's stream: while it is silent, keepalive comments are sent."""
     stamped = _Stamped(out)
     task = asyncio.create_task(stamped.beat())
     try:

@@ -1,10 +1,10 @@
 """Side calls: the short requests that an agent makes beside its conversation, under the same session name.
 
-An agent makes a title, tags or a guess about the next question with another system prompt and often without tools, and
-sends them under the session's name; some send the title request before the first request of the work. A side call is
-short and comes without tools, or with an answer that ends it. A thread works once its answer calls tools or once its
-client goes on behind its first answer. A thread that works is no side call, and makes side calls of those beside it
-that never worked.
+An agent asks for a title, for tags or for a guess about the next question. It uses another system prompt and often no
+tools, and sends the request under the session's name. Some agents send the title request before the first request of
+the work. A side call is short and comes without tools, or with an answer that ends it. A thread works once its answer
+calls tools or once its client continues after its first answer. A thread that works is no side call. Threads beside it
+that never worked become side calls.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ SHORT = 3
 
 
 class Sign(NamedTuple):
-    """What tells a thread from a side call of its session. works: it has called tools, or gone on behind its first
-    answer."""
+    """Facts that tell a thread from a side call of its session. works: it has called tools, or continued after its
+    first answer."""
 
     kind: Kind
     system: bytes
@@ -42,9 +42,10 @@ def begins_as(system: bytes, others: Sequence[Sign], *, short: bool, tools: bool
 
 
 async def signs(store: Store, memory: SessionMemory) -> list[Sign]:
-    """The threads of a session, as they are remembered, else as they are stored. StoreUnavailable passes through."""
+    """Return the threads of a session, as they are in memory, else as they are stored. StoreUnavailable passes
+    through."""
     found: dict[str, Sign] = {}
-    if memory.partial:  # other threads of it may be in the store alone
+    if memory.partial:  # other threads of the session may be in the store alone
         rows = await store.thread_kinds(memory.tenant, memory.session)
         found = {row.thread: Sign(row.kind, row.system, row.works) for row in rows}
     for name, thread in memory.threads.items():
@@ -54,14 +55,14 @@ async def signs(store: Store, memory: SessionMemory) -> list[Sign]:
 
 
 def goes_on(request: Request, thread: Thread) -> bool:
-    """True where this request is the first by which its thread goes on behind an answer."""
+    """True where this is the first request by which its thread continues after an answer."""
     if thread.works or thread.head is None:
         return False
     return any(not m.is_system and m.role == "assistant" for m in request.messages)
 
 
 def works(thread: Thread) -> list[Row]:
-    """Note that a thread works: the rows that say so, memory moved on. Nothing where it is known."""
+    """Note that a thread works: return the rows that say so; memory is updated. Empty where it is known."""
     if thread.works:
         return []
     memory, was, thread.works = thread.memory, thread.kind, True
@@ -69,7 +70,7 @@ def works(thread: Thread) -> list[Row]:
         thread.kind = "main"
     for other in memory.threads.values():
         if other is not thread and other.kind == "main" and not other.works and other.system != thread.system:
-            # One that was read back may have worked before; it is the conversation again with its next request.
+            # A thread that was read back may have worked before; its next request makes it a conversation again.
             other.kind = "side"
     if not memory.explicit or not (was == "side" or memory.partial or len(memory.threads) > 1):
         return []
@@ -77,7 +78,7 @@ def works(thread: Thread) -> list[Row]:
 
 
 def ended(thread: Thread) -> list[Row]:
-    """Note that an answer without calls has come to a thread's first request: the rows, memory moved on."""
+    """Note that an answer without calls has come to a thread's first request: return the rows; memory is updated."""
     if thread.works or not thread.ends_beside or thread.kind != "main":
         return []
     thread.kind, thread.ends_beside = "side", False

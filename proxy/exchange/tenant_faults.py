@@ -1,7 +1,7 @@
-"""Page faults of each tenant's sessions together, as long as this process runs: a new session begins with them.
+"""Page faults of each tenant's sessions together, in memory: a new session begins with them.
 
-What one session has learnt about a tool (how often its cut results are fetched again) holds for the next one of the
-same tenant. It is kept in memory alone: after a restart sessions begin with the prior again.
+A session learns how often the cut results of a tool are fetched again. Its figures hold for the next session of the
+same tenant. They are kept in memory alone: after a restart sessions begin with the prior again.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from proxy.context.session import Session
 
 TENANTS = 1_000
-"""Tenants that are remembered, the last used."""
+"""Limit on the tenants that are remembered, the last used."""
 SORTS = 200
-"""Sorts of results of each: clients choose the names of tools."""
+"""Limit on the sorts of results of each tenant: clients choose the names of tools."""
 
 Sums = dict[str, tuple[int, int]]
-"""(cut results added up over requests, those that were fetched again), by sort."""
+"""Sums by sort: (cut results added up over requests, those that were fetched again)."""
 
 
 class TenantFaults:
@@ -27,7 +27,7 @@ class TenantFaults:
         self._sums: OrderedDict[str, Sums] = OrderedDict()
 
     def note(self, tenant: str, before: Session, after: Session) -> None:
-        """Add what a request has added to its session."""
+        """Add the counts of one request: the difference of its session after and before."""
         if after.exposed == before.exposed and after.refetched == before.refetched:
             return
         sums = self._sums.setdefault(tenant, {})
@@ -42,7 +42,7 @@ class TenantFaults:
                 sums[sort] = cut, fetched
 
     def elsewhere(self, tenant: str, own: Session) -> Mapping[str, tuple[int, int]]:
-        """The sums of the tenant without what the session itself has counted."""
+        """The sums of the tenant without the counts of the session itself."""
         return {
             sort: (max(0, cut - own.exposed.get(sort, 0)), max(0, fetched - own.refetched.get(sort, 0)))
             for sort, (cut, fetched) in self._sums.get(tenant, {}).items()

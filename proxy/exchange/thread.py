@@ -1,4 +1,4 @@
-"""What this process remembers of one conversation, and how that comes from the store."""
+"""State of one conversation in this process, and its reading from the store."""
 
 from __future__ import annotations
 
@@ -27,20 +27,24 @@ Name = tuple[str, str, str]
 """(tenant, session, thread)"""
 
 MOVES = 64
-"""Of its own moves of a thread, so many are told from those of another process."""
+"""Limit on the remembered moves of a thread, by which its own moves are told from those of another process."""
 
 NODE_BYTES = 250
-"""What a message takes here: its keys, its node, its places in the dictionaries and in the marks of the last prompt."""
+"""Bytes of memory of a message: its keys, its node, its places in the dictionaries and in the marks of the last
+prompt."""
 EDIT_BYTES = 400
-"""What an edit takes beside its text, its reason and its mark counted in."""
+"""Bytes of memory of an edit, beside its text; its reason and its mark are included."""
 
 
 class Node(msgspec.Struct, gc=False):
-    """A chain key that is stored: the first form it came in, the thread that brought it, whether an answer of ours
-    stands at or before it, the wire format that it was made for, when it was first stored, in seconds, and the tokens
-    of that form under the session's `counter`, 0 where they are not known.
+    """A chain key that is stored.
 
-    There are as many as messages in live sessions, so the garbage collector is spared them: none refers to another.
+    form: the first form it came in. thread: the thread that brought it. reached: an answer of ours stands at or before
+    it. strategy: the wire format that it was made for. seen: when it was first stored, in seconds. tokens: those of
+    that form under the session's `counter`, 0 where they are not known.
+
+    There are as many nodes as messages in live sessions, so the garbage collector is spared them: none refers to
+    another.
     """
 
     form: bytes
@@ -53,10 +57,10 @@ class Node(msgspec.Struct, gc=False):
 
 @dataclass(slots=True, eq=False)
 class SessionMemory:
-    """A session's stored nodes, and which forms and threads of it are known to be stored.
+    """A session's stored nodes, and the forms and threads of it that are known to be stored.
 
-    partial: it was read back for the messages of one request, or other processes write to it too, so the store may
-    hold branches that are not here.
+    partial: the store may hold branches that are not here. The session was read back for the messages of one request,
+    or other processes write to it too.
     """
 
     tenant: str
@@ -68,36 +72,37 @@ class SessionMemory:
     stored: bool = False
     partial: bool = False
     steered: InForce | None = None
-    """What the operator has decided; None while that has not been read."""
+    """The operator's decisions; None while they have not been read."""
     rounds: dict[bytes, tuple[Round, ...]] = field(default_factory=dict)
-    """By the head of a request, what stands behind the answers to it; of heads that are not here, only the store
-    knows. `put_behind` and `forget_rounds` change it."""
+    """The hidden rounds behind the answers to a request, by the chain key of that request's end. Other keys are known
+    to the store only. `put_behind` and `forget_rounds` change the rounds."""
     hidden: int = 0
-    """Bytes of those."""
+    """Bytes of the hidden rounds."""
     counter: Weigh | None = None
-    """The one that its nodes were counted with: that of its first request."""
+    """The token counter of its nodes: that of its first request."""
     serial: int = field(default_factory=itertools.count().__next__)
-    """Tells it from others that were made of the same session: what was noted for one is not true of the next."""
+    """Number that tells this object from others of the same session: facts noted for one object do not hold for the
+    next."""
     counted: int = 0
-    """Its `size` as it was when the live threads were last counted."""
+    """Its `size` when the live threads were last counted."""
 
     @property
     def size(self) -> int:
-        """Bytes of memory that it takes, estimated: a tenth off for conversations of agents."""
+        """Bytes of memory that the session takes, estimated: a tenth off for conversations of agents."""
         return NODE_BYTES * len(self.nodes) + self.hidden + sum(thread.size for thread in self.threads.values())
 
     def put_behind(self, head: bytes, rounds: tuple[Round, ...]) -> None:
-        """Remember what stands behind the answers to a request."""
+        """Remember the hidden rounds behind the answers to a request."""
         self.hidden += sum(one.size for one in rounds) - sum(one.size for one in self.rounds.get(head, ()))
         self.rounds[head] = rounds
 
     def forget_rounds(self) -> None:
-        """Let the store say again what stands behind answers."""
+        """Forget the hidden rounds, so that they are read from the store again."""
         self.rounds.clear()
         self.hidden = 0
 
     def tell(self, chain_key: bytes, message: Message, weigh: Weigh) -> bool:
-        """Have `weigh` know the tokens of a message from its node, where they are known."""
+        """Give `weigh` the tokens of a message from its node. True if they are known."""
         node = self.nodes.get(chain_key)
         if node is None or not node.tokens or node.form != message.form or self.counter is not weigh:
             return False
@@ -106,8 +111,8 @@ class SessionMemory:
 
 
 class Recollected(NamedTuple):
-    """What the store said for a prompt. prompt: its chain key. calls: hidden messages, of calls of our tools and their
-    results, that were in the history then."""
+    """Notes that the store had for a prompt. prompt: its chain key. calls: number of hidden messages in the history
+    then, which are calls of our tools and their results."""
 
     prompt: bytes
     calls: int
@@ -122,9 +127,9 @@ class Thread:
     head: the chain key of the last request's end. answer: that of our answer to it. calls: the ids of that answer's
     calls. versions: how often each edited message was edited. number: of the newest stored edit. began: where its first
     request ended. failed: the last attempt brought no answer. exchange: the last one that was recorded. shown: by
-    position, the messages that came in it in another form than the one stored first. read_back: it comes from the
-    store, and whether the last attempt failed was not asked. moves: where this process has seen or left it in the
-    store. confirmed: it is, or was, stored.
+    position, the messages of that exchange in another form than the first stored one. read_back: the thread comes from
+    the store, and it is not known yet if the last attempt failed. moves: positions at which this process has seen or
+    left the thread in the store. confirmed: the thread is, or was, stored.
     """
 
     tenant: str
@@ -148,29 +153,29 @@ class Thread:
     shown: dict[int, bytes] = field(default_factory=dict)
     read_back: bool = False
     works: bool = False
-    """Its answers have called tools, or its client has gone on behind one (`side_calls`). False after it was read back,
-    until its next request."""
+    """True if its answers have called tools, or its client has continued after one (`side_calls`). False after it was
+    read back, until its next request."""
     ends_beside: bool = False
-    """It began beside a thread that works: an answer without calls makes a side call of it."""
+    """True if it began beside a thread that works: an answer without calls makes a side call of it."""
     moves: deque[tuple[bytes, bytes | None, float]] = field(default_factory=lambda: deque(maxlen=MOVES))
     confirmed: bool = False
     found: tuple[bytes, tuple[Found, ...]] | None = None
-    """The chain key of the newest prompt that the store was searched for, and what came up."""
+    """The chain key of the newest prompt that the store was searched for, and the results of the search."""
     near: tuple[bytes, dict[bytes, float]] | None = None
     """The form of the present task, and how near messages are to it, by their forms."""
     nearing: asyncio.Task[None] | None = None
     recollected: Recollected | None = None
-    """What its prompt is told of scratchpad and memos."""
+    """The scratchpad and memos that its prompt is given."""
     sizes: tuple[int, int] = 0, 0
-    """Bytes of the last request, as it came and as it went out."""
+    """Bytes of the last request: as it came, and as it went out."""
     rehearsal: Session | None = None
-    """What its session would be had the prompts gone out that `observe` planned; this process alone knows it."""
+    """Its state as it would be if the prompts that `observe` planned had gone out; this process alone knows it."""
     offer: Offer | None = None
     """The tools of ours that it offers its model; None while that is undecided."""
     opening: tuple[bytes, int, float] | None = None
-    """What its last request began with: a digest of the system messages, a hash of the tools, and when it came."""
+    """The beginning of its last request: a digest of the system messages, a hash of the tools, and when it came."""
     _texts: tuple[Mapping[bytes, Edit], Mapping[str, str], int] = field(default=({}, {}, 0), repr=False)
-    """Edits and answers, and how many bytes they take."""
+    """Edits and answers, and the bytes that they take."""
 
     @property
     def id(self) -> Name:
@@ -198,21 +203,21 @@ class Thread:
         return known + sum(map(getsizeof, beside))
 
     def moved(self, head: bytes, answer: bytes | None, now: float) -> HeadRow:
-        """The row that says where it stands now."""
+        """Return the row of its new position."""
         self.moves.append((head, answer, now))
         place = (self.tenant, self.session, self.name)
         return HeadRow(*place, head, answer, now, self.state.stopped, self.state.asked.write())
 
     def is_at(self, found: Standing) -> bool:
-        """Whether nobody else has moved it, or what is remembered is ahead of the store."""
+        """True if no other process has moved the thread, or if memory is ahead of the store."""
         if found.edits > self.number or found.states > len(self.state.states):
             return False
         return not found.head or (found.head, found.answer, found.last_at) in self.moves
 
 
 def adopt(thread: Thread, rows: Sequence[tuple[EditRow, int]], mine: Mapping[bytes, Edit]) -> bool:
-    """Have the thread go by the edits that are stored, with their numbers. Whether one of those that this process has
-    made (by chain key) is stored as another was made elsewhere, or not at all."""
+    """Put the stored edits, with their numbers, into the thread. True if an edit that this process has made (by chain
+    key) is stored as another process made it, or not at all."""
     edits, thread.versions, pins, thread.number = _in_force(rows)
     if all(edits.get(k) == edit for k, edit in mine.items()):
         return False
@@ -239,12 +244,12 @@ def _in_force(
 
 
 def from_record(memory: SessionMemory, record: ThreadRecord, offer: Offer | None = None) -> Thread:
-    """The thread as it was stored."""
+    """Return the thread as it was stored."""
     edits, versions, pins, number = _in_force(record.edits)
     states = tuple((state.key, state.text) for state in record.states)
     lasting = None if record.lasting is None else _in_force(record.lasting)[0]
     asked = Asked.read(record.asked)
-    if asked is None:  # a note was written after the last batch of edits, or will be asked for after the next
+    if asked is None:  # the state was written after the last edits, or is asked for after the next
         asked = Asked(losses(edits if lasting is None else lasting) if states else 0)
     memory.stored = True
     return Thread(

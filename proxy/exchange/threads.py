@@ -1,9 +1,8 @@
-"""The live threads: what this process remembers of conversations, read back from the store when it has forgotten.
+"""The live threads: the state of conversations in this process, read back from the store if it was dropped.
 
-Memory is a cache, never the truth: everything here is either written to the store before it matters or can be
-derived again. Their number is bounded, and so is the memory that they take; the least recently used session leaves.
-Where other processes write to the same store, what is remembered of a thread counts for as long as the store says the
-same.
+Memory is a cache, never the truth: everything here is written to the store before it matters, or can be derived again.
+The number of threads and their memory are bounded; the least recently used session leaves first. If other processes
+write to the same store, the memory of a thread counts as long as the store agrees.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ class Threads:
         look_s: float = 0.25,
         unseen: Callable[[], None] = lambda: None,
     ) -> None:
-        """limit: threads. most: bytes of memory that they may take, estimated. look_s: how long the store may take to
-        say where a thread stands, until what is remembered counts. unseen: called then."""
+        """limit: threads. most: bytes of memory that they may take, estimated. look_s: seconds that the store may take
+        to report the position of a thread; after that memory counts. unseen: called then."""
         self.limit = limit
         self.most = most
         self.size = 0
-        """Bytes of memory that all take, estimated."""
+        """Bytes of memory that all threads take, estimated."""
         self.store = store
         self.look_s = look_s
         self.unseen = unseen
@@ -53,14 +52,14 @@ class Threads:
         return self._count
 
     def session(self, tenant: str, session: str) -> SessionMemory | None:
-        """The session if this process remembers it."""
+        """Return the session if this process remembers it."""
         found = self._sessions.get((tenant, session))
         if found is not None:
             self._sessions.move_to_end((tenant, session))
         return found
 
     def open_session(self, tenant: str, session: str, explicit: bool) -> SessionMemory:
-        """The session, new in memory where it is not there yet."""
+        """Return the session; it is made in memory where it is not there yet."""
         found = self.session(tenant, session)
         if found is None:
             found = self._sessions[tenant, session] = SessionMemory(
@@ -77,7 +76,8 @@ class Threads:
         return thread
 
     def grown(self, memory: SessionMemory) -> None:
-        """More is remembered of a session than before; the least recently used leave when it is too much."""
+        """Count the memory of a session again after it has grown; the least recently used sessions leave when it is too
+        much."""
         if not self._is_live(memory):
             return
         size = memory.size
@@ -88,7 +88,7 @@ class Threads:
             self._left(old)
 
     def note(self, memory: SessionMemory, key: bytes, node: Node) -> None:
-        """A node of a session; behind an answer of ours it can be found without naming the session."""
+        """Add a node to a session; a node behind an answer of ours can be found without naming the session."""
         if key in memory.nodes:
             return
         memory.nodes[key] = node
@@ -96,41 +96,41 @@ class Threads:
             self._by_node.setdefault((memory.tenant, key), []).append(memory.session)
 
     def sessions_at(self, tenant: str, key: bytes) -> list[str]:
-        """Sessions that hold this node behind an answer of ours, newest last."""
+        """The sessions that hold this node behind an answer of ours, newest last."""
         return self._by_node.get((tenant, key), [])
 
     def answering(self, tenant: str, key: bytes) -> list[Thread]:
-        """Threads whose first request ended with this node, newest last."""
+        """The threads whose first request ended with this node, newest last."""
         return self._first.get((tenant, key), [])
 
     def begun(self, thread: Thread, key: bytes) -> None:
-        """The thread's first request ended with this node."""
+        """Record that the thread's first request ended with this node."""
         if not self._is_live(thread.memory):
             return
         thread.began = key
         self._first.setdefault((thread.tenant, key), []).append(thread)
 
     def forget(self, memory: SessionMemory) -> None:
-        """Let go of a session, since what was to be stored of it was not: the next request reads it from the store."""
+        """Forget a session, since its rows were not stored: the next request reads it from the store."""
         if self._is_live(memory):
             del self._sessions[memory.tenant, memory.session]
             self._left(memory)
 
     def forget_tenant(self, tenant: str) -> None:
-        """Let go of every session of a tenant, whose store is being emptied."""
+        """Forget every session of a tenant, whose store is being emptied."""
         for memory in [memory for (owner, _), memory in self._sessions.items() if owner == tenant]:
             self.forget(memory)
 
     def forget_idle(self, before: float) -> None:
-        """Let go of every session that was last used before this time: what is stored of it may be removed."""
+        """Forget every session that was last used before this time: its stored rows may be removed."""
         for memory in list(self._sessions.values()):
             moves = [thread.moves[-1][2] if thread.moves else before for thread in memory.threads.values()]
             if moves and max(moves) < before:
                 self.forget(memory)
 
     def _is_live(self, memory: SessionMemory) -> bool:
-        """Whether others can find it. One that has left may still be in the hands of a request, and must not be counted
-        or indexed again, since nobody would take it out."""
+        """True if other requests can find the session. A session that has left may still be used by a request. It must
+        not be counted or indexed again, since it would never be taken out."""
         return self._sessions.get((memory.tenant, memory.session)) is memory
 
     def _left(self, memory: SessionMemory) -> None:
@@ -142,7 +142,7 @@ class Threads:
         for thread in memory.threads.values():
             if thread.began is not None:
                 self._drop(self._first, (memory.tenant, thread.began), thread)
-        memory.threads.clear()  # they refer to it: without this nothing of it would be let go before a full collection
+        memory.threads.clear()  # threads refer to the session: without this only a full collection would free them
 
     @staticmethod
     def _drop(index: dict[tuple[str, bytes], list[T]], at: tuple[str, bytes], what: T) -> None:
@@ -153,8 +153,9 @@ class Threads:
                 del index[at]
 
     async def current(self, memory: SessionMemory, name: str) -> Thread | None:
-        """The thread as it is now, from memory where no other process can have moved it. None where there is none, or
-        not any more: then the session is forgotten. StoreUnavailable passes through where it is not in memory."""
+        """Return the thread as it is now, from memory where no other process can have moved it. None where there is
+        none, or not any more: then the session is forgotten. StoreUnavailable passes through where the thread is not in
+        memory."""
         thread = memory.threads.get(name)
         if thread is None or not thread.stored or not self.store.shared:
             return await self.load(memory, name)
@@ -166,7 +167,7 @@ class Threads:
             return thread
         if found is None:
             if not thread.confirmed:
-                return thread  # what it was stored with is on its way
+                return thread  # its rows are on their way to the store
             self.forget(memory)
             return None
         thread.confirmed = True
@@ -176,7 +177,7 @@ class Threads:
             self._take_out(thread)
         again = await self.load(memory, name)
         if again is not None and not again.state.said:
-            # None of these is stored: what this process has seen of them is better than nothing.
+            # These values are not stored: those that this process has seen are better than nothing.
             seen = thread.state
             asked = max(again.state.asked, seen.asked, key=lambda one: one.losses)
             again.state = replace(again.state, said=seen.said, drift=seen.drift, served=seen.served, asked=asked)
@@ -184,7 +185,7 @@ class Threads:
         return again
 
     async def is_gone(self, memory: SessionMemory) -> bool:
-        """Whether the session was deleted by another process; then it is forgotten. StoreUnavailable passes through."""
+        """True if the session was deleted by another process; then it is forgotten. StoreUnavailable passes through."""
         if not (self.store.shared and any(thread.confirmed for thread in memory.threads.values())):
             return False
         if await self.store.thread_kinds(memory.tenant, memory.session):
@@ -195,14 +196,15 @@ class Threads:
     def _take_out(self, thread: Thread) -> None:
         memory = thread.memory
         del memory.threads[thread.name]
-        memory.forget_rounds()  # an answer that was given elsewhere may have others behind it
+        memory.forget_rounds()  # an answer that was given elsewhere may have other rounds behind it
         if self._is_live(memory):
             self._count -= 1
             if thread.began is not None:
                 self._drop(self._first, (memory.tenant, thread.began), thread)
 
     async def load(self, memory: SessionMemory, name: str) -> Thread | None:
-        """The thread from memory or from the store; None where there is none. StoreUnavailable passes through."""
+        """Return the thread from memory or from the store; None where there is none. StoreUnavailable passes
+        through."""
         found = memory.threads.get(name)
         if found is not None:
             return found
@@ -214,7 +216,7 @@ class Threads:
         return again or self.add(from_record(memory, record, offer))
 
     async def _offer(self, record: ThreadRecord) -> Offer | None:
-        """The tools that a stored thread offers. StoreUnavailable where they are missing."""
+        """Return the tools that a stored thread offers. Raises StoreUnavailable if they are missing."""
         if not record.offer:
             return offers.NONE if record.offer == "" else None
         array = await self.store.form(record.tenant, record.session, bytes.fromhex(record.offer))

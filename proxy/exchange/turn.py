@@ -28,15 +28,15 @@ EMPTY = Plan(None, (), {}, (), (), (), (), (), (), 0, 0, 0, asked=False)
 """The plan of a turn that has not been planned yet."""
 
 ORIGINAL = ("upstream_reject", "rounds")
-"""Fallbacks in which the client's own bytes go out after all, whatever was planned."""
+"""Fallbacks in which the client's own bytes go out, whatever was planned."""
 
 
 @dataclass(slots=True, eq=False)
 class Turn:
-    """One request on its way: whose it is, what was planned, what was sent.
+    """One request on its way: its session, its plan, and the bytes that were sent.
 
     fallback: why the original went out. usage_added: the proxy asked upstream for usage. body: the bytes sent.
-    observed: the plan was only recorded.  rows: what is still to be stored.
+    observed: the plan was only recorded. rows: the rows that are still to be stored.
     """
 
     id: str
@@ -57,39 +57,39 @@ class Turn:
     fallback: str | None = None
     observed: bool = False
     rehearsed: bool = False
-    """It was planned in full, and what was planned is not what was sent (`observe`)."""
+    """True if the request was planned in full and went out without the plan (`observe`)."""
     rows: list[Row] = field(default_factory=list)
     relevance: Mapping[bytes, float] = field(default_factory=dict)
-    """How near messages are to the task, by form, as `View.relevance`."""
+    """Nearness of messages to the task, by form, as `View.relevance`."""
     facts: dict[str, Any] = field(default_factory=dict)
-    """As `Incoming.facts`."""
+    """Fields of the request log, as `Incoming.facts`."""
     warnings: tuple[str, ...] = ()
-    """What is wrong with those headers (`header_warnings`)."""
+    """Faults of the x-context-* headers (`header_warnings`)."""
     options: Mapping[str, str] = field(default_factory=dict)
     """The request's x-context-* headers, as `View.options`."""
     resent: int = 0
     """Tokens of the client's own prompt that the provider's cache would hold without the proxy (`money`)."""
 
     woven: Woven = field(init=False)
-    """The request as upstream should see it, which is what is planned: the client's own where nothing is hidden."""
+    """The request as upstream should see it, which is planned: the client's own where nothing is hidden."""
     offer: Offer = offers.NONE
     """The tools of ours that are in the bytes that are sent."""
     pending: Offer | None = None
-    """Those that come in with the thread's first edit, until there is one."""
+    """The tools that are added with the thread's first edit, until there is one."""
     spent: list[Usage] = field(default_factory=list)
-    """What the rounds before the last one have used."""
+    """The usage of the rounds before the last one."""
     hidden: Round | None = None
-    """What was asked and given behind the answer; `key` is not known before the answer is."""
+    """The hidden round behind the answer; its `key` is not known before the answer is."""
     task: tuple[re.Pattern[str] | None, tuple[int, Message] | None] | None = None
-    """What the request is about, and by which patterns that was found (`background.task`)."""
+    """The task of the request, and the pattern with which it was found (`background.task`)."""
     length: int = 0
-    """Messages of the request beside system messages."""
+    """Number of the request's messages beside system messages."""
     groups: Sequence[Group] | None = None
-    """The groups of the request's messages, once somebody has asked for one of them."""
+    """The groups of the request's messages, once one of them was asked for."""
     written: Future[None] | None = None
-    """Done when what was last given to the store is there."""
+    """Done when the rows that were last given to the store are there."""
     unstored: bool = False
-    """Something of it was given to the store and will not be there."""
+    """True if rows of the turn were given to the store and will not be there."""
 
     def __post_init__(self) -> None:
         self.woven = Woven(self.request, self.keys)
@@ -111,8 +111,8 @@ class Turn:
         return self.keys[-1]
 
     def group_id(self, n: int) -> str:
-        """Of the group that the request's n-th message belongs to. What an earlier request of the same history has
-        found out about its front is gone on from."""
+        """The id of the group that the request's n-th message belongs to. Groups that an earlier request of the same
+        history has found for its prefix are reused."""
         if self.groups is None:
             self.groups = group.of(self.request, self.keys, self.policy.observation)
         found = self.groups

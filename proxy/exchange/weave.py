@@ -1,9 +1,9 @@
 """The request that upstream should see, made from the one that the client sent.
 
-What the proxy's own tools were asked and what they gave never reached the client, so its history lacks it. Here it is
-put back, byte for byte as upstream wrote it and got it, where the answer stands that came of it; and the definitions
-of the tools that are offered stand behind the client's own. Live requests and the rebuilding of past prompts use the
-same function, so both give the same bytes. Where the client has changed its history, nothing is put in.
+Calls of the proxy's own tools and their results never reached the client, so its history lacks them. Here they are put
+back at the place of the answer that they led to, byte for byte as upstream wrote and got them. The definitions of the
+offered tools stand behind the client's own. Live requests and the rebuilding of past prompts use the same function, so
+both give the same bytes. Where the client has changed its history, nothing is put in.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from proxy.chat.message import Message, Request
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What is hidden behind one answer of ours.
+    """The messages that are hidden behind one answer of ours.
 
-    key: the answer's chain key, as the client has it. head: that of the end of the request that it answers. replaces:
-    the messages that stand in its place, as upstream saw them; the last is the answer itself. results: of our own
-    calls in it, where it also called the client's tools. calls: the ids of those. at: when it was stored, in seconds.
-    bare: our tools were taken out of the last request.
+    key: the answer's chain key, as the client has it. head: the chain key of the end of the request that it answers.
+    replaces: the messages that stand in the answer's place, as upstream saw them; the last is the answer itself.
+    results: results of our own calls in the answer, where it also called the client's tools. calls: the ids of the
+    client's calls. at: when the round was stored, in seconds. bare: our tools were left out of the last request.
     """
 
     key: bytes
@@ -42,7 +42,8 @@ class Round:
         return sum(map(len, self.replaces)) + sum(map(len, self.results))
 
     def asked(self) -> list[tuple[bytes, ...]]:
-        """What each later request had beyond the one before it: an answer, and the results of its calls."""
+        """Return the messages that each later request added to the one before it: an answer, and the results of its
+        calls."""
         found: list[tuple[bytes, ...]] = []
         for raw in self.replaces[:-1]:
             if read_message(raw).role == "assistant":
@@ -65,13 +66,13 @@ _BODY = msgspec.json.Decoder(_Body)
 
 
 def write_round(found: Round) -> bytes:
-    """The part of a round that is stored as JSON."""
+    """Encode the part of a round that is stored as JSON."""
     replaces, results = ([raw.decode() for raw in raws] for raws in (found.replaces, found.results))
     return msgspec.json.encode(_Body(replaces, results, list(found.calls), found.bare))
 
 
 def read_round(chain_key: bytes, head: bytes, body: bytes, at: float) -> Round:
-    """A stored round. ValueError where it cannot be read."""
+    """Decode a stored round. Raises ValueError if it cannot be read."""
     found = _BODY.decode(body)
     replaces, results = (tuple(raw.encode() for raw in raws) for raws in (found.replaces, found.results))
     return Round(chain_key, head, replaces, results, tuple(found.calls), at, found.bare)
@@ -79,9 +80,9 @@ def read_round(chain_key: bytes, head: bytes, body: bytes, at: float) -> Round:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Woven:
-    """A request with what was put into it. keys: one a message; the client's messages keep theirs. rounds: how many
-    were put back. hidden: when each message that the client does not have was made, by its key. tools: the definitions
-    that were added, b"" for none."""
+    """A request with the messages that were put into it. keys: the chain key of each message; the client's messages
+    keep theirs. rounds: the number that were put back. hidden: when each message that the client does not have was
+    made, by its key. tools: the definitions that were added, b"" for none."""
 
     request: Request
     keys: Sequence[bytes]
@@ -91,15 +92,15 @@ class Woven:
 
 
 Rounds = Mapping[bytes, Sequence[Round]]
-"""By the head of the request that they answer."""
+"""Hidden rounds by the chain key of the end of the request that they answer."""
 
 
 def weave(
     request: Request, keys: Sequence[bytes], rounds: Rounds, tools: bytes = b"", read: Reader = read_message
 ) -> Woven:
-    """The request with its hidden rounds and with `tools` (definitions, with commas between) behind the client's own.
+    """Put the hidden rounds into a request, and `tools` (definitions, with commas between) behind the client's own.
 
-    Where there is nothing to add, the request itself. Raises NotManaged where a stored message cannot be read.
+    Return the request itself where there is nothing to add. Raises NotManaged if a stored message cannot be read.
     """
     found = matching(request, keys, rounds) if any(rounds.values()) else {}
     if not found and not tools:
@@ -114,16 +115,16 @@ def weave(
 
 
 def with_tools(woven: Woven, tools: bytes) -> Woven:
-    """The same with definitions added, for a tool that is offered once the prompt has been planned."""
+    """Return the request with definitions added, for a tool that is offered once the prompt has been planned."""
     added = weave(woven.request, woven.keys, {}, tools)
     return replace(woven, request=added.request, tools=added.tools)
 
 
 def matching(request: Request, keys: Sequence[bytes], rounds: Rounds) -> dict[int, Round]:
-    """By the index of the answer that it stands for, each round that belongs to this history.
+    """Return each round that belongs to this history, by the index of its answer.
 
-    An answer is known by its chain key, or, where the client words it in its own way, by its place and the ids of its
-    calls.
+    An answer is known by its chain key. If the client rewords it, the answer is known by its position and the ids of
+    its calls.
     """
     found = {}
     for n, message in enumerate(request.messages):
@@ -184,7 +185,7 @@ def _put_back(
 
 
 def appended(body: bytes, messages: Sequence[bytes]) -> bytes:
-    """A body with more messages at the end of its own. ValueError where the place cannot be told."""
+    """Return a body with more messages at the end of its own. Raises ValueError if the place cannot be found."""
     found = slices.member(body, "messages")
     if found is None:
         raise ValueError("a body without messages that can be told apart")

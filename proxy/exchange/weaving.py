@@ -1,6 +1,6 @@
-"""What a turn's request is dressed in before it is planned: the hidden rounds behind its answers, and our tools.
+"""Additions to a turn's request before it is planned: the hidden rounds behind its answers, and our tools.
 
-Threads that offer no tools have no hidden rounds either, and pay for neither.
+Threads that offer no tools have no hidden rounds either, and no cost for both.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from proxy.exchange.weave import Round, Rounds, Woven, read_round, weave, with_t
 log = logging.getLogger(__name__)
 
 HABITS = 1000
-"""Kinds of conversations that are known to come to edits."""
+"""Limit on the kinds of conversations that are known to come to edits."""
 
 
 async def dress(parts: Parts, turn: Turn, *, first: bool) -> None:
-    """Weave the turn's request. first: it is its thread's first one, so that nothing of it is cached anywhere yet."""
+    """Put hidden rounds and tools into the turn's request. first: it is its thread's first request, so that no cache
+    has any part of it yet."""
     thread = turn.place.thread
     if turn.policy.mode != "rewrite" or thread.state.stopped is not None or thread.kind == "side":
         return
@@ -35,15 +36,15 @@ async def dress(parts: Parts, turn: Turn, *, first: bool) -> None:
         rounds = await _rounds(parts, turn)
         turn.woven = weave(turn.request, turn.keys, rounds, turn.offer.definitions, parts.messages.read)
     except (NotManaged, StoreUnavailable, ValueError):
-        # The client's own history is whole without them: its calls and their results are all there.
+        # The client's own history is whole without the rounds: its calls and their results are all there.
         parts.metrics.swallowed_total.labels(where="rounds").inc()
         log.exception("hidden rounds cannot be put back")
         turn.woven = weave(turn.request, turn.keys, {}, turn.offer.definitions)
 
 
 def _decide(parts: Parts, turn: Turn, *, first: bool) -> None:
-    """Whether the thread offers tools, where that can be said by now. Decided is decided: a list that comes or goes
-    later moves the whole prompt."""
+    """Decide on the thread's tools, where that is possible by now. The decision is final: a list that changes later
+    moves the whole prompt."""
     when = offers.when(parts.settings, turn.policy)
     if when == "when_needed":
         when = "first_request" if first and _habit(turn) in parts.edited else "first_edit"
@@ -57,7 +58,8 @@ def _decide(parts: Parts, turn: Turn, *, first: bool) -> None:
 
 
 async def _rounds(parts: Parts, turn: Turn) -> Rounds:
-    """What stands behind the answers in this request, read from the store where this process does not know it."""
+    """Return the rounds behind the answers in this request, read from the store where this process does not know
+    them."""
     memory = turn.place.thread.memory
     keys, answers = turn.keys, turn.request.which("answers", lambda m: m.role == "assistant")
     asked = {keys[n - 1]: None for n in answers if n}
@@ -75,12 +77,12 @@ async def _rounds(parts: Parts, turn: Turn) -> Rounds:
 
 
 def _habit(turn: Turn) -> tuple[str, tuple[str, ...]]:
-    """What tells conversations of one kind: whose they are, and which tools the client has."""
+    """Key of one kind of conversations: the tenant, and the names of the client's tools."""
     return turn.tenant, tuple(sorted(turn.request.tool_names))
 
 
 def settle(parts: Parts, turn: Turn) -> None:
-    """Once it is planned: tools that come with the first edit are there with it, and for good."""
+    """Add the tools that come with the first edit, once the plan has an edit; the thread keeps them."""
     if turn.plan.refused or not cuts(turn.plan.edits):
         return
     parts.edited[_habit(turn)] = None
@@ -96,13 +98,14 @@ def settle(parts: Parts, turn: Turn) -> None:
 
 
 def bare(turn: Turn) -> None:
-    """The client's own bytes go out: nothing is hidden in them, and none of our tools is offered."""
+    """Reset the turn to the client's own bytes: nothing is hidden in them, and none of our tools is offered."""
     turn.woven = Woven(turn.request, turn.keys)
     turn.offer = offers.NONE
 
 
 def guarded(turn: Turn) -> frozenset[bytes]:
-    """What our tools have brought since the last prompt: it would be fetched again if it were shortened."""
+    """Keys of results that our tools have brought since the last prompt: they would be fetched again if they were
+    shortened."""
     if not turn.woven.hidden:
         return frozenset()
     task = background.task(turn)

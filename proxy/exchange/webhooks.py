@@ -1,7 +1,9 @@
-"""Events to whoever the settings name, by a signed POST each, in order, beside all requests and never before one.
+"""Delivery of events to the webhooks of the settings: a signed POST for each event, in order, and never ahead of a
+request.
 
-Only the configured origins are asked, redirects are not followed, and every bound holds here too: one delivery at a
-time for each webhook, a queue that loses the oldest and says so, a number of tries, and an end with the process.
+Only the configured origins are called, redirects are not followed, and every bound holds here too. There is one
+delivery at a time for each webhook. The queue loses its oldest event and reports that. The number of tries is limited,
+and delivery ends with the process.
 """
 
 from __future__ import annotations
@@ -31,18 +33,18 @@ from proxy.upstream.client import Client, Target
 log = logging.getLogger(__name__)
 
 AGAIN_S: Final = 1.0
-"""Before the second try; twice as long before each further one, a minute at most."""
+"""Seconds before the second try; twice as long before each further one, a minute at most."""
 LONGEST_S: Final = 60.0
 GRACE_S: Final = 2.0
-"""At the end of the process, for what is still waiting."""
+"""Seconds at the end of the process for events that are still waiting."""
 ANSWER: Final = 64 * 1024
-"""Bytes of an answer that are read, and thrown away, so that the connection can be used again."""
+"""Bytes of an answer that are read and dropped, so that the connection can be used again."""
 LATER: Final = frozenset({408, 425, 429})
-"""Statuses, beside 5xx, of receivers that may take the same later."""
+"""Statuses, beside 5xx, of receivers that may take the same event later."""
 
 
 class Webhooks:
-    """All of them. `start` inside the running loop; nothing runs where none is configured."""
+    """All configured webhooks. Call `start` inside the running loop; nothing runs where none is configured."""
 
     def __init__(
         self,
@@ -66,7 +68,7 @@ class Webhooks:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Begin to hear and to deliver."""
+        """Subscribe to the events, and begin to deliver them."""
         for hook, target in self._hooks:
             wants = Wants(None if hook.tenant == ALL_TENANTS else hook.tenant, None, hook.events)
             listener = self._bus.listen(wants, lasting=True)
@@ -74,7 +76,7 @@ class Webhooks:
             self._tasks.append(asyncio.create_task(self._deliver(hook, target, listener)))
 
     async def close(self) -> None:
-        """Deliver what is waiting, as far as that is done at once, and end."""
+        """Deliver the events that wait, for at most GRACE_S seconds, and stop."""
         for listener in self._listeners:
             listener.close()
         if self._tasks:
@@ -104,7 +106,7 @@ class Webhooks:
                 log.warning("%d events had not reached the %s when the process ended", left, target.name)
 
     async def _told(self, hook: Webhook, target: Target, item: Item) -> None:
-        """One event, tried as often as may be."""
+        """Deliver one event, with as many tries as the webhook allows."""
         body, outcome = item.encoded(), "failed"
         for attempt in range(hook.tries):
             if attempt:
@@ -122,7 +124,7 @@ class Webhooks:
             log.warning("event %d (%s) did not reach the %s: %s", item.id, item.kind, target.name, outcome)
 
     async def _post(self, hook: Webhook, target: Target, item: Item, body: bytes) -> int:
-        """The status of the answer, 0 for none."""
+        """Send one event; return the status of the answer, 0 for none."""
         assert self._client is not None  # noqa: S101  # made where there is a webhook
         parts, at = urlsplit(hook.url), int(self._now())
         headers = [(b"content-type", b"application/json"), (b"user-agent", b"context-proxy")]
@@ -140,7 +142,7 @@ class Webhooks:
                 return response.status_code
         except (TimeoutError, httpx2.TransportError):
             return 0
-        except Exception:  # one event that cannot be sent must not end all that follow
+        except Exception:  # one event that cannot be sent must not stop the events after it
             self._metrics.swallowed_total.labels(where="webhook").inc()
             log.exception("an event could not be sent to the %s", target.name)
             return 0
@@ -151,12 +153,13 @@ class Webhooks:
 
 
 def sign(secret: str, at: int, body: bytes) -> str:
-    """The header's value: the time, and HMAC-SHA256 over the time, a full stop and the body."""
+    """Return the header's value: the time, and HMAC-SHA256 over the time, a full stop and the body."""
     return f"t={at},v1={hmac.new(secret.encode(), b'%d.' % at + body, sha256).hexdigest()}"
 
 
 def _target(hook: Webhook) -> Target:
-    """Its origin, as the one who is asked. Its path may be a secret, and its name stands in logs and metrics."""
+    """Return the webhook's origin as a target. Its path may be a secret, and the target's name stands in logs and
+    metrics."""
     parts = urlsplit(hook.url)
     origin = f"{parts.scheme}://{parts.netloc}"
     return Target(f"webhook {parts.netloc}", origin, "openai", None, (), "", "", "")

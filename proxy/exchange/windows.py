@@ -1,8 +1,8 @@
-"""The context windows that upstreams name: learnt from a refusal, kept by upstream and model, stored.
+"""The context windows that upstreams name: learned from a refusal, kept by upstream and model, stored.
 
-A refusal names the window of a model that nothing is known of, or a smaller one than config/models.toml has (a server
-of one's own is started with the window that its memory allows). It also says how many tokens the upstream counts
-where we count fewer.
+A refusal can name the window of an unknown model. It can also name a smaller window than config/models.toml has: a
+self-hosted server is started with the window that its memory allows. It also reports how many tokens the upstream
+counts where we count fewer.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from proxy.stream.overflow import read_overflow
 log = logging.getLogger(__name__)
 
 KEPT_S = 7 * 86400.0
-"""Seconds for which a window is believed: an upstream may be started anew with a larger one, and nothing says so."""
+"""Seconds for which a window is believed: an upstream may be started again with a larger one, and does not report
+that."""
 SHORTLY_S = 60.0
-"""The same for the size of a prompt that was refused without a number."""
+"""Seconds for which the size of a prompt is believed that was refused without a number."""
 MOST = 1000
-"""Windows that are remembered."""
+"""Limit on the windows that are remembered."""
 APART = 2.0
-"""Factor by which the upstream's count may be above ours. A window that is out of reach of the prompt by more than that
-was not named because of this prompt."""
+"""Factor by which the upstream's count may be above ours. A named window that exceeds the prompt by more than this
+factor was not named because of this prompt."""
 
 
 def named(parts: Parts, upstream: str, model: str) -> int | None:
@@ -38,7 +39,7 @@ def named(parts: Parts, upstream: str, model: str) -> int | None:
 
 
 async def load(parts: Parts) -> None:
-    """Read back the windows that were learnt before. Without the store they are learnt again."""
+    """Read back the windows that were learned before. Without the store they are learned again."""
     try:
         rows = await parts.store.windows(parts.now() - KEPT_S)
     except StoreUnavailable:
@@ -50,7 +51,8 @@ async def load(parts: Parts) -> None:
 
 
 def learn(parts: Parts, turn: Turn, body: bytes) -> bool:
-    """Remember what an error says about the window of the turn's model. Whether it says that the prompt is too long."""
+    """Remember the window of the turn's model that an error names. True if the error says that the prompt is too
+    long."""
     found = read_overflow(body)
     if found is None:
         return False
@@ -58,7 +60,7 @@ def learn(parts: Parts, turn: Turn, body: bytes) -> bool:
     now, place = parts.now(), (turn.upstream, turn.request.model)
     if found.window is None:
         known = named(parts, *place)
-        if known is None or known > sent:  # so many are too many; how many are not is said by nobody
+        if known is None or known > sent:  # so many tokens are too many; the real limit is not reported
             _remember(parts.limits, place, Named(sent, now - KEPT_S + SHORTLY_S))
         return True
     if found.window > APART * (sent + (turn.request.max_tokens or 0)):

@@ -1,4 +1,5 @@
-"""What an operator sets for a session: its policy and window, limits of its stages, and what the next request does."""
+"""Settings of a session by the operator: policy, window, limits of its stages, and one-time settings for the next
+request."""
 
 from __future__ import annotations
 
@@ -17,17 +18,17 @@ from proxy.exchange.steering.inforce import read_settings
 from proxy.exchange.steering.shapes import SessionSettings
 
 MOST = 100_000
-"""Groups and iterations: above any that there are."""
+"""Limit on numbers of groups and iterations: above any real number."""
 
 
 async def settings(parts: Parts, tenant: str, session: str) -> SessionSettings:
-    """What is set for a session. Raises NotFound; StoreUnavailable passes through, here and below."""
+    """Return the settings of a session. Raises NotFound; StoreUnavailable passes through, here and below."""
     return read_settings((await place.session(parts, tenant, session)).settings)
 
 
 async def configure(parts: Parts, tenant: str, session: str, changes: Mapping[str, object]) -> SessionSettings:
     """Set policy, schedule, window, max_iterations or urgency; None takes a setting back. Raises NotFound, and
-    Unprocessable for what cannot be set."""
+    Unprocessable for an unknown setting or value."""
     known = await settings(parts, tenant, session)
     made: dict[str, object] = {}
     for name, value in changes.items():
@@ -42,14 +43,15 @@ async def configure(parts: Parts, tenant: str, session: str, changes: Mapping[st
 
 
 def _unset(name: str, known: SessionSettings) -> object:
-    # What a window has left out comes back only while somebody looks at it: -1 says that the policy's own counts.
+    # Messages that a window has left out come back only while a window is planned: -1 means that the policy's own
+    # counts.
     if name == "window":
         return None if known.window is None else -1
     return None if name == "max_iterations" else ""
 
 
 def _allowed(parts: Parts) -> dict[str, tuple[Callable[[object], bool], str]]:
-    """By setting: what it may be, and the same in words."""
+    """The allowed values of each setting, as a check and in words."""
     schedules, levels = get_args(ScheduleName), get_args(Urgency)
 
     def number(least: int) -> Callable[[object], bool]:
@@ -65,23 +67,24 @@ def _allowed(parts: Parts) -> dict[str, tuple[Callable[[object], bool], str]]:
 
 
 async def window(parts: Parts, tenant: str, session: str, groups: int) -> SessionSettings:
-    """Keep the last groups, the active one among them; 0: all."""
+    """Keep only the last groups in the prompt, including the active group; 0: all."""
     return await configure(parts, tenant, session, {"window": groups})
 
 
 async def prune(parts: Parts, tenant: str, session: str) -> SessionSettings:
-    """The next request is planned as if its budget were smaller than what it has. Raises Conflict where the policy
-    changes nothing."""
+    """Plan the next request as if its budget were smaller than its prompt. Raises Conflict where the policy changes
+    nothing."""
     return await _force(parts, tenant, session, {"force": "prune"})
 
 
 async def compress(parts: Parts, tenant: str, session: str) -> SessionSettings:
-    """The next request makes every edit that its policy has to propose, whether it pays or not."""
+    """Have the next request make every edit that its policy proposes, even if it does not pay. Raises Conflict where
+    the policy changes nothing."""
     return await _force(parts, tenant, session, {"force": "compress"})
 
 
 async def ask_state(parts: Parts, tenant: str, session: str) -> SessionSettings:
-    """The next request asks its model for a STATE block, whatever its policy does."""
+    """Have the next request ask its model for a STATE block, whatever its policy does."""
     known = await settings(parts, tenant, session)
     return await _put(parts, tenant, session, known, msgspec.structs.replace(known, ask=True))
 

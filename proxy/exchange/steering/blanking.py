@@ -1,7 +1,7 @@
-"""Remove for good: what messages said goes out of the store, and what is known of where they stood stays.
+"""Remove messages for good: their text leaves the store, and the record of their position stays.
 
-Their calls keep their ids, so that a history with them is still one that upstreams take, and every past prompt can
-still be shown, with a remark in their place.
+Their calls keep their ids, so that upstreams still accept a history with them. Every past prompt can still be shown,
+with a remark in their place.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TEXT = "[removed by the operator]"
 
 
 async def blank(parts: Parts, here: Here, chosen: Sequence[int]) -> None:
-    """Take out of the store what these messages of the history said, in every form. StoreUnavailable passes."""
+    """Blank the text of these messages of the history in the store, in every form. StoreUnavailable passes through."""
     place = (here.record.tenant, here.record.session)
     messages = here.request.messages
     rows: list[Row] = [BlankRow(*place, here.keys[n], blanked(messages[n].raw, TEXT)) for n in chosen]
@@ -44,11 +44,12 @@ async def blank(parts: Parts, here: Here, chosen: Sequence[int]) -> None:
     await parts.store.put(rows)
     live = parts.threads.session(*place)
     if live is not None:
-        live.forget_rounds()  # read back as they are now
+        live.forget_rounds()  # they are read back as they are now
 
 
 async def _forms(parts: Parts, here: Here, positions: dict[int, bytes]) -> list[Row]:
-    """The rows that blank these positions of the conversation in the other forms that exchanges of the thread have."""
+    """Return the rows that blank these positions of the conversation in the other forms that the thread's exchanges
+    have."""
     place = (here.record.tenant, here.record.session)
     made: dict[str, Row] = {}
     before: float | None = None
@@ -67,7 +68,8 @@ async def _forms(parts: Parts, here: Here, positions: dict[int, bytes]) -> list[
 
 
 def silence(turn: Turn, removed: Collection[bytes]) -> None:
-    """Nothing of what was removed for good comes back into the store with a client that resends it in other bytes."""
+    """Blank the forms of removed messages in the turn's rows, so that a client that resends the messages in other bytes
+    does not restore them."""
     if not removed or not any(k in removed for k in turn.keys):
         return
     messages = turn.request.messages
@@ -84,7 +86,7 @@ def silence(turn: Turn, removed: Collection[bytes]) -> None:
 
 
 def _array(array: bytes, positions: dict[int, bytes]) -> bytes:
-    """An array of messages with these positions blanked, those of system messages not counted."""
+    """Return an array of messages with these positions blanked; system messages are not counted."""
     raws: list[bytes] = []
     at = 0
     for start, end in slices.elements(array) or []:

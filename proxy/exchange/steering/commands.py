@@ -1,4 +1,4 @@
-"""What each command does, and the words of its reply."""
+"""Run in-band commands and write their replies."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from proxy.exchange.steering.grammar import HELP, MARK, Command, parse
 from proxy.exchange.steering.shapes import Changed, GroupLine, ShownInsert, ShownMessage, ShownPrompt
 
 SHOWN = 200_000
-"""Characters of a reply."""
+"""Limit in characters on a reply."""
 
 
 async def run(parts: Parts, tenant: str, session: str, line: str, *, thread: str | None = None) -> str:
-    """The reply to a command; the help where it is none. Raises nothing: what cannot be done is said."""
+    """Return the reply to a command; the help where the line is no command. Raises nothing of ours: the reply says why
+    a command failed."""
     command = parse(line) or Command("help")
     try:
         text = await _run(parts, tenant, session, command, thread)
@@ -74,7 +75,7 @@ def _listed(lines: Sequence[GroupLine]) -> str:
 
 
 def _whole(shown: ShownPrompt) -> str:
-    """The prompt with each text of ours behind the message that it is appended to, as it goes out."""
+    """Return the prompt with each text of ours behind the message that it is appended to, as it goes out."""
     behind = {n: [_insert(one) for one in shown.inserts if one.index == n] for n in {i.index for i in shown.inserts}}
     there = range(len(shown.messages))
     made = [text for n in there for text in (_message(shown.messages[n]), *behind.get(n, ()))]

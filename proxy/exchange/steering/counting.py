@@ -1,4 +1,5 @@
-"""Where a session stands: how full its next prompt is, what was left out, what it cost, and what it would have cost."""
+"""Statistics of a session: the fill of its next prompt, the messages left out, its cost, and its cost without the
+proxy."""
 
 from __future__ import annotations
 
@@ -21,14 +22,14 @@ from proxy.exchange.steering.shapes import SessionStats
 from proxy.store.base import ExchangeRecord
 
 MOST = 10_000
-"""Exchanges that are added up, the newest; a session has some hundreds."""
+"""Limit on the exchanges that are added up, the newest; a session has some hundreds."""
 SUMMARIES = frozenset({"summarize_old", "compress_levels"})
-"""Stages whose texts stand for more than the message that bears them."""
+"""Stages whose texts stand for more messages than the one that bears them."""
 
 
 @dataclass(slots=True)
 class Sums:
-    """What all exchanges of a session add up to. Dollars are None once one of its models has no price."""
+    """Sums over all exchanges of a session. Dollars are None once one of its models has no price."""
 
     exchanges: int = 0
     prompt: int = 0
@@ -41,8 +42,8 @@ class Sums:
     without: float | None = 0.0
     played: float = 0.0
     rehearsed: bool = False
-    """Some of them went out as they came while a plan was observed; `played` has dollars as if those plans had gone
-    out."""
+    """True if some exchanges went out as they came while a plan was observed; `played` has dollars as if those plans
+    had gone out."""
     compressed: float | None = None
     refetched: Counter[str] = field(default_factory=Counter)
     """Cut results that were fetched again, by kind."""
@@ -50,11 +51,11 @@ class Sums:
 
     @property
     def planned(self) -> float | None:
-        """Dollars had the observed plans gone out; None where none was observed."""
+        """Dollars if the observed plans had gone out; None where none was observed."""
         return self.played if self.rehearsed and self.cost is not None else None
 
     def add(self, one: ExchangeRecord, model: Model) -> Bill | None:
-        """One more, oldest first; what it cost, None where that is not known."""
+        """Add one exchange, oldest first; return its cost, None where that is not known."""
         sent = sent_tokens(one)
         self.exchanges += 1
         self.before += one.tokens_before
@@ -92,10 +93,10 @@ def sent_tokens(one: ExchangeRecord) -> int:
 
 
 def meter_of(one: ExchangeRecord, model: Model, sent: int, previous: ExchangeRecord | None) -> Meter:
-    """What an exchange is billed by: as it was stored, else what its row says of its last round."""
+    """Return the meter of an exchange: the stored one, else one made from the row's figures of its last round."""
     if one.meter is not None:
         return money.read_meter(one.meter)
-    # What the provider's cache would hold had every prompt gone out as it came: all of the one before, for a while.
+    # Without the proxy, the provider's cache would hold all of the prompt before, for the cache's lifetime.
     held = 0
     if previous is not None and one.started_at - previous.started_at <= model.ttl_s:
         held = min(previous.tokens_before, one.tokens_before)
@@ -111,7 +112,8 @@ def meter_of(one: ExchangeRecord, model: Model, sent: int, previous: ExchangeRec
 
 
 async def stats(parts: Parts, tenant: str, session: str, *, thread: str | None = None) -> SessionStats:
-    """Where a session stands, one of its threads in the next prompt. Raises NotFound; StoreUnavailable passes."""
+    """Return the statistics of a session, with the next prompt of one of its threads. Raises NotFound; StoreUnavailable
+    passes through."""
     here = await find(parts, tenant, session, thread)
     seen = await foresee(parts, here)
     sums = added_up(parts, await _exchanges(parts, here))
@@ -121,8 +123,8 @@ async def stats(parts: Parts, tenant: str, session: str, *, thread: str | None =
 
 
 def planned_as(parts: Parts, policy: Policy) -> str:
-    """The policy whose plans an observing one makes; its own name where it is no other's, "" where it only measures or
-    rewrites."""
+    """Return the policy whose plans an observing policy makes: its own name where no other policy makes them, "" where
+    it does not observe."""
     if policy.mode != "observe":
         return ""
     alike = (p.name for p in parts.policies.values() if p.mode == "rewrite" and p.stages == policy.stages)
@@ -141,7 +143,7 @@ async def _exchanges(parts: Parts, here: Here) -> list[ExchangeRecord]:
 
 
 def added_up(parts: Parts, exchanges: Iterable[ExchangeRecord]) -> Sums:
-    """What these exchanges, oldest first, add up to."""
+    """Add up these exchanges, oldest first."""
     sums = Sums()
     for one in exchanges:
         sums.add(one, planning.model_of(parts, one.model))

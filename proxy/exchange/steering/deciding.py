@@ -1,7 +1,7 @@
-"""What an operator decides of messages and groups: out, back, gone for good, kept as they are, the last one undone.
+"""Operator's decisions on messages and groups: drop, remove, undo, restore, pin and unpin.
 
-A decision is tried on the next prompt before it is stored: what upstreams would refuse, or what is never touched, is
-told to the operator instead of being left to a request.
+A decision is tried on the next prompt before it is stored. So the operator is told at once if upstreams would refuse
+the prompt, or if the message is never touched.
 """
 
 from __future__ import annotations
@@ -34,15 +34,17 @@ REASONS = {
     "unpin": "unpinned by the operator",
 }
 Only = Literal["", "group", "message"]
-"""What an id names, where it may be either: a group bears the id of the prompt that it begins with. "": the group."""
+"""Meaning of an id that may name a group or a message: a group bears the id of the prompt that it begins with. "": the
+group."""
 MOST = 1000
-"""Messages and groups that one call may name."""
+"""Limit on the messages and groups that one call may name."""
 
 
 async def drop(
     parts: Parts, tenant: str, session: str, ids: Sequence[str], *, thread: str | None = None, only: Only = ""
 ) -> Changed:
-    """Groups or messages leave every prompt from the next on; they stay in the store. ids: public ids of either."""
+    """Drop groups or messages from every prompt from the next on; they stay in the store. ids: public ids of groups or
+    messages."""
     here = await find(parts, tenant, session, thread)
     return await _out(parts, here, _steps(here, _named(here, ids, only)), "drop")
 
@@ -50,7 +52,7 @@ async def drop(
 async def remove(
     parts: Parts, tenant: str, session: str, ids: Sequence[str], *, thread: str | None = None, only: Only = ""
 ) -> Changed:
-    """The same for good: what they said is taken out of the store, too, and nobody gets it back."""
+    """Drop groups or messages for good: their text is also taken out of the store, and cannot be restored."""
     here = await find(parts, tenant, session, thread)
     chosen = _steps(here, _named(here, ids, only))
     changed = await _out(parts, here, chosen, "remove")
@@ -59,7 +61,7 @@ async def remove(
 
 
 async def undo(parts: Parts, tenant: str, session: str, *, thread: str | None = None) -> Changed:
-    """The last group that is there leaves, and the state goes back to what was before it, or is written anew."""
+    """Drop the last group that is there. The state goes back to the one before the group, or is rebuilt."""
     here = await find(parts, tenant, session, thread)
     dropped = here.steered.dropped
     for group in reversed(here.groups):
@@ -78,7 +80,8 @@ async def undo(parts: Parts, tenant: str, session: str, *, thread: str | None = 
 async def restore(
     parts: Parts, tenant: str, session: str, ids: Sequence[str], *, thread: str | None = None, only: Only = ""
 ) -> Changed:
-    """What was dropped, or left out or shortened by a policy, comes back whole, and no policy takes it again."""
+    """Bring back messages that were dropped, or left out or shortened by a policy. They come back whole, and no policy
+    edits them again."""
     here = await find(parts, tenant, session, thread)
     chosen = _steps(here, _named(here, ids, only))
     if any(here.keys[n] in here.steered.removed for n in chosen):
@@ -97,7 +100,8 @@ async def restore(
 async def pin(
     parts: Parts, tenant: str, session: str, ids: Sequence[str], *, thread: str | None = None, only: Only = ""
 ) -> Changed:
-    """No policy edits them from now on. What was edited before stays as it is: `restore` brings it back whole."""
+    """Pin messages: no policy edits them from now on. Earlier edits stay as they are: `restore` brings the messages
+    back whole."""
     here = await find(parts, tenant, session, thread)
     chosen = _steps(here, _named(here, ids, only))
     if any(here.keys[n] in here.steered.dropped for n in chosen):
@@ -108,7 +112,7 @@ async def pin(
 async def unpin(
     parts: Parts, tenant: str, session: str, ids: Sequence[str], *, thread: str | None = None, only: Only = ""
 ) -> Changed:
-    """Policies may edit them again, whether they were pinned or restored, by the operator or the client."""
+    """Let policies edit messages again that were pinned or restored, by the operator or the client."""
     here = await find(parts, tenant, session, thread)
     chosen = _steps(here, _named(here, ids, only))
     rows = _rows(parts, here, chosen, "unpin", "unpin")
@@ -119,7 +123,7 @@ async def unpin(
 
 
 async def _out(parts: Parts, here: Here, chosen: Sequence[int], action: str, *, prompted: bool = False) -> Changed:
-    """Take messages out, if the next prompt can do without them."""
+    """Take messages out, if the next prompt is valid without them."""
     if here.thread.state.stopped is not None:
         raise Conflict(
             f"this thread goes out as it comes ({here.thread.state.stopped}): the upstream refused a changed prompt",
@@ -153,7 +157,7 @@ def _is_out(seen: Foreseen, chain_key: bytes) -> bool:
 
 
 def _named(here: Here, ids: Sequence[str], only: Only) -> list[int]:
-    """The messages that are named by themselves or by their group. Raises NotFound, Unprocessable."""
+    """Return the messages that are named by themselves or by their group. Raises NotFound, Unprocessable."""
     if not ids or len(ids) > MOST:
         raise Unprocessable(f"name between 1 and {MOST} groups or messages")
     by_group = {group.id: group for group in here.groups}
@@ -171,12 +175,14 @@ def _named(here: Here, ids: Sequence[str], only: Only) -> list[int]:
 
 
 def _is_open(here: Here, index: int) -> bool:
-    """System messages are nobody's to take: they share the key of the message before them."""
+    """True for a message that may be decided on. System messages may not: they share the key of the message before
+    them."""
     return not here.request.messages[index].is_system
 
 
 def _steps(here: Here, chosen: Sequence[int]) -> list[int]:
-    """With the rest of their steps: a call never goes without its results, nor they without it."""
+    """Return the chosen messages with the rest of their steps: a call never goes without its results, nor results
+    without their call."""
     wanted = set(chosen)
     for step in steps(here.request.messages):
         if wanted & set(range(step.start, step.end)):
@@ -194,7 +200,7 @@ def _rows(
     stage: str = NAME,
     versions: Mapping[bytes, int] | None = None,
 ) -> list[EditRow]:
-    """One row a message. versions: of rows that are stored together with these."""
+    """Return one row for each message. versions: those of rows that are stored together with these."""
     known = {**here.steered.versions, **(versions or {})}
     made = []
     for n in chosen:
@@ -210,7 +216,7 @@ def _model(parts: Parts, here: Here) -> Model:
 
 
 async def _store(parts: Parts, here: Here, chosen: Sequence[int], rows: list[EditRow], action: str) -> Changed:
-    """Decisions are durable before they act: StoreUnavailable passes through, and then nothing was decided."""
+    """Store the decisions before they act. StoreUnavailable passes through, and then nothing was decided."""
     await parts.store.put(rows)
     await keeping.reload(parts, here.record.tenant, here.record.session)
     there = set(chosen)

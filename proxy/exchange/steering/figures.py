@@ -1,7 +1,7 @@
-"""A session's exchanges as figures over time: what each cost and would have cost, and all of them in a line of a list.
+"""Figures of a session over time: the cost of each exchange with and without the proxy, and their sum in a list line.
 
-A line is made of every exchange of its session, and lists are read again every few seconds: so it is remembered until
-the session is used again.
+A line is made of every exchange of its session, and lists are read again every few seconds. So a line is remembered
+until the session is used again.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from proxy.store.base import ExchangeRecord
 from proxy.store.listing import SessionItem
 
 MOST = 2000
-"""Exchanges of a session that are added up, the newest."""
+"""Limit on the exchanges of a session that are added up, the newest."""
 REMEMBERED = 1000
-"""Sessions whose figures are kept."""
+"""Limit on the sessions whose figures are kept."""
 LOOP = "warn_of_loops"
 HOUR = 3600
 
 
 class Point(Struct, frozen=True):
-    """An exchange. Tokens by our own count but for prompt, completion and cached, which the provider reports. cost,
-    cost_without: dollars, None without prices; cost_planned: of the plan that was observed, None where it was not.
-    loop: the model was told that it goes round in circles. edited: it was the first to go out with a new edit."""
+    """Figures of an exchange. Tokens are by our own count; prompt, completion and cached are as the provider reports
+    them. cost, cost_without: dollars, None without prices. cost_planned: dollars of the plan that was observed, None
+    where there was none. loop: the model was told that it is in a loop. edited: it was the first exchange to go out
+    with a new edit."""
 
     exchange: str
     thread: str
@@ -56,7 +57,7 @@ class Point(Struct, frozen=True):
 
 
 class Hour(Struct):
-    """The exchanges that began in an hour. at: its beginning, Unix seconds."""
+    """Figures of the exchanges that began in an hour. at: the beginning of the hour, Unix seconds."""
 
     at: int
     exchanges: int = 0
@@ -67,14 +68,14 @@ class Hour(Struct):
     cost: float = 0.0
     cost_without: float = 0.0
     unpriced: int = 0
-    """Exchanges whose model has no price: they are in neither sum."""
+    """Exchanges whose model has no price: neither sum includes them."""
     loops: int = 0
     fallbacks: int = 0
     cost_planned: float = 0.0
-    """As cost, but for exchanges whose plan was only observed: had it gone out."""
+    """Dollars as in `cost`, but exchanges with an observed plan count as if that plan had gone out."""
 
     def add(self, one: Point | Hour) -> None:
-        """One exchange more, or all of another hour."""
+        """Add one exchange, or all of another hour."""
         if isinstance(one, Hour):
             self.exchanges += one.exchanges
             self.unpriced += one.unpriced
@@ -96,9 +97,9 @@ class Hour(Struct):
 
 
 class Figures(Struct, frozen=True):
-    """A session in a line. tokens_before, tokens_after, limit, model: of its newest request; utilisation: of the limit,
-    0 to 1. cost, cost_without: dollars so far, None where a model has no price. cost_planned: had the
-    plans gone out that were only observed, None where none was."""
+    """Figures of a session in one line. tokens_before, tokens_after, limit, model: those of its newest request.
+    utilisation: share of the limit, 0 to 1. cost, cost_without: dollars so far, None where a model has no price.
+    cost_planned: dollars if the observed plans had gone out, None where none was observed."""
 
     exchanges: int
     model: str
@@ -116,24 +117,24 @@ class Figures(Struct, frozen=True):
     fallbacks: int
     loops: int
     over_budget: int = 0
-    """Tokens by which its newest prompt was over its budget."""
+    """Tokens by which the session's newest prompt was over its budget."""
 
 
 class Told(Struct, frozen=True):
-    """A session's figures, and its hours."""
+    """A session's figures, in one line and by the hour."""
 
     figures: Figures
     hours: list[Hour]
 
 
 class Remembered:
-    """What was told of sessions that nobody has used since."""
+    """Cache of the figures of sessions that were not used since."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[str, str], tuple[tuple[float, int], Told | None]] = OrderedDict()
 
     async def of(self, parts: Parts, item: SessionItem) -> Told | None:
-        """The session's figures, None before anything was said in it."""
+        """Return the session's figures; None if it has no exchange."""
         name, stamp = (item.tenant, item.session), (item.last_at, item.exchanges)
         found = self._known.get(name)
         if found is not None and found[0] == stamp:
@@ -152,7 +153,7 @@ class Remembered:
 
 
 async def newest(parts: Parts, tenant: str, session: str, most: int) -> list[ExchangeRecord]:
-    """A session's last exchanges, oldest first."""
+    """Return a session's last exchanges, oldest first."""
     found: list[ExchangeRecord] = []
     before: float | None = None
     while len(found) < most and (page := await parts.store.exchanges(tenant, session, place.PAGE, before)):
@@ -162,7 +163,7 @@ async def newest(parts: Parts, tenant: str, session: str, most: int) -> list[Exc
 
 
 def points(parts: Parts, exchanges: Iterable[ExchangeRecord]) -> tuple[list[Point], Sums]:
-    """One for each of these exchanges, which come oldest first; and what they add up to."""
+    """Return a point for each of these exchanges, which come oldest first, and their sums."""
     sums, made, edits = Sums(), [], dict[str, int]()
     for one in exchanges:
         paid = sums.add(one, planning.model_of(parts, one.model))
@@ -195,8 +196,8 @@ def points(parts: Parts, exchanges: Iterable[ExchangeRecord]) -> tuple[list[Poin
 
 
 def told(parts: Parts, exchanges: list[ExchangeRecord], side: AbstractSet[str] = frozenset()) -> Told:
-    """The figures of a session with these exchanges, oldest first, of which there is at least one. side: its threads
-    that are side calls."""
+    """Return the figures of a session with these exchanges, oldest first; there is at least one. side: names of its
+    threads that are side calls."""
     made, sums = points(parts, exchanges)
     hours: dict[int, Hour] = {}
     for point in made:

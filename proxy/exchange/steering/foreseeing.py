@@ -1,4 +1,5 @@
-"""What would go out if the client sent its history now: planned like a request, and neither sent nor stored."""
+"""Preview of the prompt that would go out if the client sent its history now. It is planned like a request, and neither
+sent nor stored."""
 
 from __future__ import annotations
 
@@ -27,28 +28,29 @@ RESULT = "(the result that the client will bring)"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Foreseen:
-    """A planned turn. stand_ins: how many messages at the end stand for what the client will send."""
+    """A planned turn. stand_ins: number of messages at the end that stand for the client's next messages."""
 
     turn: Turn
     stand_ins: int
 
     @property
     def edits(self) -> dict[bytes, Edit]:
-        """By chain key, what the plan does to the client's messages."""
+        """The plan's edits of the client's messages, by chain key."""
         here = set(self.turn.woven.keys)
         return {k: edit for k, edit in self.turn.plan.edits.items() if k in here}
 
 
 async def foresee(parts: Parts, here: Here, steered: InForce | None = None, *, prompted: bool = False) -> Foreseen:
-    """The next request of a thread. steered: decisions to try, in place of those in force. prompted: the user speaks
-    next, even where results are awaited."""
+    """Plan the next request of a thread. steered: decisions to try, in place of those in force. prompted: the user
+    speaks next, even where results are awaited."""
     steered = steered if steered is not None else here.steered
     raws = _next(here.request, prompted=prompted)
     count = len(here.keys)
     whole = [*(m.raw for m in here.request.messages), *raws]
     request = await place.read(parts, await place.aside(count, partial(write_request, here.request, whole)))
     keys = tuple(await place.aside(count, partial(key.chain, here.record.tenant, request.messages, here.keys)))
-    # Nothing that was found out for its last request is at hand here: to the planner the whole history is new.
+    # Facts that were found for the thread's last request are not available here: to the planner the whole history is
+    # new.
     thread = replace(here.thread, memory=replace(here.thread.memory, steered=steered), sizes=(0, 0))
     target = parts.client.route(request.model)
     model = planning.model_of(parts, request.model)
@@ -77,7 +79,7 @@ async def foresee(parts: Parts, here: Here, steered: InForce | None = None, *, p
 
 
 def _next(request: Request, *, prompted: bool) -> Sequence[bytes]:
-    """What stands for the messages that the client will send next."""
+    """Return stand-ins for the messages that the client will send next."""
     last = request.messages[-1]
     if last.role != "assistant":
         return [user_message(PROMPT)] if prompted else []

@@ -1,7 +1,7 @@
-"""The commands that a user may type into the conversation itself (FEATURES.md A16), taken apart.
+"""Parser of the commands that a user may type into the conversation itself (FEATURES.md A16).
 
-A message is a command only if it is nothing else: one line that begins with one of the heads. What follows a head and
-is none of its commands is answered with help, and never goes upstream, since nobody else could know what it means.
+A message is a command only if it is nothing else: one line that begins with one of `HEADS`. An unknown command after
+such a word is answered with help, and never goes upstream, since no other party knows its meaning.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Literal
 
 HEADS = ("/context", "/undo", "/message", "/messages", "/session")
 MARK = "[context-proxy]"
-"""What every reply begins with, by which it is known when the client resends it."""
+"""First characters of every reply, by which a reply is known when the client resends it."""
 LONGEST = 200
-"""Characters of a command: a longer line is something else."""
+"""Limit in characters on a command: a longer line is no command."""
 LISTED = 10
 """Groups that are listed where no number is given."""
 
@@ -37,7 +37,7 @@ HELP = """Commands:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """name: what is wanted. group: the id of a group, number: a count, where the command has one."""
+    """A parsed command. name: the command. group: the id of a group, number: a count, where the command has one."""
 
     name: Name
     group: str = ""
@@ -45,7 +45,7 @@ class Command:
 
 
 def parse(text: str) -> Command | None:
-    """The command that a message is, None where it is none."""
+    """Return the command that a message is, None where it is none."""
     line = text.strip()
     words = line.split()
     if not words or words[0] not in HEADS or "\n" in line or len(line) > LONGEST:
@@ -92,5 +92,5 @@ def _is_number(word: str) -> bool:
 
 
 def is_reply(text: str) -> bool:
-    """Whether an assistant message is a reply of ours."""
+    """True if an assistant message is a reply of ours."""
     return text.startswith(MARK)

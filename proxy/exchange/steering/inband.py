@@ -1,7 +1,7 @@
-"""Commands in the conversation itself: taken out of what goes upstream, and answered by the proxy in the wire's form.
+"""Commands in the conversation itself: taken out of the request, and answered by the proxy in the client's wire format.
 
-The client resends them with its history like all else, so every request is looked at: a command and its reply leave
-it before anything is identified, stored or planned, and for the conversation they were never said.
+The client resends commands with its history, so every request is checked for them. A command and its reply are removed
+before anything is identified, stored or planned. To the conversation they do not exist.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _HEADS = tuple(head.encode() for head in HEADS)
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A request without commands. line: the one that it asks for, None where it asks for none. request: as it is left
-    where there is one."""
+    """A request without commands. line: the command with which it ends, None where it ends with none. request: the
+    request as read, where there is a command. messages: those that are left."""
 
     incoming: Incoming
     line: str | None = None
@@ -40,7 +40,8 @@ class Taken:
 
 
 async def take(parts: Parts, incoming: Incoming) -> Taken:
-    """The request without its commands and their replies; itself where it has none, or cannot be read."""
+    """Return the request without its commands and their replies; the request itself where it has none, or cannot be
+    read."""
     if not any(head in incoming.body for head in _HEADS):
         return Taken(incoming)
     try:
@@ -49,7 +50,7 @@ async def take(parts: Parts, incoming: Incoming) -> Taken:
         else:
             request, _ = await asyncio.to_thread(parts.messages.request, incoming.body)
     except NotManaged:
-        return Taken(incoming)  # whoever plans finds out the same, and lets it pass
+        return Taken(incoming)  # the planner meets the same error, and passes the request through
     left = list(without(request.messages))
     line = _last(request.messages)
     if line is not None:
@@ -60,8 +61,8 @@ async def take(parts: Parts, incoming: Incoming) -> Taken:
 
 
 def without(messages: Sequence[Message]) -> Iterator[Message]:
-    """The messages that are neither commands nor replies to them. A command that was answered by somebody else was
-    none: the user wrote it to the model, before commands were switched on."""
+    """Yield the messages that are neither commands nor replies to them. A line that the model answered was no command:
+    the user wrote it to the model, before commands were switched on."""
     skip = False
     for n, message in enumerate(messages):
         if skip and message.role == "assistant":
@@ -86,13 +87,13 @@ def _parsed(message: Message) -> bool:
 
 
 def _last(messages: Sequence[Message]) -> str | None:
-    """The command with which the request ends."""
+    """Return the command with which the request ends."""
     last = messages[-1] if messages else None
     return last.text if last is not None and _is_command(last) else None
 
 
 async def answer(parts: Parts, taken: Taken, out: Outgoing) -> None:
-    """Do what the command says, and tell the client in the form that it asked for."""
+    """Run the command, and answer the client in the form that it asked for."""
     request, incoming = taken.request, taken.incoming
     if request is None or taken.line is None:
         return
@@ -135,7 +136,7 @@ async def _reply(parts: Parts, request: Request, session: str, text: str, out: O
 
 
 def _events(head: dict[str, object], text: str, usage: dict[str, int] | None) -> Iterator[bytes]:
-    """The reply as a stream: role, text in pieces, the end, and usage where it was asked for."""
+    """Yield the reply as a stream: role, text in pieces, the end, and usage where it was asked for."""
 
     def event(choices: list[dict[str, object]], **more: object) -> bytes:
         body = {**head, "object": "chat.completion.chunk", "choices": choices, **more}

@@ -1,7 +1,7 @@
-"""What the operator has decided for a session: read from the store, kept with the session's memory, put into its plans.
+"""Operator's decisions for a session: read from the store, kept with the session's memory, put into its plans.
 
-Decisions are filed under the session and the chain keys of messages, not under a thread: a branch that the client
-leaves later, or has left before, has them for the messages that it shares.
+Decisions are filed under the session and the chain keys of messages, not under a thread. So a branch that the client
+leaves later, or has left before, has the decisions on the messages that it shares.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from proxy.exchange.steering.shapes import SessionSettings
 from proxy.store.base import EditRow, Store
 
 WIDE = ""
-"""In the place of a thread's name: what is decided for the whole session."""
+"""Stands in the place of a thread's name for decisions on the whole session."""
 REMOVED = "removed"
-"""The stage of what is gone for good."""
+"""The stage of messages that are removed for good."""
 RELEASED = "released"
-"""The stage of what was restored once, and is the policy's again."""
+"""The stage of messages that were restored once, and that policies may edit again."""
 
 
 @dataclass(frozen=True, slots=True)
 class InForce:
-    """The decisions of one session. dropped: why, by chain key. removed: those of them that are gone for good. pinned,
-    unpinned: by the operator. versions: of the newest row of each message."""
+    """The decisions of one session. dropped: the reasons, by chain key. removed: those of the dropped messages that are
+    removed for good. restored, pinned, unpinned: chain keys, by the operator. versions: that of the newest row of each
+    message."""
 
     settings: SessionSettings = field(default_factory=SessionSettings)
     dropped: Mapping[bytes, str] = field(default_factory=dict)
@@ -41,7 +42,7 @@ class InForce:
 
     @property
     def steering(self) -> Steering:
-        """As a plan needs it."""
+        """The decisions in the form that a plan needs."""
         told = self.settings
         limits = {"max_iterations": told.max_iterations, "urgency": told.urgency or None}
         return Steering(
@@ -57,16 +58,16 @@ class InForce:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was ever decided."""
+        """True if nothing was ever decided."""
         return not (self.versions or self.notes) and self.settings == SessionSettings()
 
     def pins(self, thread: frozenset[bytes]) -> frozenset[bytes]:
-        """What no policy edits, beside what the thread's client has pinned itself."""
+        """Return the messages that no policy edits. thread: those that the thread's client has pinned itself."""
         return ((thread - self.unpinned) | self.pinned | self.restored) - self.dropped.keys()
 
     def put_into(self, state: Session, *, side: bool) -> Session:
-        """A thread's session as it is planned with. side: a side call is none of the conversation: nothing is told in
-        it, and it uses up nothing."""
+        """Return a thread's state with the decisions, for planning. side: a side call is no part of the conversation:
+        it gets no notes, and uses up no one-time setting."""
         if self.is_empty:
             return state
         steering = self.steering
@@ -76,13 +77,14 @@ class InForce:
             state,
             steering=steering,
             pins=self.pins(state.pins),
-            # What was written in an answer that is out, or about it, is no state of the conversation without it.
+            # A state that was written in a dropped answer, or about it, is no state of the conversation without that
+            # answer.
             states=tuple(one for one in state.states if one[0][:SIZE] not in self.dropped),
         )
 
 
 def read_settings(text: str) -> SessionSettings:
-    """A session's settings; the usual ones where they cannot be read."""
+    """Return a session's settings; the defaults where they cannot be read."""
     try:
         return msgspec.json.decode(text, type=SessionSettings)
     except ValueError:
@@ -90,14 +92,14 @@ def read_settings(text: str) -> SessionSettings:
 
 
 async def read(store: Store, tenant: str, session: str) -> InForce:
-    """What is stored of a session's decisions. StoreUnavailable passes through."""
+    """Read a session's decisions from the store. StoreUnavailable passes through."""
     found = await store.decided(tenant, session, WIDE)
     told = tuple(OperatorNote(note.note, note.text) for note in found.notes if note.kind == "note")
     return with_rows(InForce(read_settings(found.settings), notes=told), [row for row, _ in found.edits])
 
 
 def with_rows(known: InForce, rows: list[EditRow]) -> InForce:
-    """The decisions with these made after them, in their order."""
+    """Return the decisions with these rows applied after them, in their order."""
     dropped, versions = dict(known.dropped), dict(known.versions)
     removed, restored = set(known.removed), set(known.restored)
     pinned, unpinned = set(known.pinned), set(known.unpinned)

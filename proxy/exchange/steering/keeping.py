@@ -1,4 +1,4 @@
-"""The operator's decisions beside a running session: read when a request comes, read anew when somebody has decided."""
+"""Operator's decisions of a running session: read when a request comes, and again when a decision was made."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from proxy.store.written import SettingsRow
 
 
 async def refresh(parts: Parts, memory: SessionMemory) -> InForce:
-    """What is in force for a request of this session. Where other processes write to the same store, it is read anew;
-    where that takes too long, what was known counts. StoreUnavailable where nothing is known."""
+    """Return the decisions in force for a request of this session. If other processes write to the same store, they are
+    read again; if that takes too long, the known ones count. Raises StoreUnavailable if none are known."""
     if memory.steered is None:
         known = memory.explicit or memory.stored
         memory.steered = await read(parts.store, memory.tenant, memory.session) if known else InForce()
@@ -35,7 +35,7 @@ async def refresh(parts: Parts, memory: SessionMemory) -> InForce:
 
 
 async def reload(parts: Parts, tenant: str, session: str) -> InForce:
-    """What is in force now that something was decided; the session's next requests have it."""
+    """Read the decisions again after one was made; the session's next requests have them."""
     found = await read(parts.store, tenant, session)
     memory = parts.threads.session(tenant, session)
     if memory is not None:
@@ -44,8 +44,8 @@ async def reload(parts: Parts, tenant: str, session: str) -> InForce:
 
 
 def policy_for(parts: Parts, policy: Policy, known: InForce, named: str = "") -> Policy:
-    """The session's policy, as its settings and decisions have it. policy: the one where the session has none of its
-    own. named: by the request, which goes before the session."""
+    """Return the session's policy, with its settings and decisions. policy: used where the session names none. named:
+    the request's policy, which has priority over the session's."""
     if known.is_empty:
         return policy
     if named not in parts.policies:
@@ -58,7 +58,8 @@ def policy_for(parts: Parts, policy: Policy, known: InForce, named: str = "") ->
 
 
 def used(turn: Turn) -> list[Row]:
-    """The row that takes back what was asked of one request alone, once that one is planned; memory moved on."""
+    """Return the row that takes back one-time settings, once the request that uses them is planned; memory is
+    updated."""
     memory = turn.place.thread.memory
     known = memory.steered
     if known is None or turn.place.thread.kind == "side" or turn.plan.refused is not None or turn.observed:
@@ -71,5 +72,5 @@ def used(turn: Turn) -> list[Row]:
 
 
 def settings_row(tenant: str, session: str, settings: SessionSettings) -> SettingsRow:
-    """The row that sets them."""
+    """Return the row that stores a session's settings."""
     return SettingsRow(tenant, session, msgspec.json.encode(settings).decode())

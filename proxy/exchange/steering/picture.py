@@ -1,4 +1,4 @@
-"""A thread's next prompt as a picture: each group a bar of its messages, with tokens and what became of each."""
+"""Chart of a thread's next prompt: each group is a bar of its messages, with the tokens and the edit of each."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from proxy.exchange.steering.place import Here, aside, find
 from proxy.exchange.steering.shapes import GroupLine, Status
 
 NEWEST = 1000
-"""Groups that are drawn, the newest."""
+"""Limit on the groups that are drawn, the newest."""
 SHOWN = 4000
 """Characters of an inserted text that are shown."""
 
 
 class Piece(Struct, frozen=True, omit_defaults=True):
-    """A message as a piece of a bar. kind: system, user, thinking (what the model said), tool, or tools for the
-    definitions. tokens: as it came; sent: as it would go out. stage, reason: why these differ."""
+    """A message as a piece of a bar. kind: system, user, thinking (the model's text), tool, or tools for the
+    definitions. tokens: as it came. sent: tokens as it would go out. stage, reason: why these differ."""
 
     kind: str
     tokens: int
@@ -45,7 +45,8 @@ class Bar(Struct, frozen=True):
 
 
 class Inserted(Struct, frozen=True):
-    """A text of ours in the next prompt. after: the id of the message that it stands in or behind, "" for none."""
+    """A text of ours in the next prompt. after: the id of the message that the text stands in or behind, "" for
+    none."""
 
     source: str
     tokens: int
@@ -54,9 +55,9 @@ class Inserted(Struct, frozen=True):
 
 
 class Picture(Struct, frozen=True):
-    """The next prompt. head: tools and system messages. earlier: groups before the first bar. limit: tokens that the
-    model takes; budget: the part of it, 0 to 1, that the policy fills. waits: the model waits for results, not for the
-    user."""
+    """The next prompt as a chart. head: tools and system messages. earlier: number of groups before the first bar.
+    limit: tokens that the model takes. budget: the share of the limit, 0 to 1, that the policy fills. waits: the model
+    waits for results, not for the user."""
 
     session: str
     thread: str
@@ -75,7 +76,8 @@ class Picture(Struct, frozen=True):
 
 
 async def picture(parts: Parts, tenant: str, session: str, *, thread: str | None = None) -> Picture:
-    """What would go out if the client sent its history now. Raises NotFound; StoreUnavailable passes through."""
+    """Return the chart of the prompt that would go out if the client sent its history now. Raises NotFound;
+    StoreUnavailable passes through."""
     here = await find(parts, tenant, session, thread)
     seen = await foresee(parts, here)
     reported = await showing.snapshots(parts, here)
@@ -94,7 +96,7 @@ def _drawn(here: Here, seen: Foreseen, reported: Mapping[bytes, int]) -> Picture
         Bar(line, [piece for piece in pieces[one.start : one.end] if piece.kind != "system"])
         for one, line in zip(here.groups, showing.lines(here, seen, reported), strict=True)
     ]
-    # Where hidden rounds are put back, the plan's places are those of what upstream sees.
+    # The plan's indices are those of the messages that upstream sees, including hidden rounds that are put back.
     names = ["" if m.is_system else public_id(k) for m, k in zip(*_sent(seen), strict=True)]
     inserts = [
         Inserted(

@@ -1,4 +1,4 @@
-"""Which conversation is meant: a session by its name, one of its threads, and its history as the client has it."""
+"""Find the conversation that an operator means: a session by its name, one of its threads, and its history."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from proxy.store.base import ExchangeRecord, SessionRecord
 
 T = TypeVar("T")
 MANY = 300
-"""Messages from which what is made of all of them is made by a worker thread, so that the event loop serves others."""
+"""Messages from which work on all of them runs in a worker thread, so that the event loop serves others."""
 PAGE = 200
 """Exchanges that are read at a time to find a thread's last one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Here:
-    """A thread of a session. thread: a copy, with a memory of its own: what is tried on it changes no live one.
-    exchange: its last. request: the history as the client would send it now, our last answer included; keys: one a
-    message of it."""
+    """A thread of a session. thread: a copy with a memory of its own, so that a trial on it changes no live thread.
+    exchange: its last exchange. request: the history as the client would send it now, including our last answer. keys:
+    the chain key of each message of it."""
 
     record: SessionRecord
     thread: Thread
@@ -42,7 +42,7 @@ class Here:
     groups: list[Group]
 
     def index_of(self, message: str) -> int | None:
-        """Where a message stands in the history, by its public id."""
+        """Return the index of a message in the history, by its public id."""
         return next(
             (n for n, k in enumerate(self.keys) if public_id(k) == message and not self.request.messages[n].is_system),
             None,
@@ -50,13 +50,13 @@ class Here:
 
 
 async def aside(messages: int, work: Callable[[], T]) -> T:
-    """What `work` returns: made beside the event loop where it is of many messages. Nothing that an operator looks at
-    may keep agents waiting."""
+    """Return the result of `work`, run beside the event loop where there are many messages. No view of an operator may
+    keep agents waiting."""
     return work() if messages < MANY else await asyncio.to_thread(work)
 
 
 async def session(parts: Parts, tenant: str, name: str) -> SessionRecord:
-    """A session's record. Raises NotFound; StoreUnavailable passes through, here and below."""
+    """Return a session's record. Raises NotFound; StoreUnavailable passes through, here and below."""
     found = await parts.store.session(tenant, name)
     if found is None:
         raise NotFound(f"there is no session {name!r}", hint="List the sessions that there are.")
@@ -64,7 +64,7 @@ async def session(parts: Parts, tenant: str, name: str) -> SessionRecord:
 
 
 async def find(parts: Parts, tenant: str, name: str, thread: str | None = None) -> Here:
-    """A thread with its history, the one that was last spoken in where none is named. Raises NotFound."""
+    """Return a thread with its history; the last used thread where none is named. Raises NotFound."""
     record = await session(parts, tenant, name)
     exchange = await last_exchange(parts, record, thread)
     request, keys = await came(parts.store, exchange, parts.messages.read)
@@ -82,8 +82,8 @@ async def find(parts: Parts, tenant: str, name: str, thread: str | None = None) 
 
 
 async def last_exchange(parts: Parts, record: SessionRecord, thread: str | None) -> ExchangeRecord:
-    """The newest exchange of a thread, or of the newest thread; side calls count where there is nothing else. Raises
-    NotFound."""
+    """Return the newest exchange of a thread, or of the newest thread; side calls count where there is nothing else.
+    Raises NotFound."""
     side = {one.thread for one in record.threads if one.kind == "side"}
     side = side if len(side) < len(record.threads) else set()
     if thread is not None and thread not in {one.thread for one in record.threads}:
@@ -98,14 +98,14 @@ async def last_exchange(parts: Parts, record: SessionRecord, thread: str | None)
 
 
 async def read(parts: Parts, body: bytes) -> Request:
-    """A request, its messages found again where they were read before."""
+    """Read a request; messages that were read before are found again."""
     if len(body) < LARGE:
         return read_request(body, parts.messages.read)
     return await asyncio.to_thread(read_request, body, parts.messages.read)
 
 
 async def _copy(parts: Parts, record: SessionRecord, name: str, keys: Sequence[bytes]) -> Thread:
-    """The thread as a request would find it, in a memory of its own."""
+    """Return the thread as a request would find it, in a memory of its own."""
     place = (record.tenant, record.session)
     known = await parts.store.known(*place, list(dict.fromkeys(keys)))
     nodes = await aside(

@@ -1,4 +1,4 @@
-"""The next prompt of a thread as pruning would leave it, to be compared with the one that would go out."""
+"""Preview of a thread's next prompt after pruning, for comparison with the prompt that would go out."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Pruning on demand: what it would take out of the next prompt, and how that lasts.
+"""Prune the next prompt on demand, so that the pruning lasts.
 
 Under a schedule that keeps its edits, the next request is planned with a smaller budget, and its edits stay. A literal
-policy plans every request anew, so that a smaller budget for one request would be gone with it: there the messages that
-it would leave out are dropped as the operator's own decision, which `restore` takes back.
-Where it leaves out nothing, or nothing that may leave alone, the next prompt is pruned and the one after it is as ever.
+policy plans every request from the start, so a smaller budget for one request would not last. There the messages that
+the smaller budget would leave out are dropped as the operator's own decision, which `restore` takes back. If it leaves
+out no message, or none that may leave alone, only the next prompt is pruned.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ async def prune(parts: Parts, tenant: str, session: str) -> SessionSettings:
         if leaving:
             try:
                 await deciding.drop(parts, tenant, session, leaving, thread=here.thread.name, only="message")
-            except Conflict:  # alone, without what else the plan changes, they would leave turns out of order
+            except Conflict:  # without the plan's other changes the drop would leave turns out of order
                 return await adjusting.prune(parts, tenant, session)
             return await adjusting.settings(parts, tenant, session)
     return await adjusting.prune(parts, tenant, session)
 
 
 def _leaving(here: Here, plain: Foreseen, pruned: Foreseen) -> list[str]:
-    """Public ids of the messages that are in the next prompt and would leave it."""
+    """Return public ids of the messages that are in the next prompt and that pruning would take out."""
     gone = {k for k, edit in pruned.edits.items() if edit.action == "gone"}
     gone -= {k for k, edit in plain.edits.items() if edit.action == "gone"}
     messages = here.request.messages

@@ -1,7 +1,7 @@
-"""A new STATE over what is in the prompt now: of the helper, else of the upstream with its own key, else of the next
-request's model.
+"""Rebuild the STATE block from the messages that are in the prompt now.
 
-Removing messages can leave the state out of step with the history that is left (FEATURES.md A12).
+The helper writes it; without a helper, the upstream with its own key; else the model of the next request. Removal of
+messages can leave the state out of step with the remaining history (FEATURES.md A12).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from proxy.upstream.asks import Asker, Told
 CALL = 400
 """Characters of a call's arguments in the question."""
 RESULT = 2000
-"""Characters of a tool's result."""
+"""Characters of a tool's result in the question."""
 WHOLE = 200_000
-"""Characters of the conversation: the newest messages that fit."""
+"""Characters of the conversation in the question: the newest messages that fit."""
 
 
 async def rebuild(parts: Parts, tenant: str, session: str, *, thread: str | None = None) -> Rebuilt:
-    """Have the state of a thread written anew. Raises NotFound; StoreUnavailable passes through."""
+    """Rebuild the state of a thread. Raises NotFound; StoreUnavailable passes through."""
     here = await find(parts, tenant, session, thread)
     name = here.thread.name
     found = _asker(parts, here)
@@ -63,7 +63,7 @@ def _asker(parts: Parts, here: Here) -> tuple[Asker, How] | None:
 
 
 async def _ask(parts: Parts, asker: Asker, prompt: str, *, paid: bool) -> Told:
-    """Ask once. paid: out of what helpers may cost in a day."""
+    """Ask once. paid: from the daily budget of the helpers."""
     if not paid:
         return await asker.ask(prompt, [])
     reserved = asker.worst(prompt)
@@ -82,7 +82,7 @@ async def _ask(parts: Parts, asker: Asker, prompt: str, *, paid: bool) -> Told:
 
 
 def question(messages: Sequence[Message]) -> str:
-    """What is asked: the conversation that is left, and the block that is wanted of it."""
+    """Return the question: the remaining conversation, and the request for a state block of it."""
     lines: list[str] = []
     size = 0
     for message in reversed(messages):

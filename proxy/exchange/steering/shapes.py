@@ -1,4 +1,4 @@
-"""What the functions of this room return: the JSON of the admin API, and what the command line and commands print."""
+"""Return types of this package: the JSON of the admin API, and the data that the command line and commands print."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from typing import Any, Literal
 from msgspec import Struct
 
 Status = Literal["in", "changed", "out", "dropped", "removed"]
-"""Of a message in the next prompt: as it came; with another text; left out by the policy; by the operator; for good."""
+"""Status of a message in the next prompt. in: as it came. changed: with another text. out: left out by the policy.
+dropped: left out by the operator. removed: removed for good."""
 
 By = Literal["model", "operator", ""]
 How = Literal["helper", "upstream", "next_request"]
 
 
 class Why(Struct, frozen=True, omit_defaults=True):
-    """Why a message is left out or shortened, since which exchange, and where its whole text is found."""
+    """Reason why a message is left out or shortened, the exchange since which it is, and the call that gives its whole
+    text."""
 
     stage: str
     reason: str
@@ -22,16 +24,15 @@ class Why(Struct, frozen=True, omit_defaults=True):
     tokens_before: int
     tokens_after: int
     exchange: str = ""
-    """The first that went out with it; "" where it comes with the next request."""
+    """The first exchange that went out with the edit; "" where the edit comes with the next request."""
     since: float | None = None
     find: str = ""
-    """How the model, and anybody else, gets the whole text; "" where nobody can."""
+    """The call by which the model, or any other reader, gets the whole text; "" where the text is gone."""
 
 
 class ShownMessage(Struct, frozen=True, omit_defaults=True):
-    """A message of a prompt. id: "" for one that the proxy inserted or that only stands for what the client will
-    send. content: as it went out, the whole message as JSON. whole: the message as the client sent it, where that
-    differs."""
+    """A message of a prompt. id: "" for a message that the proxy inserted, or a stand-in for the client's next message.
+    content: the whole message as it went out, as JSON. whole: the message as the client sent it, where that differs."""
 
     index: int
     id: str
@@ -47,7 +48,8 @@ class ShownMessage(Struct, frozen=True, omit_defaults=True):
 
 
 class ShownInsert(Struct, frozen=True):
-    """A text of ours in a prompt. index: of the message that it is appended to, -1 for one of its own."""
+    """A text of ours in a prompt. index: that of the message that the text is appended to, -1 for a message of its
+    own."""
 
     index: int
     source: str
@@ -55,8 +57,8 @@ class ShownInsert(Struct, frozen=True):
 
 
 class ShownPrompt(Struct, frozen=True):
-    """A prompt as it went out, or would go out now. exchange: "" for the next one. body, original: the bodies, as JSON
-    texts, sent and as the client sent it. refused: why the original went out instead."""
+    """A prompt as it went out, or would go out now. exchange: "" for the next one. body: the body sent, as JSON text.
+    original: the body as the client sent it. refused: why the original went out instead."""
 
     session: str
     thread: str
@@ -73,8 +75,9 @@ class ShownPrompt(Struct, frozen=True):
 
 
 class GroupLine(Struct, frozen=True):
-    """A user prompt with all that it caused. status: in the next prompt; `changed` where it differs in part. tokens: as
-    it came; sent: as it would go out. snapshot: tokens of prompt and answer that the provider reported last in it."""
+    """A user prompt with all messages that it caused. status: in the next prompt; `changed` where it differs in part.
+    tokens: as it came. sent: tokens as it would go out. snapshot: tokens of prompt and answer that the provider
+    reported last in the group."""
 
     id: str
     first: int
@@ -88,7 +91,7 @@ class GroupLine(Struct, frozen=True):
 
 
 class Changed(Struct, frozen=True):
-    """What an operator's decision was about. messages, groups: public ids, with those that had to go along. tokens: of
+    """Result of an operator's decision. messages, groups: public ids, including those that had to go along. tokens: of
     the messages as they came."""
 
     session: str
@@ -101,10 +104,11 @@ class Changed(Struct, frozen=True):
 
 
 class SessionSettings(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What is set for a session, stored as its row's JSON; what is not set is as the policy says.
+    """Settings of a session, stored as JSON in its row; a setting that is not set is as the policy says.
 
-    policy, schedule: "" for the usual one. window: groups that stay, 0 for all, -1 for the policy's again. force: what
-    the next request does. ask: it asks the model for its state. withdrawn: ids of notes that are to leave the prompt.
+    policy, schedule: "" for the usual one. window: groups that stay, 0 for all, -1 for the policy's again. force: the
+    one-time action of the next request. ask: the next request asks the model for its state. withdrawn: ids of notes
+    that are to leave the prompt.
     """
 
     policy: str = ""
@@ -118,7 +122,7 @@ class SessionSettings(Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
 
 
 class ShownState(Struct, frozen=True):
-    """The state of a thread that prompts are told. by: the model, or the operator (set or rebuilt)."""
+    """The state that a thread's prompts are given. by: the model, or the operator (set or rebuilt)."""
 
     thread: str
     text: str | None
@@ -127,7 +131,7 @@ class ShownState(Struct, frozen=True):
 
 
 class Rebuilt(Struct, frozen=True):
-    """How a state came to be written anew: by the helper, by the upstream, or with the next request."""
+    """Result of a rebuild of a state. how: by the helper, by the upstream, or with the next request."""
 
     thread: str
     how: How
@@ -154,15 +158,15 @@ class ShownScratchpad(Struct, frozen=True):
 
 
 class SessionStats(Struct, frozen=True):
-    """Where a session stands. Tokens by our own count where nothing else is said.
+    """Statistics of a session. Tokens by our own count unless stated.
 
-    items: messages. tokens: of the next prompt as the client sends it; sent: as it would go out; limit: the model's
-    window, or the smaller budget that the policy has of its own; utilisation: sent of limit, 0 to 1. over_budget:
-    tokens by which the next prompt is over its budget. cost: dollars so far; cost_without: had the proxy not been
-    there; both None where the model's prices are not known. cost_planned: had the plans gone out that were only
-    observed, None where none was; planned_as: the policy whose plans they are. reported, predicted: cached tokens so
-    far. ratio: tokens before by tokens after of all exchanges. levels: tokens a level, where the policy has levels;
-    level_budgets: those that it may have.
+    items: messages. tokens: those of the next prompt as the client sends it. sent: tokens as it would go out. limit:
+    the model's window, or the smaller budget that the policy has of its own. utilisation: sent divided by limit, 0 to
+    1. over_budget: tokens by which the next prompt is over its budget. cost: dollars so far. cost_without: dollars
+    without the proxy; both None where the model's prices are not known. cost_planned: dollars if the observed plans had
+    gone out, None where none was observed. planned_as: the policy whose plans they are. cached_reported,
+    cached_predicted: cached tokens so far. ratio: tokens before divided by tokens after, of all exchanges. levels:
+    tokens of each level, where the policy has levels. level_budgets: the budgets of these levels.
     """
 
     session: str
@@ -198,4 +202,4 @@ class SessionStats(Struct, frozen=True):
     refetched: dict[str, int] = {}
     """Cut results that the model fetched again, by kind: repeat, reread, recall."""
     prunable: bool = False
-    """Pruning would make the next prompt smaller."""
+    """True if pruning would make the next prompt smaller."""

@@ -1,4 +1,4 @@
-"""What an operator is shown: any past prompt and the next one, with a why for each message left out or shortened."""
+"""Views of any past prompt and of the next one, with a reason for each message that is left out or shortened."""
 
 from __future__ import annotations
 
@@ -31,13 +31,14 @@ from proxy.memory.reflection import Iteration
 from proxy.store.base import EditRow
 
 TITLE = 100
-"""Characters of a group's prompt that stand for it in a list."""
+"""Characters of a group's prompt that form its title in a list."""
 Since = Mapping[bytes, EditRow]
 """The stored row of each edit, by chain key."""
 
 
 async def prompt(parts: Parts, tenant: str, session: str, exchange: str) -> ShownPrompt:
-    """A past exchange's prompt, to the byte. Raises NotFound; StoreUnavailable passes through, here and below."""
+    """Return a past exchange's prompt, exact to the byte. Raises NotFound; StoreUnavailable passes through, here and
+    below."""
     await place.session(parts, tenant, session)
     found = await rebuild.prompt(parts.store, tenant, session, exchange)
     if found is None:
@@ -72,8 +73,8 @@ async def prompt(parts: Parts, tenant: str, session: str, exchange: str) -> Show
 
 
 async def next_prompt(parts: Parts, tenant: str, session: str, *, thread: str | None = None) -> ShownPrompt:
-    """What would go out if the client sent its history now. What it will add is not known: messages of source `next`
-    stand for it."""
+    """Return the prompt that would go out if the client sent its history now. The client's next messages are not known:
+    messages of source `next` stand for them."""
     here = await find(parts, tenant, session, thread)
     seen = await foresee(parts, here)
     turn, plan = seen.turn, seen.turn.plan
@@ -99,8 +100,7 @@ async def next_prompt(parts: Parts, tenant: str, session: str, *, thread: str | 
 
 
 def _placed(turn: Turn) -> list[ShownInsert]:
-    """The texts of ours in a plan, each at the client's message that it stands in, -1 where that is none of the
-    client's."""
+    """Return the texts of ours in a plan. Each has the index of the client's message that it stands in, -1 for none."""
     places: dict[bytes, int] = {}
     for n, k in enumerate(turn.keys):
         places.setdefault(k, n)
@@ -112,14 +112,14 @@ def _placed(turn: Turn) -> list[ShownInsert]:
 
 
 async def listing(parts: Parts, tenant: str, session: str, *, thread: str | None = None) -> list[GroupLine]:
-    """The groups of a thread, oldest first, as they stand in the next prompt."""
+    """Return the groups of a thread, oldest first, as they stand in the next prompt."""
     here = await find(parts, tenant, session, thread)
     seen, reported = await foresee(parts, here), await snapshots(parts, here)
     return await place.aside(len(here.keys), lambda: lines(here, seen, reported))
 
 
 async def group(parts: Parts, tenant: str, session: str, name: str, *, thread: str | None = None) -> list[ShownMessage]:
-    """A group's messages in full. Raises NotFound."""
+    """Return a group's messages in full. Raises NotFound."""
     here = await find(parts, tenant, session, thread)
     found = next((one for one in here.groups if one.id == name), None)
     if found is None:
@@ -128,7 +128,7 @@ async def group(parts: Parts, tenant: str, session: str, name: str, *, thread: s
 
 
 async def message(parts: Parts, tenant: str, session: str, name: str, *, thread: str | None = None) -> ShownMessage:
-    """A message in full. Raises NotFound."""
+    """Return a message in full. Raises NotFound."""
     here = await find(parts, tenant, session, thread)
     index = here.index_of(name)
     if index is None:
@@ -137,7 +137,7 @@ async def message(parts: Parts, tenant: str, session: str, name: str, *, thread:
 
 
 async def iterations(parts: Parts, tenant: str, session: str, *, thread: str | None = None) -> list[Iteration]:
-    """The records of a thread's iterations, oldest first."""
+    """Return the records of a thread's iterations, oldest first."""
     record = await place.session(parts, tenant, session)
     exchange = await place.last_exchange(parts, record, thread)
     return await reflecting.records(parts.store, (tenant, session, exchange.thread))
@@ -152,7 +152,7 @@ async def _between(parts: Parts, here: Here, start: int, end: int) -> list[Shown
 
 
 async def _since(parts: Parts, here: Here) -> Since:
-    """The rows of the edits in force, the operator's own where there is one."""
+    """Return the rows of the edits in force; the operator's row where there is one."""
     tenant, session = here.record.tenant, here.record.session
     found = {row.key: row for row, _ in await parts.store.edits(tenant, session, here.thread.name)}
     for row, _ in await parts.store.edits(tenant, session, WIDE):
@@ -170,7 +170,7 @@ async def _messages(
     since: Since,
     policy: Policy | None = None,
 ) -> list[ShownMessage]:
-    """One a message of the request. edits: those in force in the prompt."""
+    """Return one item for each message of the request. edits: those in force in the prompt."""
     return await place.aside(len(keys), partial(_made, request, keys, edits, weigh, known, since, policy))
 
 
@@ -208,8 +208,8 @@ def _made(
 
 
 def _json(raw: bytes) -> object:
-    """A message's JSON; what only a lenient reader takes (NaN, half a surrogate pair) as such a one has it, the rest as
-    text."""
+    """Return a message's JSON. A text that only a lenient reader takes (NaN, half a surrogate pair) is read by such a
+    reader; any other is returned as text."""
     try:
         return msgspec.json.decode(raw)
     except (ValueError, RecursionError):
@@ -230,7 +230,7 @@ def _group_names(request: Request, keys: Sequence[bytes], policy: Policy | None)
 
 
 def status_of(edit: Edit | None, chain_key: bytes, known: InForce) -> Status:
-    """What became of a message in a prompt."""
+    """Return the status of a message in a prompt."""
     if edit is None:
         return "in"
     if edit.action != "gone":
@@ -257,7 +257,7 @@ def _why(edit: Edit | None, chain_key: bytes, row: EditRow | None, status: Statu
 
 
 async def snapshots(parts: Parts, here: Here) -> dict[bytes, int]:
-    """By the key of an answer, tokens of its prompt and of itself as the provider reported them (FEATURES.md A15)."""
+    """Return tokens of prompt and answer as the provider reported them, by the key of the answer (FEATURES.md A15)."""
     found: dict[bytes, int] = {}
     before: float | None = None
     while page := await parts.store.exchanges(here.record.tenant, here.record.session, place.PAGE, before):
@@ -269,7 +269,7 @@ async def snapshots(parts: Parts, here: Here) -> dict[bytes, int]:
 
 
 def lines(here: Here, seen: Foreseen, reported: Mapping[bytes, int]) -> list[GroupLine]:
-    """The groups of a thread as they stand in a planned prompt."""
+    """Return the groups of a thread as they stand in a planned prompt."""
     turn = seen.turn
     edits = {} if turn.observed else seen.edits
     return [_line(here, one, edits, turn.weigh, reported) for one in here.groups]

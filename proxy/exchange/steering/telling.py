@@ -1,4 +1,4 @@
-"""What an operator has a session's model told, and reads of what it was told: state, scratchpad, notes, feedback."""
+"""Texts that an operator gives to a session's model, and views of them: state, scratchpad, notes, feedback."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ from proxy.store.base import StateRow
 from proxy.store.written import NoteRow, ScratchpadRow
 
 LONGEST = 8000
-"""Characters of a note: it stands in every prompt from then on."""
+"""Limit in characters on a note: it stands in every prompt from then on."""
 NOTES = 50
-"""Notes that may be in force at once."""
+"""Limit on the notes that are in force at once."""
 WITHDRAWN = 100
-"""Withdrawn notes that are remembered, so that they leave prompts that nobody has sent since."""
+"""Limit on the withdrawn notes that are remembered, so that they leave prompts that were not sent since."""
 TRIES = 4
 
 
 async def state(parts: Parts, tenant: str, session: str, *, thread: str | None = None) -> ShownState:
-    """The state that the next prompt is told. Raises NotFound; StoreUnavailable passes through, here and below."""
+    """Return the state that the next prompt is given. Raises NotFound; StoreUnavailable passes through, here and
+    below."""
     return _shown(await find(parts, tenant, session, thread))
 
 
@@ -50,7 +51,8 @@ def _shown(here: Here) -> ShownState:
 
 
 async def set_state(parts: Parts, tenant: str, session: str, text: str, *, thread: str | None = None) -> ShownState:
-    """Put a state in the place of the model's own. Longer ones than `state.max_chars` are refused, not cut."""
+    """Put a state in the place of the model's own. Raises Unprocessable for a state longer than `state.max_chars`: it
+    is not cut."""
     text, most = text.strip(), parts.settings.state.max_chars
     if not text or len(text) > most:
         raise Unprocessable(f"a state has between 1 and {most} characters")
@@ -60,7 +62,7 @@ async def set_state(parts: Parts, tenant: str, session: str, text: str, *, threa
 
 
 async def put_state(parts: Parts, here: Here, text: str) -> None:
-    """Store a state that nobody wrote in an answer: under the newest message that is there, and a number."""
+    """Store a state that stands in no answer, under the newest message that is there, and a number."""
     text = grammar.shorten(text, parts.settings.state.max_chars)
     number = sum(len(one[0]) > SIZE for one in here.thread.state.states) + 1
     name = _anchor(here) + number.to_bytes(4, "big") + new_id().encode()[:4]
@@ -75,14 +77,14 @@ async def put_state(parts: Parts, here: Here, text: str) -> None:
 
 
 def _anchor(here: Here) -> bytes:
-    """The newest message that is there: what is written now is about everything up to it."""
+    """Return the key of the newest message that is not dropped: a state written now is about everything up to it."""
     pairs = zip(reversed(here.keys), reversed(here.request.messages), strict=True)
     dropped = here.steered.dropped
     return next((k for k, m in pairs if not m.is_system and k not in dropped), here.keys[-1])
 
 
 async def scratchpad(parts: Parts, tenant: str, session: str) -> ShownScratchpad:
-    """The session's scratchpad, empty where there is none yet."""
+    """Return the session's scratchpad, empty where there is none yet."""
     await place.session(parts, tenant, session)
     row = await parts.store.scratchpad(tenant, session)
     return ShownScratchpad("", 0, "", None) if row is None else _pad(row)
@@ -93,7 +95,7 @@ def _pad(row: ScratchpadRow) -> ShownScratchpad:
 
 
 async def set_scratchpad(parts: Parts, tenant: str, session: str, text: str) -> ShownScratchpad:
-    """Put a text in its place. Raises Unprocessable where it is too long, Conflict where others keep writing."""
+    """Replace the scratchpad by a text. Raises Unprocessable if it is too long, Conflict if others keep writing."""
     await place.session(parts, tenant, session)
     try:
         made = pad.updated(text, parts.settings.tools.scratchpad_chars)
@@ -113,7 +115,7 @@ async def set_scratchpad(parts: Parts, tenant: str, session: str, text: str) -> 
 
 
 async def add(parts: Parts, tenant: str, session: str, text: str) -> ShownNote:
-    """A note that stands at the tail of the next prompt, and stays there."""
+    """Add a note, which stands at the tail of the next prompt, and stays there."""
     await place.session(parts, tenant, session)
     text = _text(text)
     if len(await notes(parts, tenant, session)) >= NOTES:
@@ -126,14 +128,14 @@ async def add(parts: Parts, tenant: str, session: str, text: str) -> ShownNote:
 
 
 async def notes(parts: Parts, tenant: str, session: str) -> list[ShownNote]:
-    """The notes in force, oldest first."""
+    """Return the notes in force, oldest first."""
     await place.session(parts, tenant, session)
     found = await parts.store.notes(tenant, session, WIDE)
     return [ShownNote(one.note, one.kind, one.text, one.created_at) for one in found if one.kind == "note"]
 
 
 async def withdraw(parts: Parts, tenant: str, session: str, note: str) -> None:
-    """A note leaves the prompts again. Raises NotFound."""
+    """Withdraw a note from the prompts. Raises NotFound."""
     record = await place.session(parts, tenant, session)
     known = next((one for one in await parts.store.notes(tenant, session, WIDE) if one.note == note), None)
     if known is None:
@@ -147,7 +149,7 @@ async def withdraw(parts: Parts, tenant: str, session: str, note: str) -> None:
 
 
 async def feedback(parts: Parts, tenant: str, session: str, text: str, *, thread: str | None = None) -> ShownNote:
-    """What the user thinks of the iterations so far: it stands in the next iteration's record (FEATURES.md C1)."""
+    """Store the user's feedback on the iterations so far: it stands in the next iteration's record (FEATURES.md C1)."""
     record = await place.session(parts, tenant, session)
     exchange = await place.last_exchange(parts, record, thread)
     row = await reflecting.feedback(parts, (tenant, session, exchange.thread), _text(text, reflection.RAW))
@@ -155,7 +157,7 @@ async def feedback(parts: Parts, tenant: str, session: str, text: str, *, thread
 
 
 async def feedbacks(parts: Parts, tenant: str, session: str, *, thread: str | None = None) -> list[ShownNote]:
-    """A thread's feedback, oldest first."""
+    """Return a thread's feedback, oldest first."""
     record = await place.session(parts, tenant, session)
     exchange = await place.last_exchange(parts, record, thread)
     found = await parts.store.notes(tenant, session, exchange.thread)
