@@ -1,1 +1,1 @@
-"""What a conversation is: messages, their keys, their groups, their size. Pure."""
+"""A conversation: messages, their keys, their groups, their size. Pure."""

@@ -1,7 +1,7 @@
-"""Stopping of pure work whose time is over: the caller hands in a check that raises, and long work calls it on its way.
+"""Cancellation of pure work past its deadline: the caller hands in a check that raises, and long work calls the check.
 
-A thread cannot be ended from outside. So what may take long passes a checkpoint before each piece: a fact of a message,
-a proposal of a stage. What was found out before stays remembered, and the next attempt goes on from there.
+A thread cannot be ended from outside. So long work passes a checkpoint before each piece: a fact of a message, a
+proposal of a stage. Results computed before the stop stay remembered, and the next attempt goes on from there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ _CHECK: ContextVar[Callable[[], None] | None] = ContextVar("check", default=None
 
 @contextmanager
 def checked(check: Callable[[], None]) -> Iterator[None]:
-    """Have `check` called at every checkpoint inside, in this thread or task alone. It raises where work is to stop."""
+    """Have `check` called at every checkpoint inside the block, in this thread or task alone. `check` raises where work
+    is to stop."""
     token = _CHECK.set(check)
     try:
         yield
@@ -24,7 +25,7 @@ def checked(check: Callable[[], None]) -> Iterator[None]:
 
 
 def checkpoint() -> None:
-    """Raises what the check raises; nothing where there is none."""
+    """Call the current check, if there is one. Raises what the check raises."""
     check = _CHECK.get()
     if check is not None:
         check()

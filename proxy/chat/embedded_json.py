@@ -1,7 +1,7 @@
 """JSON inside of a message's strings: the arguments of calls, and tool results that are JSON.
 
-`SizeLimits.values` does not count it, since prose and code are full of commas as well. So each text is bounded by
-itself: a text that is too long, or may have too many values, is treated as plain text. Decoding is one call that no
+`SizeLimits.values` does not count this JSON, since prose and code are full of commas as well. So each text has a bound
+of its own. A text that is too long, or may have too many values, is treated as plain text. Decoding is one call that no
 other thread interrupts: 12 MB of empty lists held the event loop for 2 s.
 """
 
@@ -20,13 +20,13 @@ VALUES: Final = 20_000
 
 
 def decode_embedded(text: str, kind: Any = Any) -> Any:
-    """The JSON value in a text, as `kind`. Raises ValueError and RecursionError where the text is no JSON of that kind,
-    or too much of it."""
+    """The JSON value in a text, decoded as `kind`. Raises ValueError or RecursionError if the text is no JSON of that
+    kind, is too long, or has too many values."""
     if len(text) > LONGEST:
         raise ValueError("too long to be decoded")
     if (
         len(text) > VALUES
-        and text.count(",") + text.count("[") + text.count("{") > VALUES  # those in strings as well: quickly counted
+        and text.count(",") + text.count("[") + text.count("{") > VALUES  # a quick count, strings included
         and count_values(text.encode("utf-8", "surrogatepass"), VALUES) > VALUES
     ):
         raise ValueError("too many values to be decoded")

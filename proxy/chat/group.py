@@ -1,9 +1,8 @@
-"""What stands or falls together: steps and groups.
+"""Steps and groups: messages that can only be kept or removed together.
 
-A step is an assistant message with the results of its calls: half a step is refused by every strict upstream
-(WIRE.md 1.7, W1 to W3). A group is a user prompt with all that it caused (FEATURES.md A1, after std::slop's
-`group_id`). Call ids are reused within recorded runs, so results are paired by where they stand, never by
-looking an id up in the whole history.
+A step is an assistant message with the results of its calls. Every strict upstream refuses half a step (WIRE.md 1.7, W1
+to W3). A group is a user prompt with all that it caused (FEATURES.md A1, after std::slop's `group_id`). Call ids are
+reused within recorded runs. So results are paired by position, never by looking an id up in the whole history.
 """
 
 from __future__ import annotations
@@ -39,8 +38,9 @@ class Group:
 
 
 def steps(messages: Sequence[Message], known: Sequence[Step] = ()) -> list[Step]:
-    """The steps of a conversation, in order, covering every message once. known: those of a front of it."""
-    found = list(known[:-1])  # the last one may go on
+    """The steps of a conversation, in order, covering every message once. known: the steps of a prefix of the
+    conversation."""
+    found = list(known[:-1])  # the last known step may continue
     at = known[-1].start if known else 0
     while at < len(messages):
         end = at + 1
@@ -53,15 +53,15 @@ def steps(messages: Sequence[Message], known: Sequence[Step] = ()) -> list[Step]
 
 
 NOTE = "groups"
-"""The name under which a request notes its own."""
+"""Key of the groups in `Request.notes`."""
 
 
 def of(request: Request, keys: Sequence[bytes], observation: re.Pattern[str] | None = None) -> list[Group]:
-    """The groups of a request, gone on from those of the front of it that is known."""
+    """The groups of a request, computed incrementally from the groups of its known prefix."""
     return request.grown(
         NOTE,
         lambda _, known: groups(request.messages, keys, observation, known or ()),
-        (keys[0], observation),  # a key tells whose they are, and so the groups' ids
+        (keys[0], observation),  # the first key depends on the tenant, and the groups' ids on the keys
     )
 
 
@@ -73,10 +73,9 @@ def groups(
 ) -> list[Group]:
     """The groups of a conversation, in order, covering every message once.
 
-    What stands before the first user message (system prompt, a greeting) belongs to the first group.
-    User messages that are really tool output open none, for agents without tool calls: see `is_observation`, which is
-    given `observation`.
-    known: the groups of a front of these messages.
+    Messages before the first user message (system prompt, a greeting) belong to the first group. A user message that is
+    really tool output opens no group, for agents without tool calls (see `is_observation`, which gets `observation`).
+    known: the groups of a prefix of these messages.
     """
     if not messages:
         return []

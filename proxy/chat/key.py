@@ -1,9 +1,9 @@
-"""Which message is this: a canonical digest of each, and a hash chain over them.
+"""Message identity: a canonical digest of each message, and a hash chain over the digests.
 
-Agents send their whole history with every request, and send the same message in other bytes: a string or a
-list of text parts, null or an empty string, arguments with other spaces. The digest ignores that, so the
-longest known prefix of a history tells whose conversation it is (WIRE.md 2.2). System messages stand outside
-the chain: dates and working directories change in them from request to request.
+Agents send their whole history with every request. They send the same message in other bytes: a string or a list of
+text parts, null or an empty string, arguments with other spaces. The digest ignores these differences, so the longest
+known prefix of a history identifies the conversation (WIRE.md 2.2). System messages stand outside the chain: dates and
+working directories change in them from request to request.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from proxy.chat.embedded_json import decode_embedded
 from proxy.chat.message import Call, Message, Request
 
 SIZE = 16
-"""Bytes of a digest, a chain key and a form: 128 bits, so that a collision is not to be met by chance or search."""
+"""Bytes of a digest, a chain key and a form. With 128 bits, neither chance nor search finds a collision."""
 
 _WORDS = re.compile(r"[^\W\d_]+")
 _DAYS = "monday tuesday wednesday thursday friday saturday sunday mon tue wed thu fri sat sun am pm st nd rd th"
@@ -31,19 +31,20 @@ _DATES = frozenset((*_DAYS.split(), *_MONTHS.split()))
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
 PAIRS = [one + other for one in _LETTERS for other in _LETTERS]
-"""Two characters of base32 for ten bits: ids are made for every result of a prompt."""
+"""All pairs of base32 characters, each for ten bits: a table, since ids are made for every result of a prompt."""
 
 
 def form(raw: bytes) -> bytes:
-    """16 bytes that name these very bytes."""
+    """The form: a 16-byte hash of these exact bytes."""
     return hashlib.blake2b(raw, digest_size=SIZE).digest()
 
 
 def digest(role: str, text: str, calls: Sequence[Call], call_id: str | None, media: Iterable[bytes]) -> bytes:
-    """16 bytes of a message's canonical form: role, text, calls with sorted arguments and ids, whose result, media.
+    """The digest: 16 bytes over a message's canonical form: role, text, `call_id`, calls (id, name, arguments with
+    sorted keys), media.
 
-    Left out on purpose: names, refusals, annotations, reasoning, cache marks and unknown keys, which clients
-    drop or move between one request and the next (WIRE.md 2.2).
+    Left out on purpose: names, refusals, annotations, reasoning, cache marks and unknown keys. Clients drop or move
+    these between one request and the next (WIRE.md 2.2).
     """
     pieces = [role, text, call_id or ""]
     for call in calls:
@@ -59,7 +60,8 @@ def digest(role: str, text: str, calls: Sequence[Call], call_id: str | None, med
 
 
 def canonical_arguments(arguments: str) -> str:
-    """Arguments as compact JSON with sorted keys; as they are where they are not JSON, or too much of it."""
+    """Arguments as compact JSON with sorted keys; unchanged if they are not JSON or exceed the limits of
+    `decode_embedded`."""
     try:
         return msgspec.json.encode(decode_embedded(arguments), order="sorted").decode()
     except (ValueError, RecursionError, OverflowError):
@@ -67,19 +69,20 @@ def canonical_arguments(arguments: str) -> str:
 
 
 def origin(tenant: str) -> bytes:
-    """The key before the first message: chains of two tenants never meet."""
+    """The chain key before the first message of a tenant: chains of two tenants never meet."""
     return hashlib.blake2b(b"context-proxy/1:" + tenant.encode(), digest_size=SIZE).digest()
 
 
 def step(parent: bytes, message_digest: bytes) -> bytes:
-    """The chain key of the message after `parent`."""
+    """The chain key of the message that follows the key `parent`."""
     return hashlib.blake2b(parent + message_digest, digest_size=SIZE).digest()
 
 
 def chain(tenant: str, messages: Sequence[Message], known: Sequence[bytes] = ()) -> list[bytes]:
-    """One key a message, each covering all before it. A system message bears the key of what came before it.
+    """One chain key per message, each covering all messages before it. A system message has the key of the message
+    before it.
 
-    known: the keys of the first messages, where they have been computed before.
+    known: the keys of the first messages, if they have been computed before.
     """
     keys = list(known)
     at = keys[-1] if keys else origin(tenant)
@@ -107,7 +110,7 @@ def public_id(key: bytes) -> str:
 
 
 def system_digest(messages: Sequence[Message]) -> bytes:
-    """16 bytes over the system messages, to the letter: another prefix than before is told by it."""
+    """16 bytes over the exact system messages. A changed digest means a changed system prompt."""
     mixed = hashlib.blake2b(digest_size=SIZE)
     for message in messages:
         if message.is_system:
@@ -116,7 +119,8 @@ def system_digest(messages: Sequence[Message]) -> bytes:
 
 
 def system_likeness(messages: Sequence[Message]) -> bytes:
-    """16 bytes over the system messages, their dates and numbers left out: the same agent has the same tomorrow."""
+    """16 bytes over the system messages without dates and numbers: the same agent has the same value on the next
+    day."""
     mixed = hashlib.blake2b(digest_size=SIZE)
     for message in messages:
         if message.is_system:

@@ -1,10 +1,10 @@
 """User messages that are really the output of a tool, as agents without tool calls write it.
 
-Such an agent acts in plain text (`Action: search[x]`, a code block, `<execute_bash>`), and its framework brings the
-outcome as the user's next message: `Observation: ...` (ReAct, smolagents), `<returncode>0</returncode>`
-(mini-swe-agent), `EXECUTION RESULT of [...]:` (OpenHands), `[read_file for 'x'] Result:` (Cline). Both have to be
-there, since people begin a message with "Result:" as well. What begins with a word that people use too is taken for an
-observation only behind an action that no person is answered with.
+Such an agent acts in plain text (`Action: search[x]`, a code block, `<execute_bash>`). Its framework sends the outcome
+as the user's next message: `Observation: ...` (ReAct, smolagents), `<returncode>0</returncode>` (mini-swe-agent),
+`EXECUTION RESULT of [...]:` (OpenHands), `[read_file for 'x'] Result:` (Cline). Both the action and the outcome are
+required, since people begin a message with "Result:" as well. Some outcomes begin with a word that people use too. Such
+a message is an observation only after an action in the words of a framework.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _ACTS = re.compile(
     r'|^\s*\{\s*"(?:action|tool|tool_name|function|command|name)"\s*:',
     re.IGNORECASE | re.MULTILINE,
 )
-"""An action in the words of a framework."""
+"""Pattern of an action in the words of a framework."""
 _CODE = "```"
-"""A block of code: an action to some frameworks, and an answer to many people."""
+"""Mark of a block of code: an action to some frameworks, and an answer to many people."""
 
 _OBSERVES = re.compile(
     r"\s*(?:call id:[^\n]{0,200}\n\s*)?(?:"
@@ -33,19 +33,20 @@ _OBSERVES = re.compile(
     r")",
     re.IGNORECASE,
 )
-"""How what a framework brings begins."""
+"""Pattern of the beginning of an outcome that only a framework writes."""
 _MAY_OBSERVE = re.compile(
     r"\s*(?:<(?:output|result|stdout|stderr|error)>"
     r"|(?:outputs?|results?|stdout|stderr|errors?|exit code)\b[^\n:]{0,40}:)",
     re.IGNORECASE,
 )
-"""The same in words that people use too."""
+"""Pattern of the beginning of an outcome in words that people use too."""
 LOOK = 20_000
-"""Characters of an answer that are looked at, from its end."""
+"""Characters of an answer, from its end, that are searched for an action."""
 
 
 def is_observation(messages: Sequence[Message], n: int, patterns: re.Pattern[str] | None = None) -> bool:
-    """Whether messages[n] is a user message that is really tool output. patterns: for those that a user has named."""
+    """True if messages[n] is a user message that is really tool output. patterns: patterns of observations that a user
+    has configured."""
     message = messages[n]
     if message.role != "user":
         return False
@@ -64,11 +65,12 @@ def is_observation(messages: Sequence[Message], n: int, patterns: re.Pattern[str
 
 
 def _begins(message: Message) -> int:
-    """2: like an observation. 1: as one may, or a person's message. 0: like none."""
+    """Return 2 if the message begins like an observation, 1 if it may be an observation or a person's message, 0 if
+    neither."""
     return 2 if _OBSERVES.match(message.text) else 1 if _MAY_OBSERVE.match(message.text) else 0
 
 
 def _acts(message: Message) -> int:
-    """2: it holds an action. 1: code. 0: neither."""
+    """Return 2 if the end of the message holds an action, 1 if it holds a block of code, 0 if neither."""
     text = message.text[-LOOK:]
     return 2 if _ACTS.search(text) else 1 if _CODE in text else 0

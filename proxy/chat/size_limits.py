@@ -1,9 +1,9 @@
-"""Limits on what a body may consist of, so that one request cannot cost seconds of processor time and gigabytes.
+"""Limits on the contents of a body, so that one request cannot cost seconds of processor time and gigabytes.
 
-A JSON value costs 50 to 100 bytes of memory and a microsecond of processor time, however few bytes it came in: 64 MB
-of `[]` took 1.8 GB and 16 s. So the values of a body are counted before any of them is decoded. They are counted as
-bytes first, which costs 1.5 ns a byte and counts commas in texts, too; only where that is too many, texts are left out
-of the count. A body over a limit is passed on as it came.
+A JSON value costs 50 to 100 bytes of memory and a microsecond of processor time, however few bytes it came in. For
+example, 64 MB of `[]` took 1.8 GB and 16 s. So the values of a body are counted before any of them is decoded. The
+first count is of bytes; it costs 1.5 ns a byte and includes commas in texts. Only if that count is too high, a second
+count leaves texts out. A body over a limit is passed on as it came.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from proxy.chat.message import Request
 from proxy.errors import NotManaged
 
 OUTERMOST: Final = 1_000
-"""Keys on the outermost level of a body; requests have 5 to 30."""
+"""Limit of the keys on the outermost level of a body; requests have 5 to 30."""
 PIECE: Final = 128 * 1024
-"""Bytes that are looked at in one go. Another thread has its turn between two of them."""
+"""Bytes that are scanned in one go. Another thread can run between two pieces."""
 
 _MODEL: Final = re.compile(rb'"model"[ \t\r\n]*:[ \t\r\n]*("(?:[^"\\]|\\.){0,1000}")')
 MODELS: Final = 100
-"""Places where `model` stands that are looked at."""
+"""Limit of the places with the word `model` that are examined."""
 
 
 @dataclass(frozen=True, slots=True)
 class SizeLimits:
-    """What a body may have at most."""
+    """Upper limits of a body's size and of its contents."""
 
     size: int = 16 << 20
     """Bytes."""
     messages: int = 10_000
-    """Checked before any of them is read, by whoever tells them apart (`dialects`)."""
+    """Messages. The reader in `dialects` checks this limit before it reads any of them."""
     parts: int = 10_000
     """Content parts of all messages."""
     calls: int = 10_000
@@ -41,13 +41,15 @@ class SizeLimits:
     """JSON values: each member of an object and each item of a list counts."""
 
     def check_size(self, body: bytes) -> None:
-        """Raises NotManaged where the body is too long."""
+        """Check the body's length. Raises NotManaged if the body has more than `size` bytes."""
         if len(body) > self.size:
             raise NotManaged("size", f"the body is {len(body)} bytes long")
 
     def check_values(self, body: bytes, begin: int = 0, known: int = 0) -> int:
-        """How many values the body has at most; 0 where it is too short to have too many. known: as many as the bytes
-        before `begin` have. Raises NotManaged where there are too many."""
+        """Upper bound of the number of JSON values in the body; 0 if the body has fewer bytes than `values`.
+
+        known: the bound for the bytes before `begin`. Raises NotManaged if the body has more than `values` values.
+        """
         if len(body) < self.values:  # a value takes a byte
             return 0
         found = known + count_marks(body[begin:] if begin else body)
@@ -58,7 +60,8 @@ class SizeLimits:
         return found
 
     def check_request(self, request: Request) -> None:
-        """Raises NotManaged where the messages have too many parts or calls together."""
+        """Check the content parts and the tool calls of all messages. Raises NotManaged if there are too many of
+        either."""
 
         def add(begin: int, known: tuple[int, int] | None) -> tuple[int, int]:
             new = request.messages[begin:]
@@ -73,19 +76,19 @@ class SizeLimits:
 
 
 def count_marks(piece: bytes) -> int:
-    """At least as many as there are values, but for the outermost one: a value follows a bracket or a comma. Those in
-    texts are counted as well."""
+    """Upper bound of the number of values, without the outermost one: a value follows a bracket or a comma. Brackets
+    and commas in texts are counted as well."""
     return piece.count(b",") + piece.count(b"{") + piece.count(b"[")
 
 
 def count_values(body: bytes, enough: int) -> int:
-    """The same without those in texts; no further than `enough`."""
+    """The count of `count_marks` without the marks in texts. Counting stops soon after `enough`."""
     return _Walk(body).count(len(body), enough)
 
 
 def find_model(body: bytes) -> bytes | None:
-    """The JSON string of a body's own `model`, found without decoding the body: for bodies that are too large for it.
-    None where it is not among the first places in which the word stands."""
+    """The JSON string of a body's own `model`, found without decoding the body, for bodies that are too large to
+    decode. None if it is not among the first `MODELS` places with the word."""
     walk = _Walk(body)
     at = -1
     for _ in range(MODELS):
@@ -100,7 +103,7 @@ def find_model(body: bytes) -> bytes | None:
 
 
 class _Walk:
-    """Goes through a JSON text by its quotes and brackets alone."""
+    """Scanner of a JSON text by its quotes and brackets alone."""
 
     __slots__ = ("_at", "_body", "depth", "in_text")
 
@@ -111,14 +114,14 @@ class _Walk:
         self.in_text = False
 
     def count(self, until: int, enough: int | None = None) -> int:
-        """Go on to there; how many marks of values stand outside of texts on the way, or somewhat more than
-        `enough`."""
+        """Scan up to the offset `until`. Return the number of value marks outside of texts on the way, or somewhat more
+        than `enough`."""
         found = 0
         while self._at < until and (enough is None or found <= enough):
             end = min(self._at + PIECE, until)
             piece = self._body[self._at : end]
             if (len(piece) - len(piece.rstrip(b"\\"))) % 2:
-                end += 1  # what is escaped stays with its backslash
+                end += 1  # an escaped character stays with its backslash
                 piece = self._body[self._at : end]
             if b"\\" in piece:
                 piece = piece.replace(rb"\\", b"").replace(rb"\"", b"")

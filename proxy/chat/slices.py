@@ -1,9 +1,8 @@
-"""Where the values of a JSON text stand, so that one can be replaced and every other byte stays.
+"""Positions of the values in a JSON text, so that one value can be replaced and every other byte stays.
 
-Decoding and encoding again changes what is not ours: escapes, floats, unknown fields, the order of keys,
-duplicate keys. So a body is never written out again; it is cut at the spans found here and put together.
-A text whose spans cannot be told for certain (duplicate or escaped keys, bad JSON) gives None, and is
-passed on as it is.
+Decoding and encoding again changes the client's bytes: escapes, floats, unknown fields, the order of keys, duplicate
+keys. So a body is never encoded again: it is cut at the spans found here, and the pieces are joined. A text whose spans
+are not certain (duplicate or escaped keys, bad JSON) gives None, and is passed on unchanged.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ def _skip(raw: bytes, at: int) -> int:
 
 
 def members(raw: bytes, most: int | None = None) -> list[Member] | None:
-    """The members of the JSON object `raw` in their order; None where they cannot be told apart for certain. Raises
-    NotManaged where there are more than `most`, before the walk.
+    """The members of the JSON object `raw` in their order; None if the spans are not certain. Raises NotManaged if
+    there are more than `most`, before the walk.
 
-    The spans come from walking the text beside msgspec's own reading of it: each key and each value must
-    stand where the walk expects it. A duplicate key, which a decoder folds away, breaks the walk.
+    The spans come from a walk of the text in parallel with msgspec's decoding. Each key and each value must stand where
+    the walk expects it. A duplicate key, which a decoder folds away, breaks the walk.
     """
     try:
         values = _OBJECT.decode(raw)
@@ -72,12 +71,12 @@ def members(raw: bytes, most: int | None = None) -> list[Member] | None:
         at = _skip(raw, at)
         return found if raw[at : at + 1] == b"}" and not raw[at + 1 :].strip(b" \t\r\n") else None
     except (ValueError, RecursionError, IndexError):
-        return None  # not an object, or not JSON: whoever asked passes the bytes on
+        return None  # not an object, or not JSON: the caller passes the bytes on
 
 
 def elements(raw: bytes, most: int | None = None) -> list[tuple[int, int]] | None:
-    """The (start, end) spans of the elements of the JSON array `raw`, or None where it is no array. Raises NotManaged
-    where there are more than `most`, before the walk."""
+    """The (start, end) spans of the elements of the JSON array `raw`, or None if it is no array. Raises NotManaged if
+    there are more than `most`, before the walk."""
     try:
         values = _ARRAY.decode(raw)
         if most is not None and len(values) > most:
@@ -97,7 +96,7 @@ def elements(raw: bytes, most: int | None = None) -> list[tuple[int, int]] | Non
 
 
 def member(raw: bytes, key: str) -> Member | None:
-    """The member of that name, or None."""
+    """The member named `key`, or None."""
     for found in members(raw) or ():
         if found.key == key:
             return found
@@ -111,7 +110,7 @@ def value(raw: bytes, key: str) -> bytes | None:
 
 
 def string(raw: bytes) -> str | None:
-    """The text of a JSON string, or None where it is none, or holds what cannot be text (a lone surrogate)."""
+    """The text of a JSON string, or None if it is no string or cannot be text (a lone surrogate)."""
     try:
         return _STRING.decode(raw)
     except (ValueError, RecursionError):
@@ -119,9 +118,9 @@ def string(raw: bytes) -> str | None:
 
 
 def with_member(raw: bytes, key: str, new: bytes) -> bytes:
-    """The object with one value replaced where it stands, or, where the key is new, added at the end.
+    """The object with one value replaced in place, or, if the key is new, added at the end.
 
-    Raises ValueError where the members cannot be told apart.
+    Raises ValueError if the members cannot be told apart.
     """
     found = members(raw)
     if found is None:
@@ -134,7 +133,7 @@ def with_member(raw: bytes, key: str, new: bytes) -> bytes:
 
 
 def without_member(raw: bytes, key: str) -> bytes:
-    """The object without that key, and without the comma that went with it. ValueError as in `with_member`."""
+    """The object without that key and the key's comma. Raises ValueError as `with_member`."""
     found = members(raw)
     if found is None:
         raise ValueError("the members of this object cannot be told apart")

@@ -1,8 +1,8 @@
-"""How many tokens a message weighs: counted once a message, estimated where no vocabulary fits.
+"""Token counts of messages: each message is counted once, and estimated if no vocabulary fits.
 
-The counter is passed in (`Count`), since loading a vocabulary is I/O. What a provider adds around a message
-differs; the allowances here are OpenAI's published ones, and what matters for decisions is that both
-sides of a comparison are counted alike.
+The counter is passed in (`Count`), since loading a vocabulary is I/O. Providers differ in the tokens that they add
+around a message. The allowances here are OpenAI's published ones; for decisions it matters that both sides of a
+comparison are counted alike.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from dataclasses import dataclass, field
 from proxy.chat.message import Message
 
 Count = Callable[[str], int]
-"""Tokens of a text. Pure, thread-safe, never raises."""
+"""Counter of the tokens of a text. Pure, thread-safe, never raises."""
 
 PER_MESSAGE = 4
-"""Role, separators: OpenAI's cookbook counts 3 to 4 a message."""
+"""Tokens for role and separators: OpenAI's cookbook counts 3 to 4 a message."""
 PER_CALL = 12
-"""The JSON around a call's name, id and arguments."""
+"""Tokens for the JSON around a call's name, id and arguments."""
 PER_MEDIUM = 800
-"""An image or file: between OpenAI's 85 (low detail) and 1,500 (high detail of a large image)."""
+"""Tokens of an image or file: between OpenAI's 85 (low detail) and 1,500 (high detail of a large image)."""
 
 HEADS = 256
-"""Tools arrays whose size is remembered."""
+"""Number of tools arrays with a remembered size."""
 
 
 _CLASSES = bytes.maketrans(
@@ -36,39 +36,41 @@ _CLASSES = bytes.maketrans(
         else ord("n") if b in (10, 13)
         else ord("t") if b == 9
         else ord("p") if b < 128
-        else ord(".") if b < 192  # the rest of a character of several bytes
+        else ord(".") if b < 192  # a continuation byte of UTF-8
         else ord("2") if b < 224
         else ord("3") if b < 240
         else ord("4")
         for b in range(256)
     ),
 )  # fmt: skip
-"""What a byte of UTF-8 is: lower, Upper, digit, space, newline, tab, punctuation, or how long its character is."""
+"""Class of each byte of UTF-8: lower, Upper, digit, space, newline, tab, punctuation, or the length of its character in
+bytes."""
 
 _WEIGHTS = (
-    (790, (b"sl", b"pl", b"nl", b"dl", b"tl", b"sU", b"pU", b"nU", b"dU", b"tU", b"lU")),  # a word begins;
-    (53, (b"l", b"U")),  # a long one falls into pieces,
-    (240, (b"U",)),  # one in capitals into more
-    (500, (b"lp", b"Up", b"sp", b"np", b"dp", b"tp", b".p")),  # punctuation begins,
-    (300, (b"p",)),  # goes on,
-    (-350, (b"lpl",)),  # and may belong to the word behind it
-    (667, (b"ld", b"Ud", b"sd", b"nd", b"pd", b"td", b".d")),  # a number begins,
-    (333, (b"d",)),  # goes on in threes,
-    (1000, (b"sd",)),  # and takes no blank along as words do
+    (790, (b"sl", b"pl", b"nl", b"dl", b"tl", b"sU", b"pU", b"nU", b"dU", b"tU", b"lU")),  # a word begins
+    (53, (b"l", b"U")),  # a letter of a word: a long word falls into pieces
+    (240, (b"U",)),  # a capital letter: words in capitals fall into more pieces
+    (500, (b"lp", b"Up", b"sp", b"np", b"dp", b"tp", b".p")),  # punctuation begins
+    (300, (b"p",)),  # punctuation continues
+    (-350, (b"lpl",)),  # punctuation that may belong to the word after it
+    (667, (b"ld", b"Ud", b"sd", b"nd", b"pd", b"td", b".d")),  # a number begins
+    (333, (b"d",)),  # a number continues, three digits a token
+    (1000, (b"sd",)),  # a number does not include the blank before it, as words do
     (1050, (b"nss", b"lss", b"pss", b"dss")),  # blanks in a row: indentation, columns
     (500, (b"2",)),  # accents and other alphabets
     (850, (b"3",)),  # dense scripts, symbols
     (1500, (b"4",)),  # emoji
 )
-"""Thousandths of a token, and of what: the rules by which o200k_base cuts a text, with the sizes that they have on
-average in what agents send."""
+"""(thousandths of a token, byte class patterns): the rules by which o200k_base cuts a text, with the average sizes in
+texts that agents send."""
 
 
 def estimate(text: str) -> int:
-    """Tokens without a vocabulary: the words, numbers, punctuation and indentation that a tokenizer would cut, counted.
+    """Tokens without a vocabulary: a count of the words, numbers, punctuation and indentation that a tokenizer would
+    cut.
 
-    Within 10 % of o200k_base on an agent's conversation, whatever it is made of; a single short text can be
-    further off. Linear, whatever the text.
+    Within 10 % of o200k_base on an agent's conversation of any content; a single short text can be further off. Linear
+    time for any text.
     """
     if not text:
         return 0
@@ -79,7 +81,8 @@ def estimate(text: str) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Weigh:
-    """Tokens of a message under one counter. One instance a counter: it is the key of the messages' memo."""
+    """Tokens of a message under one counter. Use one instance per counter: the instance is the key of the messages'
+    memo."""
 
     count: Count
     _heads: dict[bytes, int] = field(default_factory=dict, repr=False)
@@ -97,19 +100,20 @@ class Weigh:
         return total
 
     def instead(self, message: Message, text: str) -> int:
-        """Tokens of a text that stands in place of the message's own, counted once a message and text."""
+        """Tokens of a text that replaces the message's own text, counted once per message and text."""
         return message.derive(lambda _: PER_MESSAGE + self.count(text), (self, text))
 
     def known(self, message: Message) -> bool:
-        """Whether the message has been counted before, so that asking is free."""
+        """True if the message has been counted before, so that asking is free."""
         return message.derived(self._weigh)
 
     def remember(self, message: Message, tokens: int) -> None:
-        """The message was counted before, in another object of the same bytes: so many."""
+        """Store the token count of a message that was counted before, in another object of the same bytes."""
         message.derive(lambda _: tokens, self._weigh)
 
     def head(self, tools: bytes | None) -> int:
-        """Tokens of the tools array, which most requests of an agent carry unchanged: the last 256 are remembered."""
+        """Tokens of the tools array. Most requests of an agent carry it unchanged, so up to 256 arrays are
+        remembered."""
         if not tools:
             return 0
         found = self._heads.get(tools)

@@ -1,4 +1,4 @@
-"""What the model writes for itself: the STATE block, and later scratchpad, memos and reflections.
+"""Notes that the model writes for itself: the STATE block, the scratchpad, memos and reflections.
 
-Pure: texts in, texts out. Where they are kept is the store's business, when they are asked for the policy's.
+Pure: texts in, texts out. The store decides where notes are kept, the policy when the model is asked for them.
 """

@@ -1,7 +1,7 @@
-"""A tool call in a few words: what was done and what came of it, by rules that are data.
+"""A tool call in a few words: the action and its outcome, by rules that are data.
 
-This is what is said of a call while no model has reflected on it. It is read off the call and its result alone, so it
-is true, costs nothing and never fails; where a reflection says more, it takes its place.
+This text describes a call while no model has reflected on it. It is derived from the call and its result alone, so it
+is true, costs nothing and never fails. A reflection that says more replaces it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from proxy.chat.embedded_json import decode_embedded
 from proxy.chat.message import Call, Message
 
 Outcome = Literal["success", "failure", "timeout", "error", "unknown"]
-"""unknown: a command of whose end its result proves nothing."""
+"""unknown: the result of a command does not prove how the command ended."""
 
 
 class Reading(NamedTuple):
-    """How a call ended, and the line of its result that says so, empty where none does."""
+    """The outcome of a call, and the line of its result that states the outcome, empty if no line does."""
 
     outcome: Outcome
     line: str = ""
@@ -32,15 +32,15 @@ VERBS: tuple[tuple[str, str], ...] = (
     ("deleted", "delete|remove|rm"),
     ("ran", "run|exec|execute|bash|shell|command|terminal|python"),
 )
-"""(what is said, words in a tool's name); the first word of a name that is one of these decides."""
+"""(verb, words in a tool's name): the first word of a tool's name that is in the table decides the verb."""
 
 MAIN = ("query", "q", "pattern", "path", "file_path", "file", "filename", "url", "command", "cmd", "code", "name", "id")
-"""Arguments that say what a call was about, the most telling first."""
+"""Names of arguments that say the most about a call, the most telling first."""
 
 LOOK = 4000
-"""Characters at each end of a result that are looked at for the line that is quoted."""
+"""Characters at each end of a result that are searched for the line to quote."""
 SUBJECT, LINE = 80, 120
-"""Characters of what a call was about, and of the line that is quoted from a result."""
+"""Limits in characters: of a call's subject, and of the line that is quoted from a result."""
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _VERB_OF = {word: verb for verb, words in VERBS for word in words.split("|")}
@@ -51,7 +51,7 @@ _TELLS = re.compile(
 
 
 def action(call: Call) -> str:
-    """`searched 'python tutorial'`: the verb by the tool's name, and what the call was about."""
+    """`searched 'python tutorial'`: the verb by the tool's name, and the subject of the call."""
     verb = next((_VERB_OF[w] for w in map(str.lower, _WORDS.findall(call.name)) if w in _VERB_OF), "")
     subject = _subject(call.arguments)
     said = verb or f"called {line(call.name, SUBJECT)}"
@@ -80,7 +80,8 @@ def _texts(value: object) -> Iterator[str]:
 
 
 def finding(result: Message, reading: Reading) -> str:
-    """What came of a call, read off its result: how many things were found, how it ended, or what went wrong."""
+    """The outcome of a call in words, read from its result: the number of results, the end of the run, or the
+    failure."""
     text = result.text.strip()
     if not text:
         return "an image or file" if result.media else "empty"
@@ -98,7 +99,7 @@ def finding(result: Message, reading: Reading) -> str:
 
 
 def _count(text: str) -> str | None:
-    """How many results a JSON list holds."""
+    """The number of results in a JSON list, in words; None if the text is no such list or is too long."""
     if text[0] != "[" or len(text) > 16 * LOOK:
         return None
     try:
@@ -111,6 +112,6 @@ def _count(text: str) -> str | None:
 
 
 def line(text: str, most: int) -> str:
-    """The text on one line, at most so many characters of it."""
+    """The text on one line, at most `most` characters of it."""
     flat = " ".join(text[: 4 * most].split())
     return flat if len(flat) <= most else flat[: most - 3].rstrip() + "..."

@@ -1,8 +1,8 @@
-"""Iteration records, and the REFLECTION block in which a model says what its tool calls have taught it.
+"""Iteration records, and the REFLECTION block in which a model writes the lessons of its tool calls.
 
-Two layers, after the source of `reflective`: a rich record of each iteration, for people who want to know what
-happened, and one line a call, for the prompt. The block is JSON under a heading of its own, found by the grammar of the
-STATE block; what does not parse is kept as text, and nothing in it is believed.
+There are two layers, after the source of `reflective`. A rich record of each iteration is for people who want to know
+what happened; one line per call is for the prompt. The block is JSON under a heading of its own, found by the grammar
+of the STATE block. A block that does not parse is kept as text, and nothing in it is used.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from proxy.memory.actions import Outcome, Reading, line
 
 HEADING = "### REFLECTION"
 MAX = 8000
-"""Characters of a reflection that are kept."""
+"""Limit of a reflection in characters. A longer text is not parsed."""
 RAW = 1000
-"""Characters of a result in a record; the whole stays in the message."""
+"""Characters of a result in a record; the whole result stays in the message."""
 FIELD = 300
-"""Characters of each thing that a reflection says."""
+"""Limit of each field of a reflection in characters."""
 
 Relevance = Literal["high", "medium", "low"]
 Progress = Literal["advancing", "stuck", "regressing"]
 DEEP = ("high", "xhigh", "max")
-"""Efforts at which a model is taken to think deeply."""
+"""Efforts that count as deep thinking."""
 
 FORM = """{"tool_calls": [{"call": 1, "outcome": "success, failure, timeout or error", \
 "tool_selection_rationale": "why this tool", "insights": "one or two sentences: what was found that matters to the \
 goal", "learning": "what this teaches about the approach", "relevance": "high, medium or low", \
 "next_suggested_actions": "what follows from it"}], "synthesis": "how this advances the goal", \
 "progress_assessment": "advancing, stuck or regressing"}"""
-"""What the model is asked to write, an entry in `tool_calls` for each call."""
+"""The JSON form that the model is asked for, with one entry in `tool_calls` for each call."""
 
 
 class Item(msgspec.Struct, frozen=True):
-    """What is said of one call, numbered from 1 in the order in which they were asked about."""
+    """The reflection on one call. Calls are numbered from 1, in the order in which the model was asked about them."""
 
     call: int
     insights: str = ""
@@ -52,7 +52,7 @@ class Item(msgspec.Struct, frozen=True):
 
 
 class Reflection(msgspec.Struct, frozen=True):
-    """What is said of a batch of calls."""
+    """The reflection on a batch of calls."""
 
     tool_calls: list[Item] = []
     synthesis: str = ""
@@ -67,8 +67,11 @@ class Cost(msgspec.Struct, frozen=True):
 
 
 class CallRecord(msgspec.Struct, frozen=True):
-    """One tool call. execution_time: seconds from the answer that called to the request that brought the result, None
-    where the answer did not come through this process. message: the public id of the result."""
+    """Record of one tool call.
+
+    execution_time: seconds from the answer with the call to the request with the result, None if the answer did not
+    come through this process. message: the public id of the result.
+    """
 
     tool: str
     params: Any
@@ -83,11 +86,11 @@ class CallRecord(msgspec.Struct, frozen=True):
     relevance: Relevance | None = None
     next_suggested_actions: str = ""
     reflected: int = 0
-    """Its number in the batch that is reflected on; 0: it is not reflected on."""
+    """The call's number in the batch of the reflection; 0: no reflection covers the call."""
 
 
 class Iteration(msgspec.Struct, frozen=True):
-    """One iteration: an assistant message with calls and what they brought."""
+    """Record of one iteration: an assistant message with calls, and the results of the calls."""
 
     iteration: int
     timestamp: float
@@ -97,11 +100,11 @@ class Iteration(msgspec.Struct, frozen=True):
     progress_assessment: Progress | None = None
     user_feedback: str = ""
     reflection: str = ""
-    """What was reflected where it could not be read as JSON."""
+    """The reflection as text, if it could not be read as JSON."""
 
 
 def ask(calls: Sequence[str]) -> str:
-    """The words that ask the model to add a REFLECTION block on these calls to its answer."""
+    """The prompt that asks the model to add a REFLECTION block on these calls to its answer."""
     listed = "\n".join(f"[{n}] {call}" for n, call in enumerate(calls, 1))
     return (
         "Beside what you do or answer now, write a short reflection on these tool calls of yours. Their results may not"
@@ -112,7 +115,7 @@ def ask(calls: Sequence[str]) -> str:
 
 
 def question(goal: str, calls: Sequence[str]) -> str:
-    """The whole question to a helper model. calls: each with its result."""
+    """The whole question to a helper model. calls: the text of each call with its result."""
     listed = "\n\n".join(f"[{n}] {call}" for n, call in enumerate(calls, 1))
     return (
         "An agent works towards a goal with tools. Reflect on these calls for it: it will read your words in place of"
@@ -122,7 +125,7 @@ def question(goal: str, calls: Sequence[str]) -> str:
 
 
 def excerpt(call: Call, result: Message) -> str:
-    """A call and its result, as a helper model is shown them."""
+    """A call and its result as a helper model sees them."""
     text = result.text
     shown = text if len(text) <= 2 * RAW else f"{text[:RAW]} [...] {text[-RAW:]}"
     return f"{call.name} {line(call.arguments, FIELD)}\n{shown}"
@@ -130,7 +133,7 @@ def excerpt(call: Call, result: Message) -> str:
 
 @lru_cache(maxsize=2048)
 def parse(text: str) -> Reflection | None:
-    """The reflection in a text, each of its texts on one line; None where it is none."""
+    """The reflection in a text, with each field on one line; None if the text holds no valid reflection."""
     start, end = text.find("{"), text.rfind("}")
     if len(text) > MAX or start < 0:
         return None
@@ -170,8 +173,11 @@ def record(
     weigh: Callable[[str], int],
     feedback: str = "",
 ) -> Iteration:
-    """The record of an iteration. at: when its results came. done: each call with its result, the result's public id,
-    its relevance, its number in what is reflected on, how it ended. seconds: from the answer that called to `at`."""
+    """The record of an iteration.
+
+    at: Unix time of the results. done: for each call its result, the result's public id, its relevance, its number in
+    the reflection, its outcome. seconds: from the answer with the calls to `at`.
+    """
     thought = _clean(assistant.text.strip() or assistant.reasoning.strip())
     calls = [
         CallRecord(
@@ -200,12 +206,13 @@ def _params(arguments: str) -> object:
 
 
 def _clean(text: str) -> str:
-    """The text without halves of surrogate pairs, which JSON can carry and a record cannot."""
+    """The text without lone surrogates, which JSON can carry and a record cannot."""
     return text.encode("utf-8", "replace").decode()
 
 
 def reflected(iteration: Iteration, text: str) -> Iteration:
-    """The iteration with what was reflected on it. What does not parse stands there as text and changes nothing."""
+    """The iteration with its reflection added. A text that does not parse is stored as text and changes nothing
+    else."""
     found = parse(text)
     if found is None:
         return msgspec.structs.replace(iteration, reflection=text)

@@ -1,7 +1,7 @@
-"""The scratchpad: one markdown text a session, which the model keeps for itself (FEATURES.md A10).
+"""The scratchpad: one markdown text per session, which the model writes for itself (FEATURES.md A10).
 
-It is never cut behind the model's back: what does not fit is refused with how much there is, since a plan that lost its
-end unseen is worse than none.
+A scratchpad is never cut without the model's knowledge. A text that is too long is refused with its size, since a plan
+that lost its end unseen is worse than none.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ END = "[End of your scratchpad]"
 
 
 class TooLong(ValueError):
-    """The text would be longer than a scratchpad may be."""
+    """Error: the text would be longer than a scratchpad may be."""
 
     def __init__(self, chars: int, most: int) -> None:
         super().__init__(
@@ -21,7 +21,7 @@ class TooLong(ValueError):
 
 
 def updated(content: str, most: int) -> str:
-    """The text that takes the place of what was there. Raises TooLong."""
+    """The text that replaces the scratchpad. Raises TooLong if it has more than `most` characters."""
     text = content.strip()
     if len(text) > most:
         raise TooLong(len(text), most)
@@ -29,13 +29,13 @@ def updated(content: str, most: int) -> str:
 
 
 def appended(current: str, content: str, most: int) -> str:
-    """What was there and, on a new line, what is added. Raises TooLong."""
+    """The old text and, on a new line, the added text. Raises TooLong if both have more than `most` characters."""
     return updated(f"{current.rstrip()}\n{content.strip()}" if current.strip() else content, most)
 
 
 def shown(text: str, most: int) -> str:
-    """What a prompt says of it: every line begins with a mark, so that nothing in it can be taken for the end of it,
-    nor for a heading that asks for something or a speaker's turn."""
+    """The scratchpad as a prompt shows it. Every line begins with a mark. So no line can pass for the end of the
+    scratchpad, for a heading that makes a request, or for a speaker's turn."""
     body = text.strip()
     if len(body) > most:
         body = body[:most] + "\n[cut here; manage_scratchpad reads all of it]"

@@ -1,18 +1,20 @@
-"""The STATE block: what it looks like in an answer, how it is asked for, and how it is given back.
+"""The STATE block: its grammar in an answer, the prompt that asks for it, and the text that returns it to the model.
 
-The model ends an answer with a heading line `### STATE` and its note to itself. Whatever counts as a note is kept from
-the client, so three things have to hold: the heading stands alone on its line, outside a code fence; the note is the
-last thing of the answer; and at least two of its four fields are there. Anything else is text that the client gets
-whole: a file that is quoted, a chapter on states. The heading is read in the forms that models write (`### State`,
-`## STATE:`, `**### STATE**`, up to three blanks in front), and fields may be headings of their own. A line ends at a
-newline character; a carriage return counts as a space, so that answers with CRLF read alike.
+The model ends an answer with a heading line `### STATE` and its note to itself. A note is hidden from the client, so
+three conditions must hold. The heading stands alone on its line, outside a code fence. The note is the last thing of
+the answer. At least two of its four fields are there. Any other text goes to the client whole, for example a quoted
+file or a chapter on states.
 
-`find` and `split` read a whole text. `proxy.stream.withhold` follows the same grammar while a text arrives, so
-every question about a line is answered here, once, and has a bounded answer: a heading has at most `HEADING_MAX`
-characters, and a code fence begins within the first `FENCE_WINDOW` characters of its line.
+The heading is read in the forms that models write (`### State`, `## STATE:`, `**### STATE**`, up to three blanks in
+front). Fields may be headings of their own. A line ends at a newline character; a carriage return counts as a space, so
+that answers with CRLF read alike.
 
-Other blocks that a model is asked for (`reflection`) are only looked for where they were asked for. Their heading is
-read as it is written there, they end before the next heading of level 1 to 3, and text may follow them.
+`find` and `split` read a whole text. `proxy.stream.withhold` follows the same grammar while a text arrives. So every
+question about a line is answered here, once, and has a bounded answer. A heading has at most `HEADING_MAX` characters,
+and a code fence begins within the first `FENCE_WINDOW` characters of its line.
+
+Other blocks (`reflection`) are only looked for in answers to a prompt that asked for them. Their heading must be
+written exactly as in that prompt. They end before the next heading of level 1 to 3, and text may follow them.
 """
 
 from __future__ import annotations
@@ -23,22 +25,24 @@ from dataclasses import dataclass
 
 HEADING = "### STATE"
 HEADINGS = (HEADING,)
-"""The blocks that are looked for where nothing else is said."""
+"""Headings of the blocks that are looked for by default."""
 HEADING_MAX = 80
-"""A longer line is no heading of a block: it need not be held back to its end to know that."""
+"""Characters above which a line is no heading of a block, so the stream need not wait for the line's end."""
 FENCE_WINDOW = 43
-"""The three characters that open a fence, or the first that closes one, stand within so many of the line's start."""
+"""Characters from the line's start within which the three characters of an opening fence, or the first of a closing
+one, stand."""
 GAP = 2
-"""At most so many newline characters before a block belong to it."""
+"""Maximum number of newline characters before a block that belong to the block."""
 BLOCK_MAX = 1 << 20
-"""A block of more characters is none: so much is held until it is known whether it is one, and 4,000 are stored."""
+"""Maximum length of a block in characters. So much text is held until it is clear whether it is a block; 4,000
+characters are stored."""
 LEAST_FIELDS = 2
-"""A note has at least so many of the four fields that it was asked for."""
+"""Minimum number of the four requested fields in a note."""
 
 _SPACES = " \t\r"
 _ENDER = re.compile(r" {0,3}#{1,3}(?:[ \t\r]|$)")
-# A fence may stand behind list marks ("1. ```sh"): read otherwise, its closing line would seem to open one, and
-# all that follows would be taken for code.
+# A fence may follow list marks ("1. ```sh"). Otherwise its closing line would seem to open a fence, and all text after
+# it would be taken for code.
 _OPENING = re.compile(r"[ \t]*(?:(?:[-*+]|[0-9]{1,9}[.)])[ \t]+)*(`{3,}|~{3,})")
 
 _STARTS = ("#", "*")
@@ -48,7 +52,7 @@ _HEADING = re.compile(
     re.IGNORECASE | re.ASCII,
 )
 _ENDINGS = tuple(sorted({form[at:] for form in ("**# **STATE**", "# STATE") for at in range(len(form) + 1)}, key=len))
-"""A line may still become the heading where one of these makes it one."""
+"""Endings of a heading. An unfinished line may still become the heading if one of these endings completes it."""
 
 _NAME = r"(goals?|context|resolved|technical[ _-]?anchors?)"
 _NAMES = ("goal", "context", "resolved", "technical")
@@ -63,12 +67,12 @@ _FIELD = re.compile(
     re.IGNORECASE | re.ASCII,
 )
 _FRONT = " \t#*_-+.)0123456789\u2022"
-"""What may stand in front of a field's name."""
+"""Characters that may precede a field's name."""
 _PROSE = re.compile(
     r"[^\W\d_](?:[^\s/\\:=`_.()]|[.](?!\w))*(?:[ \t]+\S+){2,}|[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff].{5}"
 )
-"""A line that begins with a word of a language, and more words behind it where those have blanks: no path, no list, no
-code."""
+"""Pattern of a line of prose: it begins with a word of a language, with more words after it if the script has blanks.
+Paths, lists and code do not match."""
 _LABEL = re.compile(r"\S[^:\n]{0,40}[:\uff1a](?:\s|\Z)")
 _STOPS = (".", "!", "?", "\u2026", "\u3002", "\uff01", "\uff1f", ":", ")")
 
@@ -95,7 +99,7 @@ Leave the note out of an answer that only calls tools."""
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One block: `text[start:end]` from its heading on. `body` is what stands under the heading, stripped."""
+    """One block: `text[start:end]`, with its heading. `body` is the text under the heading, stripped."""
 
     start: int
     end: int
@@ -104,7 +108,7 @@ class Block:
 
 
 def heading_of(line: str, headings: tuple[str, ...] = HEADINGS) -> str | None:
-    """Which of the headings a whole line (without its newline) is; None where it is none."""
+    """The heading that a whole line (without its newline) is; None if the line is no heading."""
     if len(line) > HEADING_MAX or line.lstrip(" ")[:1] not in _STARTS:
         return None
     for heading in headings:
@@ -117,12 +121,12 @@ def heading_of(line: str, headings: tuple[str, ...] = HEADINGS) -> str | None:
 
 
 def is_heading(line: str) -> bool:
-    """Whether a whole line is the heading of a STATE block."""
+    """True if a whole line is the heading of a STATE block."""
     return heading_of(line) is not None
 
 
 def may_be_heading(head: str, headings: tuple[str, ...] = HEADINGS) -> bool:
-    """Whether a line that begins with `head` can still turn out to be such a heading."""
+    """True if a line that begins with `head` can still become one of the headings."""
     if len(head) > HEADING_MAX or head.lstrip(" ")[:1] not in ("", *_STARTS):
         return False
     if heading_of(head, headings) is not None:
@@ -137,23 +141,23 @@ def may_be_heading(head: str, headings: tuple[str, ...] = HEADINGS) -> bool:
 
 
 def ends_block(line: str) -> bool:
-    """Whether a line is an ATX heading of level 1 to 3. What follows its first space makes no difference."""
+    """True if a line is an ATX heading of level 1 to 3. The text after its first space makes no difference."""
     return "#" in line[:4] and _ENDER.match(line) is not None
 
 
 def leaves(line: str, inside: str) -> bool:
-    """Whether a whole line outside a code fence, no heading of a block itself, ends the block that it stands in. The
+    """True if a whole line ends the block `inside`. The line is outside a code fence and no heading of a block. The
     fields of a STATE block may be headings."""
     return ends_block(line) and not (inside == HEADING and _FIELD_HEAD.match(line))
 
 
 def must_leave(head: str, inside: str) -> bool:
-    """Whether a line that begins with `head` is known to do so, whatever follows."""
+    """True if a line that begins with `head` ends the block `inside`, whatever follows `head`."""
     return ends_block(head) and not (inside == HEADING and _may_be_field(head))
 
 
 def opening(line: str) -> str:
-    """The run of fence characters of a line that opens a code fence, or ""."""
+    """The run of fence characters in a line that opens a code fence, or ""."""
     at = fence_at(line)
     if at is None:
         return ""
@@ -165,7 +169,7 @@ def opening(line: str) -> str:
 
 
 def closes(line: str, mark: str, run: int) -> bool:
-    """Whether a line closes the code fence that a run of so many of this character has opened."""
+    """True if a line closes a code fence that was opened by `run` characters `mark`."""
     marks = line.lstrip(" \t")
     if len(line) - len(marks) >= FENCE_WINDOW:
         return False
@@ -174,7 +178,7 @@ def closes(line: str, mark: str, run: int) -> bool:
 
 
 def fence_at(line: str) -> int | None:
-    """Where the fence characters of a line begin that may open a code fence; None where it does not."""
+    """Index of the fence characters in a line that may open a code fence; None if the line opens none."""
     if "```" not in line and "~~~" not in line:
         return None
     found = _OPENING.match(line[:FENCE_WINDOW])
@@ -182,8 +186,8 @@ def fence_at(line: str) -> int | None:
 
 
 def is_note(body: str, *, cut: bool = False) -> bool:
-    """Whether what stands under a heading is the note that was asked for, and nothing follows it. cut: the answer was
-    cut off in it, so that the beginning has to do."""
+    """True if the text under a heading is the requested note, and nothing follows the note. cut: the answer was cut off
+    inside the note, so that its beginning is enough."""
     lines = body.split("\n")
     if cut:
         first = next((line for line in lines if line.strip()), "")
@@ -193,7 +197,8 @@ def is_note(body: str, *, cut: bool = False) -> bool:
 
 
 def _field(line: str) -> tuple[str, bool] | None:
-    """(the field that a line begins, whether it says something of it on the same line), None where it begins none."""
+    """(the field that a line begins, True if the line has text after the field's name), None if the line begins no
+    field."""
     if not line:
         return None
     found = _FIELD.match(line)
@@ -209,8 +214,8 @@ def _may_be_field(head: str) -> bool:
 
 
 def _is_followed(lines: Sequence[str], named: Sequence[tuple[str, bool] | None]) -> bool:
-    """Whether the last paragraph is no part of the note: sentences that stand apart behind a last field that was
-    written on one line."""
+    """True if the last paragraph is no part of the note: prose that stands apart after a last field written on one
+    line."""
     last = max(n for n, name in enumerate(named) if name)
     if not named[last][1]:  # type: ignore[index]
         return False
@@ -224,7 +229,7 @@ def _is_followed(lines: Sequence[str], named: Sequence[tuple[str, bool] | None])
 
 
 def find(text: str, headings: tuple[str, ...] = HEADINGS, *, last: bool = True, cut: bool = False) -> list[Block]:
-    """The blocks of an answer that count, in their order. last: the answer ends with the text. cut: it was cut off
+    """The valid blocks of an answer, in their order. last: the answer ends with the text. cut: the answer was cut off
     there."""
     if not any(_WORD.search(text) if heading == HEADING else heading in text for heading in headings):
         return []
@@ -239,7 +244,7 @@ def find(text: str, headings: tuple[str, ...] = HEADINGS, *, last: bool = True, 
 
 
 def _ends_with_note(text: str, found: Sequence[Block], *, cut: bool) -> bool:
-    """Whether the first of these blocks is a note, and the others, up to the end of the text, all that follows it."""
+    """True if the first of these blocks is a note, and only the other blocks follow it up to the end of the text."""
     if len(text) - found[0].start > BLOCK_MAX:
         return False
     ends = [*(other.start for other in found[1:]), len(text)]
@@ -248,7 +253,7 @@ def _ends_with_note(text: str, found: Sequence[Block], *, cut: bool) -> bool:
 
 
 def _blocks(text: str, headings: tuple[str, ...]) -> list[Block]:
-    """Every heading with what stands under it."""
+    """Every heading with the text under it, as blocks."""
     blocks: list[Block] = []
     start, body, at, fence, which = -1, 0, 0, "", ""
     for line in text.split("\n"):
@@ -272,17 +277,17 @@ def _blocks(text: str, headings: tuple[str, ...]) -> list[Block]:
 def split(
     text: str, headings: tuple[str, ...] = HEADINGS, *, last: bool = True, cut: bool = False
 ) -> tuple[str, list[Block]]:
-    """(what the client sees, the blocks). last, cut: see `find`.
+    """(the text for the client, the blocks). last, cut: see `find`.
 
-    Each block is taken out with at most two newline characters before it. Where text follows it, they stay, since
-    the heading that follows would otherwise be glued to the line before.
+    Each block is removed with at most two newline characters before it. If text follows the block, these characters
+    stay. Otherwise the heading that follows would be joined to the line before.
     """
     blocks = find(text, headings, last=last, cut=cut)
     return without(text, blocks)[0], blocks
 
 
 def without(text: str, blocks: Sequence[Block]) -> tuple[str, str]:
-    """(the text without these blocks, the newline characters that stood before the last of them where it ends the
+    """(the text without these blocks, the removed newline characters before the last block if that block ends the
     text)."""
     if not blocks:
         return text, ""
@@ -302,7 +307,7 @@ def without(text: str, blocks: Sequence[Block]) -> tuple[str, str]:
 
 
 def stripped(text: str) -> str:
-    """The text without the newline characters at its end that belong to a block behind it."""
+    """The text without the newline characters at its end that belong to a block after it."""
     end = len(text)
     while end and len(text) - end < GAP and text[end - 1] == "\n":
         end -= 1
@@ -310,7 +315,8 @@ def stripped(text: str) -> str:
 
 
 def shorten(body: str, limit: int = 4000) -> str:
-    """At most `limit` characters: cut after the last line that fits whole, or within a first line that does not."""
+    """The first `limit` characters at most: cut after the last line that fits whole, or within a first line that does
+    not fit."""
     if len(body) <= limit:
         return body
     cut = body.rfind("\n", 0, limit + 1)
@@ -318,22 +324,23 @@ def shorten(body: str, limit: int = 4000) -> str:
 
 
 def ask() -> str:
-    """The words that ask the model to end its answer with a STATE block of four fields."""
+    """The prompt that asks the model to end its answer with a STATE block of four fields."""
     return _ASK
 
 
 def guidelines() -> str:
-    """How the model is to read its history: order, state, authority (FEATURES.md A9). The default of a setting."""
+    """Guidelines for the model on its history: order, state, authority (FEATURES.md A9). The default of a setting."""
     return _GUIDELINES
 
 
 def anchor(body: str) -> str:
-    """The state as literal policies give it back: the Global Anchor, under the block's own heading."""
+    """The state as literal policies return it to the model: the Global Anchor, under the block's own heading."""
     return f"## Global Anchor\n\n{HEADING}\n{body}"
 
 
 def recap(body: str) -> str:
-    """The state as a note at the end of a prompt. It never holds the block's heading, which would ask for a new one."""
+    """The state as a note at the end of a prompt. The note never holds the block's heading, which would ask for a new
+    block."""
     note = body.replace(HEADING, HEADING.lstrip("# "))
     return (
         "[Your own note on where the work stood when you last wrote one. Earlier parts of this conversation are "

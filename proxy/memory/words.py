@@ -1,8 +1,8 @@
-"""The words of a text that say what it is about.
+"""The topic words of a text.
 
-A script without blanks between its words (Chinese, Japanese, Thai and their neighbours; Korean, which writes particles
-onto its words) is read as every two characters that stand together: whatever the words are, two texts that have one in
-common have its pairs in common.
+Some scripts have no blanks between words: Chinese, Japanese, Thai and their neighbours. Korean, which writes particles
+onto its words, is treated alike. A text in such a script is read as every pair of adjacent characters. So two texts
+with a word in common have the pairs of that word in common.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _RANGES = (
 _UNSPACED = re.compile(f"[{_RANGES}]+")
 _EITHER = re.compile(f"[{_RANGES}]+|[^\\W_{_RANGES}]{{2,40}}")
 _GRAMMAR = re.compile("[的了吗呢吧啊着嗎]|^[\u3040-\u309f]+$")
-"""Pairs that hold a particle, or are nothing but hiragana, are grammar."""
+"""Pattern of pairs that are grammar: those with a particle, and those of hiragana only."""
 
 STOP = frozenset(re.findall(r"\w+",
     "the and for that this with you are was were not but have has had its it is in on of to be as at by or an if do"
@@ -31,11 +31,12 @@ STOP = frozenset(re.findall(r"\w+",
     " 我们 你们 他们 可以 一个 这个 那个 什么 怎么 如何 没有 不是 就是 但是 因为 所以 如果"
     " 需要 使用 请问 帮我 现在 然后 还是"
 ))  # fmt: skip
-"""Words that say nothing of a topic: those of the language, and those of every request to an agent."""
+"""Stop words: words of grammar, and words that occur in every request to an agent."""
 
 
 def telling(text: str) -> list[str]:
-    """Words of two characters or more in their order, lower case, parts of names apart, without stop words."""
+    """The words of two characters or more in their order, in lower case, with names split into parts, without stop
+    words."""
     text = text.lower()
     if text.isascii() or not _UNSPACED.search(text):
         return [word for word in WORD.findall(text) if word not in STOP]
@@ -43,15 +44,16 @@ def telling(text: str) -> list[str]:
 
 
 def pairs(run: str) -> list[str]:
-    """The pairs of characters of a run in a script without blanks; any other word, and a single character, as it is."""
+    """The pairs of characters of a run in a script without blanks, without pairs of grammar. Any other word, and a
+    single character, is returned unchanged."""
     if not _UNSPACED.match(run) or len(run) == 1:
         return [run]
     return [pair for pair in ("".join(two) for two in pairwise(run)) if not _GRAMMAR.search(pair)]
 
 
 def spaced(text: str) -> str:
-    """The text as an index takes it that looks for words between blanks: a run of a script without them as all its
-    pairs of letters, grammar too; anything else as it stands."""
+    """The text in the form for an index that looks for words between blanks. A run of a script without blanks becomes
+    all its pairs of letters, grammar included; all other text stays unchanged."""
     if text.isascii() or not _UNSPACED.search(text):
         return text
     return _UNSPACED.sub(_apart, text)
@@ -63,13 +65,13 @@ def _apart(found: re.Match[str]) -> str:
 
 
 def sought(text: str) -> list[str]:
-    """The words by which an index of `spaced` texts is asked for a text, lower case, each once. A single letter counts
-    only in a script without blanks, and pairs that are grammar only where there is nothing else."""
+    """The search words for an index of `spaced` texts, in lower case, each once. A single letter counts only in a
+    script without blanks. Pairs of grammar count only if there is nothing else."""
     found = re.findall(r"[^\W_]{1,40}", spaced(unicodedata.normalize("NFC", text.lower())))
     words = list(dict.fromkeys(word for word in found if len(word) > 1 or _UNSPACED.match(word)))
     return [word for word in words if not (_UNSPACED.match(word) and _GRAMMAR.search(word))] or words
 
 
 def weight(text: str) -> int:
-    """How long a text is in characters of a script with blanks: one without says twice as much in each."""
+    """Length of a text in characters of a script with blanks: a character of a script without blanks counts twice."""
     return len(text) + sum(map(len, _UNSPACED.findall(text)))

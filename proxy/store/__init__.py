@@ -1,4 +1,4 @@
-"""What is remembered: `connect` gives the store that `db` names.
+"""The store: `connect` gives the store that `db` names.
 
 A path is a SQLite file, a postgresql:// URL a database that many replicas share, ":memory:" a store that forgets. All
 behave the same, as the same tests show.
@@ -16,7 +16,7 @@ from proxy.store.sqlite import SqliteStore
 
 def connect(db: str, *, durability: Literal["full", "normal"] = "full", spool_mb: int = 64) -> Store:
     """A store that is not open yet. `db`: a path, "sqlite:///path", "postgresql://..." or ":memory:". Raises
-    StoreRefused."""
+    StoreRefused if `db` names no store, or if the driver is not installed."""
     if db == ":memory:":
         return MemoryStore()
     scheme, found, rest = db.partition("://")
@@ -32,7 +32,8 @@ def connect(db: str, *, durability: Literal["full", "normal"] = "full", spool_mb
 
 
 def _postgres(db: str, durability: Literal["full", "normal"], spool_mb: int) -> Store:
-    """Its driver is an extra, which one process with SQLite does not need."""
+    """The PostgreSQL store. Its driver is an extra, since one process with SQLite does not need it. Raises StoreRefused
+    if the driver is missing."""
     try:
         from proxy.store.postgres import PostgresStore  # noqa: PLC0415  only where it is asked for
     except ModuleNotFoundError as error:

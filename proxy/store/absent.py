@@ -1,8 +1,8 @@
-"""What a store knows not to be there, so that nobody has to be asked for it.
+"""Negative cache: sessions known to have no memos, hidden rounds or scratchpad are not queried.
 
-Hardly a conversation has a scratchpad, memos or hidden rounds, and each would be asked for them with every prompt. All
-that is written to the store of one process goes through its `put`: who has any is read once, when the store is opened,
-and noted with every put after that. Nothing is taken out again, so that who has had some once is simply asked.
+Few conversations have a scratchpad, memos or hidden rounds, yet every prompt would query for each of them. All writes
+to the store of one process go through its `put`. So the sessions with rows are read once, when the store is opened, and
+each later put adds its sessions. No session is removed again: a session that once had rows is simply queried.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ Place = tuple[str, str]
 """(tenant, session)"""
 
 MOST = 10_000
-"""Sessions that are known to have some, a table; where more have, all are asked."""
+"""Sessions remembered per table; if more sessions have rows, all are queried."""
 _ROWS = 100_000
-"""A table with more rows than that is not looked through at the start, which would take more than 0.1 s."""
+"""Rows above which a table is not scanned at the start, since the scan would take more than 0.1 s."""
 
 _WRITES: dict[type, Table] = {MemoRow: "memos", RoundRow: "rounds", ScratchpadRow: "scratchpads"}
 
@@ -32,20 +32,20 @@ GROUP BY p.tenant, p.session LIMIT $1"""  # noqa: S608  names of ours
 
 
 class Absent:
-    """Which sessions have rows in a table, as far as that is known."""
+    """Sessions with rows in each table, as far as they are known."""
 
     def __init__(self) -> None:
         self._having: dict[Table, set[Place] | None] = dict.fromkeys(_WRITES.values())
 
     async def read(self, fetch: Callable[[str, Sequence[Any]], Awaitable[list[tuple[Any, ...]]]]) -> None:
-        """Find out who has any, before the first put."""
+        """Read the sessions that have rows, before the first put."""
         for table, text in _HAVING.items():
             rows = await fetch(text, (MOST + 1,))
             if len(rows) <= MOST and sum(row[2] for row in rows) <= _ROWS:
                 self._having[table] = {(row[0], row[1]) for row in rows}
 
     def note(self, rows: Sequence[Any]) -> None:
-        """These are put."""
+        """Add the sessions of rows that are put."""
         if _WRITES.keys().isdisjoint(map(type, rows)):
             return
         for row in rows:
@@ -57,6 +57,6 @@ class Absent:
                     self._having[table] = None
 
     def has_none(self, table: Table, tenant: str, session: str) -> bool:
-        """Whether the session certainly has no row there."""
+        """True if the session certainly has no row in the table."""
         having = self._having[table]
         return having is not None and (tenant, session) not in having

@@ -1,11 +1,11 @@
-"""What is remembered: one row type a table, what is read back, and the `Store` that every backend is.
+"""Row types, one per table, the records that are read back, and the `Store` protocol of every backend.
 
-The rows are made above: ids and times come from the caller and are inserted as they are, so that a store
-has no clock and two backends given the same rows hold the same. The order of a row's fields is the order of
-its table's columns (`sql.py`), which makes a row's tuple the statement's arguments without any mapping.
+The rows are made above: ids and times come from the caller and are inserted as they are. So a store has no clock, and
+two backends with the same rows hold the same data. The order of a row's fields is the order of its table's columns
+(`sql.py`), so a row's tuple is the statement's arguments without any mapping.
 
-Times are Unix seconds. Keys, forms and hashes are bytes; whatever a model or client wrote is bytes, or is stored as
-bytes, because text columns refuse lone surrogates (SQLite) and NUL (PostgreSQL), and both occur in JSON.
+Times are Unix seconds. Keys, forms and hashes are bytes. Text of a model or client is bytes, or is stored as bytes,
+because text columns refuse lone surrogates (SQLite) and NUL (PostgreSQL). Both occur in JSON.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from proxy.store.standing import Hit, Kind, KindRow, Known, StandingStore, WorkR
 from proxy.store.written import NoteRow, WrittenRow, WrittenStore
 
 Action = Literal["text", "gone", "text_only", "append", "withdrawn", "pin", "unpin"]
-"""What an edit does to its message; `withdrawn`: an earlier version of it is taken back. `pin`: the message is to stay
-as it is, until an `unpin`; both are counted apart from the edits that change something."""
+"""The effect of an edit on its message. `withdrawn`: an earlier version of the edit is taken back. `pin`: the message
+stays unchanged until an `unpin`; both are counted apart from the edits that change something."""
 Outcome = Literal["complete", "partial", "client_gone", "failed", "rejected", "deferred"]
 
 
 class SessionRow(Struct, frozen=True, gc=False):
-    """A conversation's name under a tenant. Inserted once; later ones of the same name are ignored."""
+    """A conversation's name under a tenant. Inserted once; a later row of the same name is ignored."""
 
     tenant: str
     session: str
     explicit: bool
-    """Whether the client named it (path, header, body field) or the hash chain did."""
+    """True if the client named the session (path, header, body field), False if the hash chain did."""
     created_at: float
     settings: str = "{}"
     """JSON object."""
 
 
 class ThreadRow(Struct, frozen=True, gc=False):
-    """One line of history in a session. Inserted once; `HeadRow` moves it on."""
+    """One line of history in a session. Inserted once; `HeadRow` updates its position."""
 
     tenant: str
     session: str
@@ -56,7 +56,7 @@ class ThreadRow(Struct, frozen=True, gc=False):
 
 
 class HeadRow(Struct, frozen=True, gc=False):
-    """Where a thread stands now: updates the thread's row, and does nothing if there is none."""
+    """The current position of a thread: updates the thread's row, and does nothing if there is none."""
 
     tenant: str
     session: str
@@ -65,19 +65,19 @@ class HeadRow(Struct, frozen=True, gc=False):
     answer: bytes | None
     last_at: float
     stopped: str | None
-    """Why rewriting stopped for this thread, if it did."""
+    """The reason why rewriting stopped for this thread, or None."""
     asked: str | None = None
-    """The last request that asked the model for its state and was answered: how many edits had taken something out, how
-    many states there were before, and its head, in words; None where there was none."""
+    """The last answered request that asked the model for its state; None if there was none. Text of: the number of
+    edits that had removed something, the number of earlier states, and the request's head."""
 
 
 class MessageRow(Struct, frozen=True, gc=False):
-    """A message, once, however often it is resent: inserted or ignored on (tenant, session, key)."""
+    """A message, stored once however often it is resent: inserted or ignored on (tenant, session, key)."""
 
     tenant: str
     session: str
     key: bytes
-    """The chain key: which message this is, its parents included."""
+    """The chain key: identifies the message together with its parents."""
     parent: bytes
     position: int
     thread: str
@@ -91,7 +91,7 @@ class MessageRow(Struct, frozen=True, gc=False):
     strategy: str
     tokens: int
     answer: bool
-    """The proxy itself gave this answer."""
+    """True if the message is an answer that the proxy itself delivered."""
     reached: bool
     created_at: float
 
@@ -106,8 +106,8 @@ class FormRow(Struct, frozen=True, gc=False):
 
 
 class EditRow(Struct, frozen=True, gc=False):
-    """A decision about one message. The first of a (thread, key, version) stands, whoever else decides the same:
-    read back what was stored before using it."""
+    """A decision about one message. The first row of a (thread, key, version) stands, also if another process decides
+    the same. Read back the stored row before using it."""
 
     tenant: str
     session: str
@@ -120,13 +120,13 @@ class EditRow(Struct, frozen=True, gc=False):
     text: str | None
     before: int
     after: int
-    """Tokens of the message before and after."""
+    """Tokens of the message before and after the edit."""
     exchange: str
     created_at: float
 
 
 class StateRow(Struct, frozen=True, gc=False):
-    """A STATE block, filed under the answer that it stood in. Inserted or ignored on (thread, key)."""
+    """A STATE block, filed under the answer that contained it. Inserted or ignored on (thread, key)."""
 
     tenant: str
     session: str
@@ -137,7 +137,7 @@ class StateRow(Struct, frozen=True, gc=False):
 
 
 class ExchangeRow(Struct, frozen=True, gc=False):
-    """What is needed to build a request's prompt again. Inserted once, with status 'open'."""
+    """The data from which a request's prompt can be built again. Inserted once, with status 'open'."""
 
     tenant: str
     session: str
@@ -149,9 +149,9 @@ class ExchangeRow(Struct, frozen=True, gc=False):
     forms: bytes
     """JSON: messages that came in another form than the one stored first."""
     edits: int
-    """The highest edit number of the thread in force."""
+    """The highest number of the thread's edits in force."""
     inserts: bytes
-    """JSON: what was inserted where."""
+    """JSON: the inserted texts and their places."""
     policy: str
     schedule: str
     model: str
@@ -164,7 +164,7 @@ class ExchangeRow(Struct, frozen=True, gc=False):
 
 
 class OutcomeRow(Struct, frozen=True, gc=False):
-    """How an exchange ended: updates its row, and does nothing if there is none."""
+    """The outcome of an exchange: updates the exchange's row, and does nothing if there is none."""
 
     tenant: str
     session: str
@@ -181,11 +181,11 @@ class OutcomeRow(Struct, frozen=True, gc=False):
     ended_at: float
     note: str | None
     meter: str | None = None
-    """JSON: what the exchange is billed by; None where the upstream reported no usage."""
+    """JSON: the basis on which the exchange is billed; None if the upstream reported no usage."""
 
 
 class GapRow(Struct, frozen=True, gc=False):
-    """What could not be stored. Added up for the same exchange and reason."""
+    """A record of rows that could not be stored. Added up for the same exchange and reason."""
 
     tenant: str
     session: str
@@ -194,7 +194,7 @@ class GapRow(Struct, frozen=True, gc=False):
     reason: str
     created_at: float
     items: int = 1
-    """How many calls of `put` were lost."""
+    """Number of lost calls of `put`."""
 
 
 Row = (
@@ -205,45 +205,46 @@ Row = (
 
 
 class ThreadRecord(ThreadRow, frozen=True, kw_only=True):
-    """A thread with where it stands and what is in force on it."""
+    """A thread with its position, and the edits and states in force on it."""
 
     head: bytes
     answer: bytes | None
     last_at: float
     stopped: str | None
     edits: list[tuple[EditRow, int]]
-    """In force, each with its number, in the order of the numbers."""
+    """The edits in force, each with its number, in the order of the numbers."""
     states: list[StateRow]
-    """Oldest first."""
+    """The states, oldest first."""
     answers: dict[str, str]
-    """What helpers have answered in this session, by the id of the Ask: the newest 1,000, oldest first."""
+    """Helpers' answers in this session, by the id of the Ask: the newest 1,000, oldest first."""
     asked: str | None = None
     """See `HeadRow`."""
     offer: str | None = None
-    """Which of our tools it is offered: see `OfferRow`; None while that is undecided."""
+    """The proxy's tools that the thread is offered: see `OfferRow`; None while that is undecided."""
     lasting: list[tuple[EditRow, int]] | None = None
-    """Where the edits in force are a literal policy's: those that no literal policy has made. None: they are in force
-    themselves."""
+    """The edits that no literal policy made, if the edits in force are a literal policy's. None: the edits in force are
+    these edits."""
 
 
 class SessionRecord(SessionRow, frozen=True, kw_only=True):
-    """A session with its threads, oldest first, and how many rows it has in each table."""
+    """A session with its threads, oldest first, and its number of rows in each table."""
 
     last_at: float
     policy: str
-    """Of the request that came last, "" before there is one."""
+    """The policy of the newest request, "" before there is one."""
     threads: list[ThreadRow]
     counts: dict[str, int]
 
 
 class MessageRecord(MessageRow, frozen=True, kw_only=True):
-    """A stored message; `seq` counts the messages of its session from 1, in the order they were stored."""
+    """A stored message; `seq` counts the messages of its session from 1, in the order in which they were stored."""
 
     seq: int
 
 
 class LeftOut(MessageRecord, frozen=True, kw_only=True):
-    """A stored message that is out of its thread's prompt: by which stage, why, since which exchange and when."""
+    """A stored message that is left out of its thread's prompt: the stage, the reason, the exchange and the time of
+    that edit."""
 
     stage: str
     reason: str
@@ -252,7 +253,7 @@ class LeftOut(MessageRecord, frozen=True, kw_only=True):
 
 
 class Decided(Struct, frozen=True, gc=False):
-    """What was decided for a session: see `SettingsRow`, `EditRow` and `NoteRow`."""
+    """The decisions for a session: see `SettingsRow`, `EditRow` and `NoteRow`."""
 
     settings: str
     edits: list[tuple[EditRow, int]]
@@ -260,7 +261,8 @@ class Decided(Struct, frozen=True, gc=False):
 
 
 class ExchangeRecord(ExchangeRow, frozen=True, kw_only=True):
-    """An exchange with its outcome; `status` is 'open' and the rest None until there is one."""
+    """An exchange with its outcome. Before there is an outcome, `status` is 'open' and the outcome's other fields are
+    None."""
 
     status: str
     http_status: int | None
@@ -278,81 +280,87 @@ class ExchangeRecord(ExchangeRow, frozen=True, kw_only=True):
 
 @runtime_checkable
 class Store(WrittenStore, ListingStore, RemovalStore, StandingStore, Protocol):
-    """Reads raise StoreUnavailable when they fail or take too long; `open` raises StoreRefused."""
+    """The storage protocol. Reads raise StoreUnavailable if they fail or take too long; `open` raises StoreRefused."""
 
     @property
     def healthy(self) -> bool:
-        """Whether the last write and the last read went well."""
+        """True if the last write and the last read succeeded."""
         ...
 
     @property
     def trouble(self) -> str:
-        """What is wrong when it is not healthy, for /readyz and the log; never a message's content."""
+        """The fault if the store is not healthy, for /readyz and the log; never a message's content."""
         ...
 
     @property
     def queued(self) -> int:
-        """Items that wait to be written."""
+        """Number of items that wait to be written."""
         ...
 
     @property
     def dropped(self) -> int:
-        """Items that were refused or could not be stored, since the start."""
+        """Number of items that were refused or could not be stored, since the start."""
         ...
 
     async def open(self) -> None: ...
     async def close(self) -> None:
-        """Writes what is queued, then closes. Idempotent."""
+        """Write the queued items, then close. Idempotent."""
         ...
 
     def put(self, rows: Sequence[Row]) -> asyncio.Future[None]:
-        """One transaction: all of `rows` or none, in the order of the calls. Never raises and never waits. The future
-        resolves when the rows are durable, and holds StoreUnavailable if they were refused (the spool is full, a
-        value cannot be stored, the store closed). Cancelling the future does not take the rows back."""
+        """Queue one transaction: all of `rows` or none, in the order of the calls. Never raises and never waits.
+
+        The future resolves when the rows are durable. It holds StoreUnavailable if they were refused (the spool is
+        full, a value cannot be stored, the store is closed). Cancelling the future does not take the rows back.
+        """
         ...
 
     def later(self, rows: Sequence[Row]) -> asyncio.Future[None]:
-        """As `put`, for rows that nobody waits for: they may go into one transaction with those of the next `put`, and
-        are written by themselves where none comes soon. They keep their place in the order of the calls."""
+        """Queue as `put`, for rows whose future nobody awaits. They may share a transaction with the rows of the next
+        `put`, and are written alone if none comes soon. They keep their place in the order of the calls."""
         ...
 
     def hurry(self) -> None:
-        """Has what was put by `later` written now: somebody waits for it after all, or wants to read it."""
+        """Write the rows put by `later` now, since a caller waits for them after all, or wants to read them."""
         ...
 
     async def find(self, tenant: str, keys: Sequence[bytes], session: str | None) -> list[Hit]:
         """The stored nodes among `keys`, which are in chain order, root first. At most 32: deepest first, then of the
-        thread used last. `session` keeps the search inside one; over all sessions only the proxy's answers are found,
-        since what others say first may stand in thousands of them."""
+        thread used last.
+
+        `session` limits the search to one session. Without it only the proxy's answers are found, since thousands of
+        sessions may share the first messages of others.
+        """
         ...
 
     async def thread(self, tenant: str, session: str, thread: str) -> ThreadRecord | None: ...
 
     async def newest_states(self, tenant: str, session: str, system: bytes, most: int) -> list[StateRow]:
-        """The newest states of the session's threads with this system prompt, side calls apart; newest first."""
+        """The newest states of the session's threads with this system prompt, side calls excluded; newest first."""
         ...
 
     async def session(self, tenant: str, session: str) -> SessionRecord | None: ...
 
     async def sessions(self, after: tuple[str, str] = ("", ""), limit: int = 1000) -> list[tuple[str, str]]:
-        """(tenant, session) of those behind `after`, in the order of their names: for reports, not for serving."""
+        """(tenant, session) of the sessions after `after`, in the order of their names: for reports, not for
+        serving."""
         ...
 
     async def chain(self, tenant: str, session: str, key: bytes) -> list[MessageRecord]:
-        """From the root to this node, by the parent links; empty if the node is not stored."""
+        """The messages from the root to this node, by the parent links; empty if the node is not stored."""
         ...
 
     async def known(self, tenant: str, session: str, keys: Sequence[bytes]) -> dict[bytes, Known]:
-        """Those of `keys` that are stored in this session."""
+        """The stored messages of this session among `keys`."""
         ...
 
     async def search(self, tenant: str, session: str, query: str, limit: int = 10) -> list[Match]:
-        """Messages and summaries of the session that have words of the query, best first. Brings the session's index up
-        to date first, which waits for the writer."""
+        """Messages and summaries of the session that contain words of the query, best first. The search first brings
+        the session's index up to date, which waits for the writer."""
         ...
 
     async def message(self, tenant: str, session: str, public_id: str) -> MessageRecord | None:
-        """By the id that people and models see; None where there is none, or the id is none."""
+        """The message with this public id; None if there is none, or if the id is not valid."""
         ...
 
     async def messages(
@@ -365,7 +373,8 @@ class Store(WrittenStore, ListingStore, RemovalStore, StandingStore, Protocol):
         *,
         newest: bool = False,
     ) -> list[MessageRecord]:
-        """In the order they were stored, or newest first; `after` (exclusive, a `seq`) turns the page either way."""
+        """Messages in the order in which they were stored, or newest first. The page begins after `after` (exclusive, a
+        `seq`), in either direction."""
         ...
 
     async def exchange(self, tenant: str, session: str, exchange: str) -> ExchangeRecord | None: ...
@@ -373,43 +382,43 @@ class Store(WrittenStore, ListingStore, RemovalStore, StandingStore, Protocol):
     async def exchanges(
         self, tenant: str, session: str, limit: int = 100, before: float | None = None
     ) -> list[ExchangeRecord]:
-        """Newest first; `before` (exclusive, a `started_at`) turns the page."""
+        """Exchanges, newest first, before `before` (exclusive, a `started_at`), which turns the page."""
         ...
 
     async def edits(self, tenant: str, session: str, thread: str, upto: int | None = None) -> list[tuple[EditRow, int]]:
-        """The latest version of each key whose number is at most `upto`, in the order of the numbers."""
+        """The latest version of each key's edit whose number is at most `upto`, in the order of the numbers."""
         ...
 
     async def decided(self, tenant: str, session: str, thread: str) -> Decided:
-        """What `settings` says of the session, and `edits` and `notes` of the thread, all of one moment."""
+        """`settings` of the session, and `edits` and `notes` of the thread, all of one moment."""
         ...
 
     async def left_out(self, tenant: str, session: str, thread: str) -> list[LeftOut]:
-        """The messages that are out of the thread's prompt now, in the order they were stored."""
+        """The messages that are left out of the thread's prompt now, in the order in which they were stored."""
         ...
 
     async def form(self, tenant: str, session: str, form: bytes) -> bytes | None: ...
 
     async def answer(self, tenant: str, session: str, ask: str) -> str | None:
-        """A helper's stored answer."""
+        """A helper's stored answer, or None."""
         ...
 
     async def iterations(self, tenant: str, session: str, thread: str) -> list[IterationRecord]:
-        """The records of a thread's iterations, oldest first, each with what was reflected on it."""
+        """The records of a thread's iterations, oldest first, each with its reflection."""
         ...
 
     async def vectors(self, tenant: str, session: str, model: str, forms: Sequence[bytes]) -> dict[bytes, bytes]:
-        """The stored embeddings of these forms, as they were put."""
+        """The stored embeddings of these forms, as bytes, by form."""
         ...
 
     async def windows(self, since: float) -> list[WindowRow]:
-        """The context windows that upstreams have named since then, the newest 1,000, oldest first."""
+        """The context windows that upstreams have reported since `since`, the newest 1,000, oldest first."""
         ...
 
     async def spent(self, day: int) -> float:
-        """Dollars that helpers have cost on this day."""
+        """Dollars that helpers cost on this day."""
         ...
 
     async def count(self) -> dict[str, int]:
-        """Rows a table."""
+        """Number of rows in each table."""
         ...

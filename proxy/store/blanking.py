@@ -1,7 +1,8 @@
-"""Taking out of the store what a message said, for good, while its place in the conversation stays.
+"""Permanent erasure of a message's content from the store, while the message keeps its place in the conversation.
 
-The client goes on resending the message: its row, its chain key and its form are still there to know it by, so that
-it is not stored again. What was made of it (index, vectors, records, states, hidden rounds, edits' texts) goes with it.
+The client continues to resend the message. So its row, its chain key and its form stay, to recognise the message and
+not store it again. Data derived from the message is erased too: index, vectors, records, states, hidden rounds, edits'
+texts.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from msgspec import Struct
 
 
 class BlankRow(Struct, frozen=True, gc=False):
-    """A message that says nothing any more. body: the bytes that stand in the place of its own."""
+    """An erased message. body: the bytes that replace its own."""
 
     tenant: str
     session: str
@@ -22,7 +23,7 @@ class BlankRow(Struct, frozen=True, gc=False):
 
 
 class BlankFormRow(Struct, frozen=True, gc=False):
-    """Another form of such a message, or an array in which it stood: other bytes under the same name."""
+    """Another form of an erased message, or an array that contained the message: other bytes under the same name."""
 
     tenant: str
     session: str
@@ -31,7 +32,7 @@ class BlankFormRow(Struct, frozen=True, gc=False):
 
 
 class BlankRoundRow(Struct, frozen=True, gc=False):
-    """Hidden rounds behind such a message that say nothing either. body: as `RoundRow` has it."""
+    """Erased hidden rounds of an erased message. body: as in `RoundRow`."""
 
     tenant: str
     session: str
@@ -40,7 +41,7 @@ class BlankRoundRow(Struct, frozen=True, gc=False):
 
 
 _BY_KEY: tuple[str, ...] = (
-    # The index first: what leaves it is read through the rows that are blanked below.
+    # The index first: rows that leave the index are read through the rows that are erased below.
     "DELETE FROM indexed WHERE tenant = $1 AND session = $2 AND key = $3",
     "DELETE FROM iterations WHERE tenant = $1 AND session = $2 AND key = $3",
     "DELETE FROM states WHERE tenant = $1 AND session = $2 AND key = $3",
@@ -53,7 +54,8 @@ DELETE FROM embeddings WHERE tenant = $1 AND session = $2 AND form IN (
 BLANK_ANSWERS = """
 DELETE FROM answers WHERE tenant = $1 AND session = $2 AND (kind = 'summary' OR ask IN (
     SELECT i.ask FROM iterations i WHERE i.tenant = $3 AND i.session = $4 AND i.key = $5 AND i.ask <> ''))"""
-"""Which summaries were made of it, nobody knows any more: they can be asked for again."""
+"""Deletes all summaries: which of them were made of the message is not recorded, and summaries can be asked for
+again."""
 
 BLANK_EDITS = """
 UPDATE edits SET text = $1 WHERE tenant = $2 AND session = $3 AND key = $4 AND text IS NOT NULL"""
@@ -98,4 +100,4 @@ BLANK: tuple[tuple[str, Callable[[BlankRow], tuple[Any, ...]]], ...] = (
     (BLANK_EDITS, _edits),
     (BLANK_MESSAGE, _message),
 )
-"""Every statement of a BlankRow with what makes its arguments, in the order in which they are to be run."""
+"""Every statement of a BlankRow with the function that makes its arguments, in the order of execution."""

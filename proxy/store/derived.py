@@ -1,8 +1,8 @@
-"""Rows of what was made of a conversation by others than the client and its model: a helper's answers, vectors of
-texts, what both have cost; and the records of iterations.
+"""Rows of data derived from a conversation: helpers' answers, embeddings of texts, the cost of both, context windows,
+and records of iterations.
 
-None of it is needed to build a past prompt again: what an answer changed in a prompt is an edit or an insert of
-that exchange. It is kept so that nothing is asked, or paid, twice.
+None of them is needed to build a past prompt again: an answer's effect on it is an edit or an insert of that exchange.
+They are kept so that nothing is asked, or paid for, twice.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from __future__ import annotations
 from msgspec import Struct
 
 OPERATOR = ("", "")
-"""(tenant, session) of what belongs to no conversation: a tenant is a hash and never empty."""
+"""(tenant, session) of rows that belong to no conversation: a tenant is a hash and never empty."""
 
 
 class AnswerRow(Struct, frozen=True, gc=False):
-    """A helper's answer to an `Ask`. Inserted once; later ones of the same name are ignored."""
+    """A helper's answer to an `Ask`. Inserted once; a later row of the same name is ignored."""
 
     tenant: str
     session: str
     ask: str
-    """`Ask.id`: the question's kind and the chain keys of what it is about."""
+    """`Ask.id`: the question's kind and the chain keys of its subject."""
     kind: str
     model: str
     prompt_tokens: int
@@ -30,7 +30,7 @@ class AnswerRow(Struct, frozen=True, gc=False):
 
 
 class SpendingRow(Struct, frozen=True, gc=False):
-    """What was spent on helpers in a day (UTC, counted from 1970). Added up for the same day and kind."""
+    """Spending on helpers in a day (UTC, counted from 1970). Added up for the same day and kind."""
 
     tenant: str
     session: str
@@ -43,7 +43,7 @@ class SpendingRow(Struct, frozen=True, gc=False):
 
 
 class WindowRow(Struct, frozen=True, gc=False):
-    """The context window that an upstream has named for a model. A later one of the same names takes its place."""
+    """The context window that an upstream has reported for a model. A later row of the same names replaces it."""
 
     tenant: str
     session: str
@@ -66,8 +66,8 @@ class VectorRow(Struct, frozen=True, gc=False):
 
 
 class IterationRow(Struct, frozen=True, gc=False):
-    """A record of one iteration, filed under the answer that called. Inserted once; a later one of the same name only
-    says by which answer of a helper, or of the model itself, it was reflected on."""
+    """A record of one iteration, filed under the answer with the calls. Inserted once. A later row of the same name
+    only sets the answer, of a helper or of the model itself, that reflects on it."""
 
     tenant: str
     session: str
@@ -75,13 +75,13 @@ class IterationRow(Struct, frozen=True, gc=False):
     key: bytes
     number: int
     ask: str
-    """The `AnswerRow` in which it is reflected on, "" for none."""
+    """The `AnswerRow` that reflects on the iteration, "" for none."""
     created_at: float
     body: bytes
-    """JSON (`memory.reflection.Iteration`), without what was reflected."""
+    """JSON (`memory.reflection.Iteration`), without the reflection."""
 
 
 class IterationRecord(IterationRow, frozen=True, kw_only=True):
-    """An iteration with the text in which it was reflected on, None while there is none."""
+    """An iteration with the text of its reflection, None while there is none."""
 
     reflection: str | None

@@ -1,6 +1,6 @@
-"""From rows to statements and their arguments, and what a lost row leaves behind: the same for every backend.
+"""Conversion of rows to statements and arguments, and the gap record of lost rows: the same for every backend.
 
-Rows of a type that follow each other become one `executemany`, in which SQLite's per-call overhead is paid once.
+Consecutive rows of one type become one `executemany`, in which SQLite's per-call overhead is paid once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from proxy.store.written import MemoRow, NoteRow, OfferRow, RoundRow, Scratchpad
 Args = tuple[Any, ...]
 
 OVERHEAD = 256
-"""Bytes that a row counts in the spool beside its bodies: keys, labels, and the objects themselves."""
+"""Bytes that a row counts in the spool in addition to its bodies: keys, labels, and the objects themselves."""
 
 
 def _session(row: SessionRow) -> Args:
@@ -126,18 +126,19 @@ _STATEMENTS: dict[type, tuple[tuple[str, Callable[[Any], Args]], ...]] = {
 }
 
 ORDER = {kind: place for place, kind in enumerate(_STATEMENTS)}
-"""In which rows of many puts may be brought: a table's rows come before those that refer to them or change them."""
+"""Order in which the rows of many puts may be sorted: a table's rows come before rows that refer to them or change
+them."""
 
 
 Heads = dict[tuple[str, str, str], HeadRow]
-"""By (tenant, session, thread), where a thread stands at the end of a transaction."""
+"""A thread's position at the end of a transaction, by (tenant, session, thread)."""
 
 
 def statements(rows: Sequence[Row], heads: Heads | None = None) -> list[tuple[str, list[Args]]]:
-    """Each statement with the arguments of the rows that follow each other in it. Raises KeyError for a stranger.
+    """Each statement with the arguments of consecutive rows. Raises KeyError for an unknown row type.
 
-    heads: HeadRows go there instead: of those of one transaction only a thread's last one counts, and nothing that a
-    transaction writes depends on them.
+    heads: HeadRows go there instead of into the result. Of a transaction's HeadRows only a thread's last one counts,
+    and no other statement depends on them.
     """
     made: list[tuple[str, list[Args]]] = []
     for kind, alike in groupby(rows, type):
@@ -160,7 +161,7 @@ def statements(rows: Sequence[Row], heads: Heads | None = None) -> list[tuple[st
 
 
 def size(rows: Sequence[Row]) -> int:
-    """Bytes that the rows take in the spool."""
+    """Bytes that the rows occupy in the spool."""
     total = OVERHEAD * len(rows)
     for row in rows:
         if isinstance(row, (MessageRow, FormRow, IterationRow, RoundRow)):
@@ -177,10 +178,10 @@ def size(rows: Sequence[Row]) -> int:
 
 
 def gap(rows: Sequence[Row], taken: int, reason: str) -> GapRow | None:
-    """What is left of rows that could not be stored: whose they were, of which exchange, and how many bytes.
+    """The gap record of rows that could not be stored: tenant, session, exchange, and number of bytes.
 
-    The time is the latest that the rows carry. None where the rows are themselves a gap, no rows of ours, or none, and
-    where nothing is lost with them.
+    Its time is the latest time in the rows. None if there are no rows, or if no data is lost with them. None also if
+    the first row is a gap or of an unknown type.
     """
     first = rows[0] if rows else None
     if type(first) not in _STATEMENTS or isinstance(first, (GapRow, IndexRow)) or first is None:  # erasures too

@@ -1,4 +1,4 @@
-"""What every room of reads stands on: a statement's rows, and long lists of keys in a few fixed sizes."""
+"""The basis of all reads: the rows of a statement, and long lists of keys in a few fixed sizes."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from collections.abc import Sequence
 from typing import Any
 
 CHUNKS = (8, 64, 512)
-"""Sizes of the lists of keys. A shorter one is filled up with its last key: few texts, each prepared once."""
+"""Sizes of the lists of keys. A shorter list is filled up with its last key, so there are few statement texts, each
+prepared once."""
 
 
 class Fetch(ABC):
-    """What a backend has to give for reading."""
+    """The read method that a backend must provide."""
 
     @abstractmethod
     async def _fetch(self, text: str, args: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """All rows of one statement. Raises StoreUnavailable."""
+        """All rows of one statement. Raises StoreUnavailable if the read fails or takes too long."""
 
 
 def chunks(keys: Sequence[bytes]) -> list[list[bytes]]:
@@ -34,7 +35,8 @@ def chunks(keys: Sequence[bytes]) -> list[list[bytes]]:
 
 
 def per_chunk(text: str) -> dict[int, str]:
-    """One text a chunk size. Placeholders are written `?` here and numbered in order; {keys} stands for a list."""
+    """One statement text per chunk size. Placeholders are written `?` here and numbered in order; {keys} stands for a
+    list."""
     return {size: _numbered(text.replace("{keys}", ", ".join("?" * size))) for size in CHUNKS}
 
 

@@ -1,12 +1,13 @@
-"""The files of a SQLite store: who may read them, who may open them, and whether they are still the same ones.
+"""The files of a SQLite store: their permissions, the lock against a second process, and the check that they are still
+the same files.
 
-Conversations hold secrets, so every file is 0600 whatever the umask; SQLite gives -wal and -shm the mode of the
-database when it makes them. A database with two writing processes loses what each believes to be durable, so a lock
-file keeps the second out; the lock goes with the process, however it ends, and the file itself is never removed,
-since removing it would let two processes hold locks on two files of one name.
+Conversations hold secrets, so every file is 0600 whatever the umask. SQLite gives -wal and -shm the mode of the
+database when it makes them. A database with two writing processes loses rows that each believes to be durable, so a
+lock file keeps the second process out. The lock ends with the process, however the process ends. The lock file itself
+is never removed, since two processes could then hold locks on two files of one name.
 
-The database file itself is never opened here once SQLite has it: closing any descriptor of it would drop the POSIX
-locks that SQLite holds in this process. It is only looked at from outside.
+The database file itself is never opened here once SQLite has it. Closing any descriptor of the file would drop the
+POSIX locks that SQLite holds in this process. So only its metadata is read.
 """
 
 from __future__ import annotations
@@ -25,27 +26,28 @@ _OTHERS = 0o077
 
 
 def uri(path: Path) -> str:
-    """For sqlite3.connect: opens the file only if it is there, so that a deleted one is not made anew by chance."""
+    """The URI for sqlite3.connect: it opens the file only if the file is there, so that a deleted file is not created
+    again by chance."""
     return path.absolute().as_uri() + "?mode=rw"
 
 
 def beside(path: Path) -> tuple[Path, Path]:
-    """The write-ahead log and the shared memory that SQLite keeps beside the database."""
+    """The paths of the write-ahead log and the shared memory that SQLite keeps next to the database."""
     return path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")
 
 
 def prepare_folder(path: Path) -> None:
-    """The folder of `path` exists afterwards. One that is made here is 0700; one that was there is the user's and stays
-    as it is. Raises OSError."""
+    """Create the folder of `path` if it is missing. A new folder is 0700; an existing one is the user's and stays
+    unchanged. Raises OSError."""
     if not path.parent.exists():
         path.parent.mkdir(parents=True, mode=_PRIVATE_FOLDER)
         path.parent.chmod(_PRIVATE_FOLDER)
 
 
 def prepare(path: Path) -> None:
-    """Folder and file exist afterwards, and only the owner can read the files. Raises StoreRefused.
+    """Create folder and file if they are missing, and make the files readable to the owner alone. Raises StoreRefused.
 
-    Only to be called with the lock in hand: another store of this process may have the file open.
+    Call only while holding the lock: another store of this process may have the file open.
     """
     try:
         prepare_folder(path)
@@ -59,7 +61,7 @@ def prepare(path: Path) -> None:
 
 
 def make_private(path: Path) -> None:
-    """Takes the rights of others from the database and what lies beside it."""
+    """Remove other users' permissions from the database, its log and its shared memory."""
     for file in (path, *beside(path)):
         with contextlib.suppress(FileNotFoundError):
             if file.stat().st_mode & _OTHERS:
@@ -67,7 +69,8 @@ def make_private(path: Path) -> None:
 
 
 def set_aside(path: Path) -> Path:
-    """Moves a damaged database and what lies beside it to the first free name; returns that of the database."""
+    """Move a damaged database, its log and its shared memory to the first free name; return the new path of the
+    database."""
     number = 1
     while (target := path.with_name(f"{path.name}.damaged-{number}")).exists():
         number += 1
@@ -78,14 +81,14 @@ def set_aside(path: Path) -> Path:
 
 
 class Lock:
-    """Held by the one process that may use the database."""
+    """Lock file, held by the one process that may use the database."""
 
     def __init__(self, path: Path) -> None:
         self._path = path.with_name(path.name + ".lock")
         self._descriptor: int | None = None
 
     def take(self) -> None:
-        """Raises StoreRefused if another process, or another store of this one, holds it."""
+        """Take the lock. Raises StoreRefused if another process, or another store of this one, holds it."""
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE_FILE)
         try:
             os.fchmod(descriptor, _PRIVATE_FILE)
@@ -109,7 +112,7 @@ class Lock:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Which file it was when it was opened, and how long."""
+    """Identity of the file when it was opened, and its size in bytes."""
 
     device: int
     inode: int
@@ -121,8 +124,11 @@ class Identity:
         return cls(found.st_dev, found.st_ino, found.st_size)
 
     def check(self, path: Path) -> None:
-        """Raises OSError where the path no longer leads to this file, or the file has become shorter: what SQLite
-        writes then goes to a file that nobody will find again. Takes back rights that others were given."""
+        """Check the file, and remove permissions that others were given.
+
+        Raises OSError if the path no longer leads to this file, or the file has become shorter: SQLite's writes would
+        then be lost.
+        """
         found = path.stat()
         if (found.st_dev, found.st_ino) != (self.device, self.inode):
             raise OSError(f"the database {path} was replaced by another file")

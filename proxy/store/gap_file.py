@@ -1,7 +1,7 @@
-"""What was lost at the end, written beside the database: a disk that took no rows takes no gap rows either.
+"""Losses at the end of a process, written next to the database: a disk that takes no rows takes no gap rows either.
 
-The file gets its room while there is some, and is written over in place, which works on a full disk. The next start
-stores what is in it. In a proxy that stops with nothing lost it is removed.
+The file gets its room while there is some, and is overwritten in place, which works on a full disk. The next start
+stores its content. A proxy that stops with nothing lost removes the file.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from proxy.store.base import GapRow
 log = logging.getLogger(__name__)
 
 SIZE: Final = 64 << 10
-"""Bytes: some 300 gaps. What is beyond that is added up in one."""
+"""Size in bytes: some 300 gaps. Further gaps are added up in one."""
 LOGGED: Final = 20
-"""Gaps that are told one by one in the log."""
+"""Maximum number of gaps that are logged one by one."""
 _ROW: Final = msgspec.json.Decoder(GapRow)
 
 
@@ -33,7 +33,7 @@ class GapFile:
         self._made = False
 
     def open(self) -> list[GapRow]:
-        """Make room, and return what the last process has lost. Raises OSError."""
+        """Reserve the file's room, and return the gaps of the last process. Raises OSError."""
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "rb+") as file:
             found = file.read()
@@ -43,7 +43,7 @@ class GapFile:
         return [row for row in map(_read, found.splitlines()) if row is not None]
 
     def keep(self, gaps: Sequence[GapRow]) -> None:
-        """Write these in place of what is there. Raises OSError."""
+        """Write these gaps in place of the file's content. Raises OSError."""
         lines = [msgspec.json.encode(gap) + b"\n" for gap in gaps]
         fits, taken = 0, 0
         while fits < len(lines) and taken + len(lines[fits]) <= SIZE - 1024:
@@ -61,13 +61,14 @@ class GapFile:
             os.fsync(descriptor)
 
     def remove(self) -> None:
-        """Nothing was lost. Only what was made or taken over here is removed; raises OSError."""
+        """Remove the file, as nothing was lost. Only a file that `open` made or took over is removed. Raises
+        OSError."""
         if self._made:
             self.path.unlink(missing_ok=True)
 
 
 def tell(gaps: Sequence[GapRow]) -> None:
-    """What was lost, in the log: whose it was, and how much."""
+    """Log the gaps: tenant, session and size of each."""
     for gap in gaps[:LOGGED]:
         log.error(
             "lost: %d items of session %s of %s, %d bytes (%s)",

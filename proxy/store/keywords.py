@@ -1,15 +1,16 @@
-"""The keyword index over messages and summaries: what makes a session searchable, and what a search asks (FEATURES E6).
+"""The keyword index over messages and summaries: the indexed rows of a session, and the text of a search (FEATURES E6).
 
-It is filled when a session is searched, by the thread that writes, with what the session has got since the last time:
-whoever never searches pays nothing for it, neither time nor space. On SQLite it is an FTS5 table without content of
-its own: the texts are those of the messages and edits, read through a view. On PostgreSQL a tsvector column takes its
+The writer's thread fills the index when a session is searched, with the session's new rows since the last search. A
+session that is never searched costs neither time nor space. On SQLite the index is an FTS5 table without content of its
+own. Its texts are those of the messages and edits, read through a view. On PostgreSQL a tsvector column takes its
 place.
 
-A script without blanks between its words is indexed and searched by pairs of characters (`memory.words`). The
-words of a text in such a script are kept as they were indexed: what goes out of the index has to be what went in.
+A script without blanks between its words is indexed and searched by pairs of characters (`memory.words`). The words of
+a text in such a script are stored as they were indexed. A row must be removed from the index with the same words with
+which it was added.
 
-One index holds all sessions, so every text in it begins with a word that names its tenant and session, every search
-asks for that word, and what comes out is compared with the tenant and session once more.
+One index holds all sessions. So every text in it begins with a word that names its tenant and session, and every search
+asks for that word. The results are compared with the tenant and session once more.
 """
 
 from __future__ import annotations
@@ -22,25 +23,26 @@ from msgspec import Struct
 from proxy.memory.words import sought, spaced
 
 WORDS = 32
-"""Words of a query that are searched for."""
+"""Maximum number of words of a query that are searched for."""
 
 
 class IndexRow(Struct, frozen=True, gc=False):
-    """Brings a session's index up to date; nothing is lost where it cannot be written."""
+    """Brings a session's index up to date. No data is lost if the row cannot be written."""
 
     tenant: str
     session: str
 
 
 class Match(Struct, frozen=True, gc=False):
-    """A message or summary that a search has found. key: of the message, or of the one that the summary stands in."""
+    """A message or summary that a search has found. key: the message's key, or the key of the message that contains the
+    summary."""
 
     kind: str
     key: bytes
     role: str
     text: str
     rank: float
-    """BM25 as SQLite has it: the lower the better."""
+    """BM25 as SQLite computes it: lower is better."""
 
 
 _INDEXED = """
@@ -55,7 +57,7 @@ CREATE TABLE indexed (
     scope TEXT NOT NULL,
     PRIMARY KEY (tenant, session, kind, thread, version)
 )"""
-# version: a message's seq, or an edit's number; the highest one says how far the index has come.
+# version: a message's seq, or an edit's number. The highest version is the last one that is indexed.
 
 _JSON = "CAST(m.body AS TEXT)"
 _SUMMARY = "coalesce(CAST(e.text AS TEXT), '')"
@@ -91,7 +93,7 @@ SELECT i.doc AS doc, i.scope AS scope, coalesce(m.role, '') AS role,
 MIGRATION: tuple[str, ...] = (
     _INDEXED,
     _TEXTS,
-    # Without positions of words, which nothing asks for, it takes a third of the space.
+    # Without positions of words, which no query uses, the index takes a third of the space.
     """
 CREATE VIRTUAL TABLE keywords USING fts5 (
     scope, text, content = 'index_texts', content_rowid = 'doc', detail = 'column',
@@ -106,7 +108,7 @@ CREATE TRIGGER indexed_out BEFORE DELETE ON indexed BEGIN
     INSERT INTO keywords (keywords, rowid, scope, text)
     SELECT 'delete', doc, scope, text FROM index_texts WHERE doc = old.doc;
 END""",
-    # The words of a text leave while the text is still there to tell which they are.
+    # The words of a text are removed while the text is still there to derive them from.
     """
 CREATE TRIGGER messages_out BEFORE DELETE ON messages BEGIN
     DELETE FROM indexed WHERE tenant = old.tenant AND session = old.session AND kind = 'message' AND thread = ''
@@ -121,27 +123,29 @@ END""",
 
 IN_PAIRS: tuple[str, ...] = (
     "ALTER TABLE indexed ADD COLUMN form BIGINT NOT NULL DEFAULT 1",
-    # As they are indexed; NULL where that is the text as it stands.
+    # The words as indexed; NULL if they are the unchanged text.
     "ALTER TABLE indexed ADD COLUMN words TEXT",
     "DROP VIEW index_texts",
-    # text: what FTS5 was given, which it reads again to rank.
+    # text: the text given to FTS5, which FTS5 reads again to rank.
     f"""
 CREATE VIEW index_texts AS
 SELECT i.doc AS doc, i.scope AS scope, coalesce(m.role, '') AS role,
     coalesce(i.words, {_EITHER}) AS text,
     {_EITHER} AS said{_FROM}""",
 )
-"""The second form of the index: scripts without blanks in pairs. Not a row is touched here, however many there are."""
+"""Migration to the second form of the index: scripts without blanks in pairs. It changes no row, however many there
+are."""
 
 FORM = 2
-"""The form in which texts are indexed. A session with rows of an earlier one is indexed anew when it is searched."""
+"""The current form of indexed texts. A session with rows of an earlier form is indexed again when it is searched."""
 
 DROP_EARLIER = f"""
 DELETE FROM indexed WHERE tenant = $1 AND session = $2 AND form < {FORM} AND EXISTS (
     SELECT 1 FROM (
         SELECT f.form FROM indexed f WHERE f.tenant = $3 AND f.session = $4 ORDER BY f.kind, f.thread, f.version LIMIT 1
     ) oldest WHERE oldest.form < {FORM})"""  # noqa: S608  put together from constants
-# They go all at once, before the first one of the new form: the oldest row says whether there are any.
+# Rows of the earlier form are removed all at once, before the first row of the new form. So the oldest row shows if
+# there are any.
 
 INDEX_SESSION = f"""
 INSERT INTO indexed (tenant, session, kind, thread, version, key, doc, scope, form, words)
@@ -173,19 +177,19 @@ ORDER BY f.score, f.doc DESC"""
 
 
 def scope(tenant: str, session: str) -> str:
-    """The word that names a session of a tenant in the index."""
+    """The word that names a tenant's session in the index."""
     name = f"{len(tenant)}:{tenant}{session}".encode("utf-8", "surrogatepass")
     return "s" + hashlib.blake2b(name, digest_size=16).hexdigest()
 
 
 def prepare(connection: sqlite3.Connection) -> None:
-    """Gives a connection that writes the function that INDEX_SESSION calls."""
+    """Register the function that INDEX_SESSION calls on a connection that writes."""
     connection.create_function("in_pairs", 1, in_pairs, deterministic=True)
 
 
 def in_pairs(text: bytes | None) -> str | None:
-    """The text with its scripts without blanks in pairs; None where it is indexed as it stands. Bytes, because a text
-    may hold half a surrogate pair, and then it cannot be handed over as text."""
+    """The text with its scripts without blanks in pairs; None if the text is indexed unchanged. The argument is bytes,
+    because a text with a lone surrogate cannot be passed as text."""
     if text is None or text.isascii():
         return None
     read = text.decode("utf-8", "replace")
@@ -205,8 +209,8 @@ def index_args(row: IndexRow) -> tuple[str, ...]:
 
 
 def query(tenant: str, session: str, text: str) -> str:
-    """What FTS5 is asked: any word of the text, in this session; "" where the text has no word. Words are quoted, so
-    that nothing in them is taken for an operator."""
+    """The FTS5 query: any word of the text, in this session; "" if the text has no word. Words are quoted, so that no
+    word is taken for an operator."""
     words = sought(text)[:WORDS]
     if not words:
         return ""

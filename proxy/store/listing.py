@@ -1,7 +1,7 @@
-"""Lists for people: sessions by their last activity, and the groups of a thread. Every list turns its pages by a
-cursor, so that no read grows with the store.
+"""Lists for people: sessions by their last activity, and the groups of a thread. Every list is paged by a cursor, so
+that no read grows with the store.
 
-What a session's line in the list says about its size is read from the ends of indexes, not counted.
+The number of messages in a session's line is read from the end of an index, not counted.
 """
 
 from __future__ import annotations
@@ -28,51 +28,51 @@ class SessionItem(Struct, frozen=True, gc=False):
     created_at: float
     last_at: float
     policy: str
-    """Of the request that came last, "" before there is one."""
+    """The policy of the newest request, "" before there is one."""
     settings: str
     messages: int
-    """Stored so far, those that retention has taken included."""
+    """Messages stored so far, those removed by retention included."""
     exchanges: int
     threads: int
 
     @property
     def place(self) -> Place:
-        """Where the next page begins."""
+        """The cursor of the next page."""
         return (self.last_at, self.tenant, self.session)
 
 
 class GroupItem(Struct, frozen=True, gc=False):
-    """The messages of a thread's line that stand or fall together."""
+    """A group: the messages of a thread's line that are only removed or kept together."""
 
     group: str
     position: int
-    """Of its first message in the thread."""
+    """Position of the group's first message in the thread."""
     seq: int
-    """Of its first message in the session."""
+    """`seq` of the group's first message in the session."""
     messages: int
     tokens: int
     roles: dict[str, int]
-    """Messages a role."""
+    """Number of messages by role."""
 
 
 class MessageFilter(Struct, frozen=True, gc=False):
-    """Which messages a list shows; all by default."""
+    """Filter of a list of messages; all pass by default."""
 
     role: str = ""
     group: str = ""
     thread: str = ""
-    """Those of its whole line, what it shares with the thread that it forked from included."""
+    """Messages of this thread's whole line, including those that it shares with the thread that it forked from."""
     text: str = ""
-    """A part of what it says, whatever its case."""
+    """A part of the message's text, in any case."""
 
 
 class SessionFilter(Struct, frozen=True, gc=False):
-    """Which sessions a list shows; all by default."""
+    """Filter of a list of sessions; all pass by default."""
 
     text: str = ""
-    """A part of the name, whatever its case."""
+    """A part of the session's name, in any case."""
     since: float = 0.0
-    """Used at this time or later."""
+    """Unix time: sessions used at this time or later."""
     explicit: bool | None = None
     policy: str = ""
 
@@ -87,10 +87,11 @@ UPDATE sessions SET
     policy = coalesce((SELECT e.policy FROM exchanges e
         WHERE e.tenant = sessions.tenant AND e.session = sessions.session
         ORDER BY e.started_at DESC LIMIT 1), '')""",
-    # With all that a list is filtered by, so that a filter which few pass looks at the index alone.
+    # The indexes contain all columns that a list is filtered by. So a filter that few sessions pass reads the index
+    # alone.
     "CREATE INDEX sessions_by_use ON sessions (tenant, last_at, session, explicit, policy)",
     "CREATE INDEX sessions_by_time ON sessions (last_at, tenant, session, explicit, policy)",
-    # For what is past its time.
+    # For retention: threads past their time.
     "CREATE INDEX threads_by_time ON threads (last_at)",
     "CREATE INDEX sessions_by_name ON sessions (session, tenant)",
 )
@@ -122,7 +123,7 @@ ALL_SESSIONS = (
 )
 
 OWNERS = "SELECT DISTINCT tenant FROM sessions WHERE session = $1 ORDER BY tenant LIMIT $2"
-"""Asked only by who sees every tenant."""
+"""Used only by callers that see every tenant."""
 
 GROUPS = """
 WITH RECURSIVE line (key, parent, position, seq, group_id, role, tokens, depth) AS (
@@ -140,7 +141,7 @@ WITH RECURSIVE line (key, parent, position, seq, group_id, role, tokens, depth) 
 SELECT l.group_id, l.role, min(l.position), min(l.seq), count(*), sum(l.tokens)
 FROM line l JOIN page ON page.group_id = l.group_id
 GROUP BY l.group_id, l.role ORDER BY min(l.position), l.role"""
-"""A group is one line of the chain: forks show what they share with their parents too."""
+"""Groups of one line of the chain: forks also show the messages that they share with their parents."""
 
 _BEHIND_ALL = (1e300, "", "")
 
@@ -156,21 +157,21 @@ WITH RECURSIVE up (start, key, parent, role) AS (
 SELECT up.start, e.prompt_tokens + coalesce(e.completion_tokens, 0) FROM up
 JOIN exchanges e ON /* each */ (e.tenant = ? AND e.session = ? AND e.answer = up.key)
 WHERE up.role = 'assistant' AND e.prompt_tokens IS NOT NULL ORDER BY e.started_at""")
-"""From a result up to the answer that called, and what was reported for that."""
+"""Finds the answer with the call, from a result upwards, and the usage reported for that answer."""
 
 
 class ListingStore(Protocol):
-    """Its part of a `Store`."""
+    """The part of the `Store` protocol for lists."""
 
     async def snapshots(self, tenant: str, session: str, keys: Sequence[bytes]) -> dict[bytes, int]:
-        """By the keys of answers of ours and of results of their calls, the tokens of the prompt and of the answer as
-        the provider reported them."""
+        """Tokens of the prompt and of the answer together, as the provider reported them. The keys are those of the
+        proxy's answers and of the results of their calls."""
         ...
 
     async def list_sessions(
         self, tenant: str | None, after: Place | None = None, limit: int = 50, only: SessionFilter | None = None
     ) -> list[SessionItem]:
-        """Used last first, of one tenant or of all (None); `after`: the `place` of the last one seen."""
+        """Sessions, last used first, of one tenant or of all (None). `after`: the `place` of the last session seen."""
         ...
 
     async def owners(self, session: str, limit: int = 2) -> list[str]:
@@ -180,13 +181,13 @@ class ListingStore(Protocol):
     async def groups(
         self, tenant: str, session: str, thread: str, after: int = -1, limit: int = 100
     ) -> list[GroupItem]:
-        """The groups of a thread's whole line, what it shares with the thread that it forked from included, in
-        the order of the line; `after`: the `position` of the last one seen."""
+        """The groups of a thread's whole line, in the order of the line. The line includes the messages shared with the
+        thread that this one forked from. `after`: the `position` of the last group seen."""
         ...
 
 
 _LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
-"""As `lower` of both databases, which leave other letters as they are."""
+"""The same mapping as `lower` of both databases, which leave other letters unchanged."""
 
 
 def _like(text: str) -> str:
@@ -196,7 +197,7 @@ def _like(text: str) -> str:
 
 
 def says(body: bytes, text: str) -> bool:
-    """Whether any text in a message has this in it, whatever its case."""
+    """True if any text in a message contains `text`, in any case."""
     try:
         value = decode(body)
     except (DecodeError, RecursionError):

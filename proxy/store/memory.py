@@ -20,7 +20,7 @@ from proxy.store.sql import for_sqlite
 
 
 class MemoryStore(Reads):
-    """`Store` that forgets everything when it is closed."""
+    """`Store` in memory; its content is lost when it is closed."""
 
     def __init__(self) -> None:
         self.trouble = "not open"
@@ -55,7 +55,7 @@ class MemoryStore(Reads):
             unavailable = StoreUnavailable(f"the rows could not be stored: {type(error).__name__}: {error}.")
             unavailable.__cause__ = error
             future.set_exception(unavailable)
-            future.exception()  # nobody has to wait for a put
+            future.exception()  # no caller has to await a put
             gap = encode.gap(rows, encode.size(rows), type(error).__name__)
             if gap is not None and self._connection is not None:
                 with contextlib.suppress(sqlite3.Error, UnicodeError):

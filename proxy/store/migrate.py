@@ -1,7 +1,7 @@
-"""Brings a SQLite file up to the code's schema before anything else opens it, or says why it cannot.
+"""Migration of a SQLite file to the code's schema, before anything else opens the file.
 
-All missing migrations run in one transaction together with the number that they lead to, so that a kill in the middle
-leaves the file as it was. A file that is newer than the code, of another program, or damaged is refused, untouched.
+All missing migrations run in one transaction together with the new version number, so a kill in the middle leaves the
+file as it was. A file that is newer than the code, of another program, or damaged is refused, untouched.
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ from proxy.store.files import Identity, uri
 from proxy.store.schema import LATEST, MIGRATIONS, Migration
 
 APPLICATION_ID = 0x63747870
-"""Marks our files among other SQLite files ("ctxp")."""
+"""Mark of the proxy's files among other SQLite files ("ctxp")."""
 
 _CHECKED_SIZE = 64 << 20
-"""Files up to this size are checked page by page at the start (some 0.1 s); for larger ones it would take too long."""
+"""Size in bytes up to which a file is checked page by page at the start (some 0.1 s); larger files would take too
+long."""
 
 
 class Damaged(StoreRefused):
-    """The file is not what SQLite wrote."""
+    """Error: the content of the file is not what SQLite wrote."""
 
 
 async def migrate(path: Path, migrations: Sequence[Migration] = MIGRATIONS) -> int:
-    """The number of migrations that were run. Raises StoreRefused, or Damaged where the file itself is at fault."""
+    """Run the missing migrations and return their number. Raises StoreRefused, or Damaged if the file itself is at
+    fault."""
     connection = await aiosqlite.connect(uri(path), uri=True, isolation_level=None, timeout=1.0)
     try:
         return await _migrate(connection, path, migrations)
@@ -60,7 +62,7 @@ async def _migrate(connection: aiosqlite.Connection, path: Path, migrations: Seq
         found = (await _rows(connection, "PRAGMA quick_check(1)"))[0][0]
         if found != "ok":
             raise _damaged(path, str(found))
-    # Only takes effect while the file has no table: freed pages can then be given back in small steps.
+    # This setting only takes effect while the file has no table. Freed pages can then be returned in small steps.
     await connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
     mode = (await _rows(connection, "PRAGMA journal_mode = WAL"))[0][0]
     if mode != "wal":

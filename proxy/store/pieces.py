@@ -1,11 +1,12 @@
-"""Long puts, handed to the writer piece by piece: what others put meanwhile goes between two pieces, and does not wait
-until thousands of rows are written.
+"""Long puts, handed to the writer in pieces: puts of other callers go between two pieces, and do not wait for thousands
+of rows.
 
-A put is one transaction's worth where it is short. Of a long one the first messages may be on disk when the process is
-killed before the last: each refers to those before it alone, so that what is there is the beginning of a conversation,
-and nobody was told that it is there. What was decided together stays together: a new piece begins with a message or a
-form, so that all edits are written with the last of those, and where the thread stands. What was put later for the same
-session comes behind all of it.
+A short put is one transaction. Of a long put the first messages may be on disk when the process is killed before the
+last. Each message refers only to earlier ones, so the stored rows are the beginning of a conversation. No caller was
+told that they are stored.
+
+Rows that were decided together stay together. A new piece begins with a message or a form, so all edits are written
+with the last of those, and with the thread's position. Later puts for the same session come after all pieces.
 """
 
 from __future__ import annotations
@@ -17,19 +18,21 @@ from proxy.store import encode
 from proxy.store.base import FormRow, MessageRow, Row
 
 ROWS = 400
-"""So many rows are one piece: some 10 ms of the writer's time."""
+"""Rows in one piece: some 10 ms of the writer's time."""
 BYTES = 512 << 10
-"""Or so many bytes, unless a row has more by itself."""
+"""Bytes in one piece, unless one row alone has more."""
 GROWING = 4
-"""A piece is so many times as long as the one before it while nobody else puts anything: each costs a commit."""
+"""Growth factor: each piece is this many times as long as the one before, while no other caller puts anything. Each
+piece costs a commit."""
 
 
 DIVISIBLE = (MessageRow, FormRow)
-"""What a piece may begin with."""
+"""Row types with which a piece may begin."""
 
 
 class Item:
-    """One call of `put`: one transaction's worth, and who waits for it. whole: the long put that it is a piece of."""
+    """One call of `put`: the rows of one transaction, and the future of its caller. whole: the long put that a piece
+    belongs to."""
 
     __slots__ = ("future", "rows", "size", "whole")
 
@@ -41,16 +44,16 @@ class Item:
 
     @property
     def is_long(self) -> bool:
-        """Whether it is more than one piece."""
+        """True if the item is longer than one piece."""
         return len(self.rows) > ROWS or (self.size > BYTES and len(self.rows) > 1)
 
     def sessions(self) -> set[tuple[str, str]]:
-        """(tenant, session) of its rows."""
+        """(tenant, session) of the item's rows."""
         return {(row.tenant, row.session) for row in self.rows}
 
 
 class Lane:
-    """A long put under way, and all that must not overtake it, in order."""
+    """A long put in progress, and all items that must not overtake it, in order."""
 
     def __init__(self, item: Item) -> None:
         self.item = item
@@ -62,7 +65,8 @@ class Lane:
         self._alone = False
 
     def holds(self, item: Item) -> bool:
-        """Whether an item has to wait; then it is put behind. There is one lane, so other long ones wait too."""
+        """True if an item has to wait; the item is then queued behind the long put. There is one lane, so other long
+        items wait too."""
         sessions = item.sessions()
         if not item.is_long and self._sessions.isdisjoint(sessions):
             self._alone = False
@@ -72,7 +76,7 @@ class Lane:
         return True
 
     def next(self) -> Item | None:
-        """The next piece, None where all are on their way."""
+        """The next piece, None if all are handed on."""
         if self._at == len(self.item.rows):
             return None
         self._share = self._share * GROWING if self._alone else 1
@@ -94,7 +98,7 @@ class Lane:
         return len(rows)
 
     def rest(self) -> list[Item]:
-        """All that has not been handed on, what is behind included; nothing of it is here any more."""
+        """The remaining pieces and the items queued behind them. The lane is empty afterwards."""
         found = []
         while (piece := self.next()) is not None:
             found.append(piece)
@@ -103,7 +107,8 @@ class Lane:
         return found
 
     def settled(self, error: Exception | None) -> bool:
-        """A piece is on disk, or can never be. Whether that is the end of it."""
+        """Record that a piece is on disk, or can never be. Return True if the long put is thereby complete or
+        failed."""
         self._under_way -= 1
         if error is not None:
             self._at = len(self.item.rows)

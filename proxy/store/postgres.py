@@ -1,8 +1,8 @@
 """The store on PostgreSQL, for any number of replicas: the statements that SQLite gets, through asyncpg.
 
-What a replica has in memory is a cache and the database is the truth: the first insert of an edit, a round or a
-decision stands, whoever came second reads it back. Reads go through a pool, each one statement with a time limit on
-both sides of the network; writes through one connection with group commit (`postgres_writer`).
+A replica's memory is a cache, and the database is the truth. The first insert of an edit, a round or a decision stands,
+and a later writer reads it back. Reads go through a pool, each one statement with a time limit on both sides of the
+network. Writes go through one connection with group commit (`postgres_writer`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _OURS = "context-proxy"
 
 
 class _Connection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg has no types
-    """Ours are reset by being read-only and never in a transaction: no trip to the server after each read."""
+    """A connection without a reset query. The pool's connections are read-only and never in a transaction, so no trip
+    to the server is needed after each read."""
 
     __slots__ = ()
 
@@ -78,7 +79,8 @@ class PostgresStore(Spooled):
             server_settings={
                 "application_name": _OURS,
                 "statement_timeout": milliseconds,
-                # A replica that was cut off in the middle of a transaction does not keep the locks of its sessions.
+                # If a replica is cut off in the middle of a transaction, the server ends it, and the locks of its
+                # sessions with it.
                 "idle_in_transaction_session_timeout": milliseconds,
                 "default_transaction_read_only": "off",
                 "synchronous_commit": "on" if self._durability == "full" else "off",
@@ -86,11 +88,11 @@ class PostgresStore(Spooled):
         )
 
     async def open(self) -> None:
-        """Raises StoreRefused. A store is opened once."""
+        """Open the store; a store is opened once. Raises StoreRefused if the database cannot be opened."""
         try:
             connection = await self._connect()
             try:
-                # Another replica may migrate a large store just now, and this one waits for it.
+                # Another replica may be migrating a large store now, and this one waits for it.
                 await connection.execute("SET statement_timeout = 0")
                 await migrate(connection)
             finally:
@@ -111,7 +113,7 @@ class PostgresStore(Spooled):
             )
         except (*ELSEWHERE, ValueError, TimeoutError) as error:
             await self.close()
-            # The address may hold a password, and so may what a resolver or parser says of it.
+            # The address may hold a password, and so may the message of a resolver or parser.
             raise StoreRefused(
                 "the PostgreSQL database cannot be opened: "
                 + (f"{told(error)}." if isinstance(error, asyncpg.PostgresError) else f"{type(error).__name__}."),
@@ -137,7 +139,7 @@ class PostgresStore(Spooled):
 
     @contextlib.asynccontextmanager
     async def alone(self, what: str) -> AsyncIterator[bool]:
-        """By an advisory lock of a connection of its own, which goes with the connection."""
+        """Take an advisory lock of a connection of its own; the lock ends with the connection."""
         try:
             connection = await self._connect()
             mine = bool(await connection.fetchval("SELECT pg_try_advisory_lock($1)", lock(_OURS, what)))
@@ -152,18 +154,18 @@ class PostgresStore(Spooled):
     async def _fetch(self, text: str, args: Sequence[Any]) -> list[tuple[Any, ...]]:
         if self._pool is None or self._closed:
             raise StoreUnavailable("the store is closed.")
-        self.hurry()  # what is there is seen
+        self.hurry()  # rows that are held back are included in the read
         try:
             async with asyncio.timeout(self._read_s), self._pool.acquire() as connection:
                 rows = await connection.fetch(for_postgres(text), *args)
         except _BAD_ARGUMENT as error:
-            # What was asked for cannot be stored either; nothing is wrong with the server.
+            # A value of the query could not be stored either; the server has no fault.
             raise StoreUnavailable(f"the store cannot be asked for that: {type(error).__name__}.") from error
         except TimeoutError as error:
             self._read_trouble = f"a read took longer than {self._read_s} s"
             raise StoreUnavailable(f"{self._read_trouble}.") from error
         except Exception as error:
-            # Of the server, the network, or the driver, which raises all sorts of errors when a server dies.
+            # Errors of the server, the network, or the driver, which raises many kinds of errors when a server dies.
             self._read_trouble = told(error)
             raise StoreUnavailable(f"a read failed: {type(error).__name__}.") from error
         self._read_trouble = ""
@@ -173,7 +175,7 @@ class PostgresStore(Spooled):
         asked = postgres_index.query(query)
         if not asked:
             return []
-        with contextlib.suppress(StoreUnavailable):  # what cannot be brought up to date is searched as it is
+        with contextlib.suppress(StoreUnavailable):  # an index that cannot be brought up to date is searched as it is
             await self.put([keywords.IndexRow(tenant, session)])
         rows = await self._fetch(postgres_index.SEARCH, (asked, tenant, session, limit))
         return [postgres_index.match(row) for row in rows]

@@ -1,8 +1,8 @@
-"""The keyword index on PostgreSQL: a tsvector a message or summary, filled when its session is searched.
+"""The keyword index on PostgreSQL: one tsvector per message or summary, filled when its session is searched.
 
-The words are taken from the texts here, as `keywords` has them for SQLite's index, because PostgreSQL's own JSON
-refuses what clients may send (half a surrogate pair, NUL). A search reads the vectors of its own session by the
-primary key: no index over all sessions has to be kept.
+The words are taken from the texts here, as `keywords` takes them for SQLite's index. PostgreSQL's own JSON refuses
+strings that clients may send (a lone surrogate, NUL). A search reads the vectors of its own session by the primary key:
+no index over all sessions has to be kept.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from proxy.store.texts import to_text
 
 _WORD = re.compile(r"[^\W_]{1,40}")
 _MOST = 20_000
-"""Words of one text that are indexed: a tsvector may have a megabyte, and places up to 16,383."""
+"""Maximum number of indexed words of one text: a tsvector may have a megabyte, and positions up to 16,383."""
 
 MIGRATION: tuple[str, ...] = (
     """
@@ -35,7 +35,7 @@ CREATE TABLE indexed (
     words TSVECTOR NOT NULL,
     PRIMARY KEY (tenant, session, kind, thread, version)
 )""",
-    # What is indexed of a message or an edit goes with it.
+    # The index row of a message or an edit is removed with it.
     """
 CREATE FUNCTION context_proxy_messages_out() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
     DELETE FROM indexed WHERE tenant = old.tenant AND session = old.session AND kind = 'message' AND thread = ''
@@ -68,10 +68,10 @@ WHERE e.tenant = $1 AND e.session = $2 AND e.stage IN ('compress_levels', 'summa
         SELECT coalesce(max(i.version), 0) FROM indexed i
         WHERE i.tenant = $1 AND i.session = $2 AND i.kind = 'summary' AND i.thread = e.thread)
 ORDER BY 1, 2, 3 LIMIT $3"""
-# In order, because the highest number that is indexed says how far the index has come.
+# In order, because the highest indexed number shows how far the index has come.
 
 _PAGE = 500
-"""Texts that are held in memory at a time while a session is indexed."""
+"""Number of texts that are held in memory at a time while a session is indexed."""
 
 _INSERT = """
 INSERT INTO indexed (tenant, session, kind, thread, version, key, form, words)
@@ -97,8 +97,7 @@ ORDER BY i.rank, i.kind DESC, i.version DESC"""
 
 
 async def bring_up_to_date(connection: Any, tenant: str, session: str) -> None:
-    """Indexes what the session has got since the last time. connection: asyncpg's, in a transaction that holds the
-    session's lock."""
+    """Index the session's new rows. connection: asyncpg's, in a transaction that holds the session's lock."""
     await connection.execute(_DROP_EARLIER, tenant, session, FORM)
     while True:
         rows = await connection.fetch(_NEW, tenant, session, _PAGE)
@@ -109,24 +108,25 @@ async def bring_up_to_date(connection: Any, tenant: str, session: str) -> None:
 
 
 def query(text: str) -> str:
-    """What `to_tsquery` is asked: any word of the text; "" where it has none. Words are letters and digits alone."""
+    """The query for `to_tsquery`: any word of the text; "" if the text has no word. Words are letters and digits
+    alone."""
     wanted = list(dict.fromkeys(words(" ".join(sought(text)))))[:WORDS]
     return " | ".join(f"'{word}'" for word in wanted)
 
 
 def match(row: Sequence[Any]) -> Match:
-    """A row of SEARCH."""
+    """The match in a row of SEARCH."""
     return Match(row[0], bytes(row[1]), row[2], read(row[0], row[3]), row[4])
 
 
 def words(text: str) -> list[str]:
-    """The words of a text in small letters and without marks, as SQLite's index has them."""
+    """The words of a text in lower case and without diacritics, as SQLite's index has them."""
     bare = "".join(c for c in unicodedata.normalize("NFD", spaced(text.lower())) if not unicodedata.combining(c))
     return _WORD.findall(bare)[:_MOST]
 
 
 def read(kind: str, body: bytes) -> str:
-    """What a message says and calls with, or a summary's text."""
+    """The text of a message and of its calls, or a summary's text."""
     if kind != "message":
         return to_text(body).encode("utf-8", "replace").decode()
     try:

@@ -1,8 +1,8 @@
-"""The same migrations on PostgreSQL: types by their names there, and its own keyword index.
+"""The same migrations on PostgreSQL: its own type names, and its own keyword index.
 
-All that is missing runs in one transaction under an advisory lock: of replicas that start together one migrates while
+All missing migrations run in one transaction under an advisory lock. Of replicas that start together one migrates while
 the others wait, and a kill in the middle leaves the schema as it was. Text columns compare by bytes, as in SQLite,
-which is also what makes an index on them cheap.
+which also makes an index on them cheap.
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ _VERSION = """
 CREATE TABLE IF NOT EXISTS context_proxy_schema (one BOOLEAN PRIMARY KEY CHECK (one), version BIGINT NOT NULL)"""
 
 _LAST = ("ALTER TABLE messages DROP CONSTRAINT messages_pkey, ADD PRIMARY KEY (tenant, session, key)",)
-"""Of indexes that seem to cost the same, as they do while a table has no statistics, the one made last is used."""
+"""Makes the primary key the newest index: of indexes with equal estimated costs, as in a table without statistics,
+PostgreSQL uses the newest."""
 
 _TYPES = {"BLOB": "BYTEA", "TEXT": 'TEXT COLLATE "C"'}
 _TYPE = re.compile(r"\b(BLOB|TEXT)\b")
 
 
 def translate(statement: str) -> str:
-    """A statement of schema.py as PostgreSQL takes it."""
+    """A statement of schema.py in PostgreSQL's form."""
     if re.match(r"\s*(CREATE|ALTER) TABLE\b", statement):
         return _TYPE.sub(lambda found: _TYPES[found.group(1)], statement)
     return statement
 
 
 def statements(migration: Migration) -> tuple[str, ...]:
-    """Those of a migration; the keyword index is one of its own."""
+    """The statements of a migration; the keyword index has its own for PostgreSQL."""
     if migration.statements is keywords.MIGRATION:
         return postgres_index.MIGRATION
     if migration.statements is keywords.IN_PAIRS:
@@ -45,8 +46,8 @@ def statements(migration: Migration) -> tuple[str, ...]:
 
 
 async def migrate(connection: Any, migrations: Sequence[Migration] = MIGRATIONS) -> int:
-    """The number of migrations that were run. connection: asyncpg's. Raises StoreRefused where the schema is newer than
-    the code, and what asyncpg raises."""
+    """Run the missing migrations and return their number. connection: asyncpg's. Raises StoreRefused if the schema is
+    newer than the code or the encoding is not UTF8, and asyncpg's errors."""
     latest = migrations[-1].number
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock($1)", LOCK)

@@ -1,17 +1,19 @@
-"""What has queued, written to PostgreSQL in one transaction at a time, with a connection of its own.
+"""The writer to PostgreSQL: queued items, written in one transaction at a time, with a connection of its own.
 
-Group commit as in SQLite's writer: a lone item is committed at once, and what comes while that commit waits goes into
-the next. An item is taken from the queue only when it is durable. Over a network each statement costs a trip, so the
-rows of a batch are brought into one order of tables first: some ten trips for sixty items as for one.
+Group commit as in SQLite's writer: a lone item is committed at once, and items that come while that commit waits go
+into the next. An item is taken from the queue only when it is durable. Over a network each statement costs a round
+trip. So the rows of a batch are first sorted by table: sixty items then need some ten trips, as one does.
 
 Other replicas write to the same sessions. Each transaction holds the advisory locks of the sessions it writes to, taken
-in one order, so that running numbers have neither gaps nor clashes and no two transactions wait for each other in a
-circle. Where a server knows no such locks, a clash of numbers is an error and the transaction is tried again.
+in one order. So running numbers have neither gaps nor clashes, and no deadlock occurs. If a server has no such locks, a
+clash of numbers is an error and the transaction is tried again.
 
-A row that cannot be stored fails its own item, by writing the items of its batch one by one. Anything else is the
-server's or the network's: the items stay, the connection is made anew with growing pauses, and nothing is acknowledged
-until it works. Inserts are ignored where the row is there and updates set the same values, so that a batch whose commit
-broke off with an unknown outcome can be written again (a gap, or what was spent, may then be counted twice).
+A row that cannot be stored fails its own item, by writing the items of its batch one by one. Any other error comes from
+the server or the network. The items stay, the connection is made again with growing pauses, and nothing is acknowledged
+until it works.
+
+Inserts are ignored where the row is there, and updates set the same values. So a batch whose commit broke off with an
+unknown outcome can be written again (a gap, or spending, may then be counted twice).
 """
 
 from __future__ import annotations
@@ -41,18 +43,19 @@ log = logging.getLogger(__name__)
 _BATCH = 64
 _PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
 _LOOK_S = 5.0
-"""How often the connection is looked at when nothing is written: a server that is gone is noticed within 10 s."""
+"""Seconds between two checks of the connection when nothing is written: a lost server is noticed within 10 s."""
 _CLASHES = 5
-"""So often a transaction is begun anew after a clash with another replica's."""
+"""Maximum number of attempts of a transaction that clashes with another replica's."""
 
 _BAD_ROW = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, asyncpg.ProgramLimitExceededError)
 ELSEWHERE = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
-"""Of the server or the network, bad rows aside (a time limit is an OSError); what else is raised is the rows' own."""
+"""Errors of the server or the network (a time limit is an OSError). Errors in `_BAD_ROW`, and all other errors, are the
+rows' own."""
 _CLASH = (asyncpg.UniqueViolationError, asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 
 
 class PostgresWriter:
-    """One task. `connect` gives a new connection, and may raise anything."""
+    """The writer, as one task. `connect` gives a new connection, and may raise anything."""
 
     def __init__(self, connect: Callable[[], Awaitable[Any]], *, spool_bytes: int, drain_s: float = 5.0) -> None:
         self.commits = 0
@@ -68,13 +71,14 @@ class PostgresWriter:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Raises what `connect` raises."""
+        """Connect and start the task. Raises what `connect` raises."""
         self._connection = await self._connect()
         self.trouble = ""
         self._task = asyncio.create_task(self._main(), name="store-writer")
 
     async def stop(self) -> None:
-        """Writes what waits, for `drain_s` at most if the server does not let it, and ends the task. Idempotent."""
+        """Write the waiting items, for `drain_s` at most if the server does not let it, and end the task.
+        Idempotent."""
         self.spool.close()
         if self._task is not None:
             await asyncio.shield(self._task)
@@ -85,7 +89,7 @@ class PostgresWriter:
         await self._drop()
 
     async def _turn(self) -> None:
-        """One round: take what has queued and write it. Whatever fails is tried again."""
+        """One round: take the queued items and write them. A step that fails is tried again."""
         await self._gather()
         try:
             if self._connection is None or self._connection.is_closed():
@@ -102,7 +106,7 @@ class PostgresWriter:
                 self.trouble, self._failures = "", 0
 
     async def _gather(self) -> None:
-        """Waits until there is something to write or to look after, then takes what is there without waiting."""
+        """Wait until there is something to write or to check, then take the items that are there without waiting."""
         self._take()
         if self._pending or self._stop_at is not None or self.trouble:
             return
@@ -113,7 +117,8 @@ class PostgresWriter:
     def _take(self) -> None:
         self._wake.clear()
         with contextlib.suppress(Empty):
-            # At the end all is taken: behind a full batch that cannot be written the mark would never be seen.
+            # At the end all items are taken: behind a full batch that cannot be written the end mark would never be
+            # seen.
             while (len(self._pending) < _BATCH or self.spool.closed) and self._stop_at is None:
                 items = self.spool.inbox.get_nowait()
                 if items is None:
@@ -143,7 +148,7 @@ class PostgresWriter:
                 self._done(1, _without_values(error))
 
     async def _commit(self, batch: Sequence[Item]) -> None:
-        """Writes the items in one transaction; they are durable afterwards."""
+        """Write the items in one transaction; they are durable afterwards."""
         rows = [row for item in batch for row in item.rows]
         for attempt in range(_CLASHES):
             try:
@@ -189,7 +194,7 @@ class PostgresWriter:
         await asyncio.sleep(pause)
 
     async def _drop(self) -> None:
-        """Ends the connection without waiting for a server that may be gone."""
+        """Close the connection without a long wait for a server that may be gone."""
         connection, self._connection = self._connection, None
         if connection is not None:
             with contextlib.suppress(Exception):
@@ -197,12 +202,13 @@ class PostgresWriter:
 
 
 def told(error: Exception) -> str:
-    """What is wrong, in one line: what follows in a message of PostgreSQL may quote rows."""
+    """The error in one line. The further lines of a PostgreSQL message may quote rows."""
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
 def _without_values(error: Exception) -> Exception:
-    """The error of a bad row without the row, which PostgreSQL and asyncpg quote: it is logged and passed on."""
+    """The error of a bad row without the row's values, which PostgreSQL and asyncpg quote: the error is logged and
+    passed on."""
     if isinstance(error, asyncpg.PostgresError):
         bare: Exception = type(error)(f"SQLSTATE {error.sqlstate}")
         return bare
@@ -214,18 +220,18 @@ def _of_the_server(error: Exception) -> bool:
 
 
 _LOCK = "SELECT pg_advisory_xact_lock(place) FROM unnest($1::bigint[]) AS place"
-"""In the order of the list."""
+"""Takes the locks in the order of the list."""
 
 
 def lock(tenant: str, session: str) -> int:
-    """The advisory lock of a session: 64 bits, signed."""
+    """The number of a session's advisory lock: 64 bits, signed."""
     name = f"{len(tenant)}:{tenant}{session}".encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), signed=True)
 
 
 def _parts(rows: Sequence[Row]) -> Iterator[list[Row]]:
-    """The rows in the order of their tables, those of a table in their own; but what removes or reads others' rows
-    stays where it stands, alone."""
+    """The rows in parts, each sorted by table, with the order within a table kept. A row that removes or reads other
+    rows is a part of its own, in its original place."""
     part: list[Row] = []
     for row in rows:
         if isinstance(row, (EraseRow, IndexRow)):

@@ -1,7 +1,7 @@
-"""A SQLite store as it is, for reports: read beside a proxy that serves from it, and never written to.
+"""A SQLite store for reports: read while a proxy serves from it, and never written to.
 
-No lock is taken, and the file is opened read-only, so nothing that happens here can cost the serving process anything
-but a moment of the disk. It runs on the caller's thread: a report has nobody else to wait for.
+No lock is taken, and the file is opened read-only. So a report costs the serving process nothing but a moment of the
+disk. The store runs on the caller's thread: a report has no other work to wait for.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from proxy.store.sql import for_sqlite
 
 
 class ReadOnlyStore(Reads):
-    """`Store` on a file that somebody else may be writing to; what is put into it is refused."""
+    """`Store` on a file that another process may be writing to; rows put into it are refused."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
@@ -36,7 +36,7 @@ class ReadOnlyStore(Reads):
         return not self.trouble
 
     async def open(self) -> None:
-        """Raises StoreRefused where there is no store that this version can read."""
+        """Open the file. Raises StoreRefused if there is no store that this version can read."""
         if not self.path.is_file():
             raise StoreRefused(
                 f"there is no database {self.path}.", hint="Give its path with --db, or in the config file."
@@ -61,17 +61,17 @@ class ReadOnlyStore(Reads):
             raise StoreRefused(f"{self.path} has schema {version}, and this version reads schema {LATEST}.", hint=hint)
 
     async def close(self) -> None:
-        """Idempotent."""
+        """Close the file. Idempotent."""
         if self._connection is not None:
             self._connection.close()
             self._connection, self.trouble = None, "closed"
 
     def put(self, rows: Sequence[Row]) -> asyncio.Future[None]:
-        """Refused."""
+        """Refuse the rows: the future holds StoreUnavailable."""
         self.dropped += 1
         refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         refused.set_exception(StoreUnavailable(f"{len(rows)} rows were put into a store that is only read."))
-        refused.exception()  # nobody has to wait for a put
+        refused.exception()  # no caller has to await a put
         return refused
 
     async def _fetch(self, text: str, args: Sequence[Any]) -> list[tuple[Any, ...]]:

@@ -1,7 +1,7 @@
-"""Every read of a store, on top of one thing that a backend has to give: a statement's rows.
+"""All reads of a store, on top of the one method that a backend must provide: the rows of a statement.
 
-So SQLite, PostgreSQL and memory read the same by construction. A read is one statement where it can be, because with
-a thread or a network between, the trip costs more than the work.
+So SQLite, PostgreSQL and memory read the same by construction. A read is one statement if possible, because with a
+thread or a network in between, the trip costs more than the work.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ from proxy.store.texts import to_text
 from proxy.store.written import NoteRow, WrittenReads
 
 _ALL = 1 << 62
-"""Above any number of an edit, and inside 64 bits."""
+"""A number above any edit's number, within 64 bits."""
 
 _LOOKED_THROUGH = 256
-"""Messages that are read at a time where a text is looked for in them."""
+"""Number of messages that are read at a time while a text is searched in them."""
 
 _PUBLIC = re.compile(r"[a-z2-7]{10}")
 _SPAN = 1 << 6
-"""A public id is the first 50 of a key's bits: so many values of its first seven bytes are one id."""
+"""Number of values of a key's first seven bytes with the same public id: the id is the first 50 bits of the key."""
 
 
 def _first_key(public_id: str) -> bytes | None:
-    """The lowest key that has this public id; None where it is none."""
+    """The lowest key with this public id; None if the text is no public id."""
     if not _PUBLIC.fullmatch(public_id):
         return None
     return base64.b32decode(public_id.upper() + "A" * 6)[:7]
@@ -85,14 +85,14 @@ def _exchange(row: Sequence[Any]) -> ExchangeRecord:
 
 
 class Reads(WrittenReads, ListingReads, StandingReads, Removal):
-    """The reading half of a `Store`, and what is made of reads and puts."""
+    """The reading half of a `Store`, and the operations that are made of reads and puts."""
 
     def later(self, rows: Sequence[Row]) -> asyncio.Future[None]:
-        """As `put`, where nothing is gained by waiting."""
+        """Queue as `put`: waiting gains nothing here."""
         return self.put(rows)
 
     def hurry(self) -> None:
-        """Nothing waits."""
+        """Do nothing: no rows are held back."""
 
     async def find(self, tenant: str, keys: Sequence[bytes], session: str | None) -> list[Hit]:
         hits: list[Hit] = []
@@ -106,11 +106,11 @@ class Reads(WrittenReads, ListingReads, StandingReads, Removal):
                     rows = await self._find_newest(tenant, chunk)
             hits.extend(map(_hit, rows))
             if len(hits) >= sql.FIND_MOST:
-                break  # the keys still to come are all less deep
+                break  # the remaining keys are all less deep
         return _deepest(hits)
 
     async def _find_newest(self, tenant: str, chunk: list[bytes]) -> list[tuple[Any, ...]]:
-        """Key by key, where so many sessions share keys that one statement would have to cut at random."""
+        """Find hits key by key, if so many sessions share keys that one statement would have to cut at random."""
         rows: list[tuple[Any, ...]] = []
         for key in dict.fromkeys(chunk):
             rows += await self._fetch(sql.FIND_NEWEST, (tenant, key, sql.FIND_MOST))
@@ -122,10 +122,10 @@ class Reads(WrittenReads, ListingReads, StandingReads, Removal):
         asked = keywords.query(tenant, session, query)
         if not asked:
             return []
-        with contextlib.suppress(StoreUnavailable):  # what cannot be brought up to date is searched as it is
+        with contextlib.suppress(StoreUnavailable):  # an index that cannot be brought up to date is searched as it is
             await self.put([keywords.IndexRow(tenant, session)])
         rows = await self._fetch(keywords.SEARCH, (asked, limit, tenant, session))
-        # Half a surrogate pair, which JSON can carry, comes out of SQLite as bytes that are no UTF-8.
+        # A lone surrogate, which JSON can carry, comes out of SQLite as bytes that are no UTF-8.
         return [Match(row[0], row[1], row[2], row[3].decode("utf-8", "replace"), row[4]) for row in rows]
 
     async def known(self, tenant: str, session: str, keys: Sequence[bytes]) -> dict[bytes, Known]:

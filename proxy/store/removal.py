@@ -1,9 +1,10 @@
-"""Removal in small steps, beside live traffic: a session, a tenant, and what is older than it may be.
+"""Removal in small steps, during live traffic: a session, a tenant, and data older than the retention time.
 
-Each step is one put of a few hundred rows, so that no request waits longer for its own commit than for another's. A
-session's own row goes last: what was begun and broke off is still found by its name, and ended by the next attempt.
-What a session's messages share (forms, envelopes) is shared within the session only, so that whole sessions can go
-without a look at others; of a session that lives on, nothing is taken that a living thread stands on.
+Each step is one put of a few hundred rows, so no request waits longer for its own commit than for another request's. A
+session's own row goes last. So a removal that broke off is still found by its name, and the next attempt completes it.
+
+A session's messages share data (forms, envelopes) within the session only, so whole sessions can be removed without a
+check of others. Of a session that stays, no row is removed that a living thread depends on.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from proxy.errors import StoreUnavailable
 from proxy.store.fetch import Fetch
 
 STEP = 200
-"""Rows that one step removes at most."""
+"""Maximum number of rows that one step removes."""
 _PAUSE_S = 0.005
-"""Between two steps."""
+"""Seconds between two steps."""
 _ROUNDS = 20
-"""A session that is written to while it is removed is gone over so often."""
+"""Number of passes over a session that is written to while it is removed."""
 
 _KEYS = {
     "messages": "key",
@@ -43,20 +44,20 @@ _KEYS = {
     "threads": "thread",
     "sessions": "session",
 }
-"""Each table's primary key behind tenant and session, in the order in which tables are emptied: edits and messages
-before what is indexed of them, which goes with them."""
+"""Each table's primary key after tenant and session, in the order in which the tables are emptied. Edits and messages
+come before their index rows, which are removed with them."""
 
 SOURCE = "memos.source_session"
-"""The step that takes the name of a removed session out of the tenant's memos, in place of a table's."""
+"""The name, used instead of a table's, of the step that clears a removed session's name in the tenant's memos."""
 
 
 _OF_THREAD = ("rounds", "notes", "iterations", "states", "edits", "exchanges", "messages", "threads")
-"""What goes with a thread, its own row last. Forms may be those of another thread's messages too: they stay until
-the session goes."""
+"""Tables from which a thread's rows are removed, its own row last. Forms may belong to another thread's messages too,
+so they stay until the session is removed."""
 
 
 class EraseRow(Struct, frozen=True, gc=False):
-    """One step: removes some rows of one table of a session, or of one thread of it. Nothing is lost where it cannot
+    """One step: removes some rows of one table of a session, or of one thread of it. No data is lost if a step cannot
     be written."""
 
     tenant: str
@@ -81,7 +82,7 @@ _IN_THREAD = {
     else "thread = {}"
     for table in _OF_THREAD
 }
-"""A round is filed under the answer that it stands behind, everything else names its thread."""
+"""A round is filed under the answer that follows it; rows of other tables name their thread."""
 
 
 def _erase_thread(table: str) -> str:
@@ -117,8 +118,11 @@ SELECT 1 FROM (
         UNION ALL SELECT o.answer FROM threads o WHERE o.tenant = $10 AND o.session = $11 AND o.thread <> $12
     ) needed
 ) shared LIMIT 1"""
-"""Whether another thread stands on a message that this one stored first. Two sets, and no look from each of one at the
-other, which a planner that knows nothing of a table yet turns into a square."""
+"""Finds out if another thread depends on a message that this thread stored first.
+
+The query intersects two sets. A look from each row of one set at the other would become quadratic with a planner that
+has no statistics of a table.
+"""
 
 _ONE = "EXISTS (SELECT 1 FROM {} WHERE tenant = ${} AND session = ${})"
 
@@ -127,7 +131,7 @@ LEFT = "SELECT " + ", ".join(_ONE.format(table, 2 * n + 1, 2 * n + 2) for n, tab
 _FIRST = "SELECT * FROM (SELECT session FROM {} WHERE tenant = ${} LIMIT 1) one{}"
 
 ANY_SESSION = " UNION ALL ".join(_FIRST.format(table, n, n) for n, table in enumerate(_KEYS, 1)) + " LIMIT 1"
-"""A session of which anything is stored, be it a gap of a session that never was."""
+"""A session with any stored row, even only a gap record."""
 
 IDLE_SESSIONS = "SELECT tenant, session FROM sessions WHERE last_at < $1 ORDER BY last_at LIMIT $2"
 
@@ -143,7 +147,7 @@ def erase_args(row: EraseRow) -> tuple[Any, ...]:
 
 
 def erase_text(row: EraseRow) -> str:
-    """The statement that takes them."""
+    """The statement that removes the rows."""
     return ERASE[row.table] if row.thread is None else ERASE_THREAD[row.table]
 
 
@@ -152,29 +156,30 @@ def _thread_args(table: str, tenant: str, session: str, thread: str) -> tuple[st
 
 
 class RemovalStore(Protocol):
-    """Its part of a `Store`. Each can be called again where it broke off."""
+    """The part of the `Store` protocol for removal. Each method can be called again after a failure."""
 
     async def delete_session(self, tenant: str, session: str) -> int:
-        """Removes all that is stored of a session, and its name from the tenant's memos; returns the steps taken.
-        Raises StoreUnavailable where rows keep coming."""
+        """Remove all stored rows of a session, and its name from the tenant's memos; return the number of steps. Raises
+        StoreUnavailable if new rows keep coming."""
         ...
 
     async def delete_tenant(self, tenant: str) -> int:
-        """Removes all that is stored of a tenant, memos included; returns the sessions removed."""
+        """Remove all stored rows of a tenant, memos included; return the number of sessions removed."""
         ...
 
     async def retention(self, before: float, limit: int = 100) -> int:
-        """Removes sessions that were last used before this time, the oldest first and so many at most, and of those
-        that live on the threads that no other stands on; returns how many. To be called until it returns 0."""
+        """Remove sessions that were last used before `before`, the oldest first, and then idle threads of other
+        sessions that no other thread depends on. Return the number of both, `limit` at most. Call again until the
+        result is 0."""
         ...
 
 
 class Removal(Fetch):
-    """`RemovalStore` by reads and puts."""
+    """`RemovalStore` implemented with reads and puts."""
 
     @abstractmethod
     def put(self, rows: Sequence[Any]) -> asyncio.Future[None]:
-        """As `Store.put`."""
+        """Queue rows as `Store.put` does."""
 
     async def delete_session(self, tenant: str, session: str) -> int:
         await self.put([EraseRow(tenant, session, SOURCE)])

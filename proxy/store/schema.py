@@ -1,12 +1,12 @@
 """The tables, as numbered migrations, each with its reason.
 
-A store is brought up to date by the migrations above its own number, all in one transaction, so that a kill in the
-middle leaves the old schema whole and the next start does it again. A migration that was once released is never
-changed; a change is a new one at the end. One text for SQLite and PostgreSQL: the types are those that SQLite
-gives the right affinity, and only BLOB has another name in PostgreSQL (BYTEA).
+A store is brought up to date by the migrations above its own number, all in one transaction. So a kill in the middle
+leaves the old schema whole, and the next start runs them again. A released migration is never changed; a change is a
+new migration at the end. One text serves SQLite and PostgreSQL. The types are those to which SQLite gives the right
+affinity, and only BLOB has another name in PostgreSQL (BYTEA).
 
-Every primary key starts with (tenant, session): a read without them cannot use it, and PostgreSQL can be sharded by
-them without a change of schema.
+Every primary key starts with (tenant, session), so a read without them cannot use it. PostgreSQL can be sharded by them
+without a change of schema.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from proxy.store import keywords, listing, written
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One step of the schema. `number` is what the store's version is afterwards."""
+    """One step of the schema. `number` is the store's version afterwards."""
 
     number: int
     reason: str
@@ -31,7 +31,7 @@ TABLES = (
     *written.WRITTEN,
     "windows",
 )
-"""In the order in which rows refer to each other."""
+"""The tables in the order in which rows refer to each other."""
 
 _SESSIONS = """
 CREATE TABLE sessions (
@@ -241,7 +241,7 @@ MIGRATIONS: tuple[Migration, ...] = (
             _SESSIONS,
             _THREADS,
             _MESSAGES,
-            # The order in which a session's messages came, for lists, and for the next number.
+            # The order in which a session's messages came: for lists, and for the next number.
             "CREATE UNIQUE INDEX messages_by_seq ON messages (tenant, session, seq)",
             # The search by hash chain over all sessions of a tenant. With the time, because a first message that
             # thousands of sessions share ("run the daily check") must not cost a look at each of them.

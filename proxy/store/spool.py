@@ -1,12 +1,12 @@
-"""What waits to be written, seen from the event loop: futures, the bound, and the record of what was lost.
+"""The queue of rows to be written, on the event loop's side: futures, the size limit, and the record of lost rows.
 
-All of this runs on the event loop, so that it needs no lock; the writer takes items from `inbox` and has `settle`
-called with those that are done. The bound holds from the moment of `put` until the item is durable: an item that the
-writer has in hand while a disk is full still counts.
+All of this runs on the event loop, so that it needs no lock. The writer takes items from `inbox` and has `settle`
+called with the finished items. An item counts against the limit from `put` until it is durable. So an item that the
+writer holds while a disk is full still counts.
 
-A commit costs more than what is in it. So what nobody waits for is held back until somebody does, and goes into the
-same transaction: what a request says and what it is answered are one commit where the answer comes quickly. It is held
-back for `HOLD_S` at most, and never behind what was put after it.
+A commit costs more than its rows. So rows that no caller awaits are held back until a caller does, and go into the same
+transaction. For example, a request and its answer are one commit if the answer comes quickly. Rows are held back for
+`HOLD_S` at most, and never behind later rows.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from proxy.store.pieces import Item, Lane
 log = logging.getLogger(__name__)
 
 HOLD_S = 0.05
-"""So long something may be held back: a model hardly ever answers sooner, and a request that is under way when the
-process is killed is on disk by then."""
+"""Maximum seconds for which rows are held back. A model hardly ever answers sooner, and the rows of a longer request
+are on disk if the process is killed."""
 _HOLD_BYTES = 64 << 10
-"""More than that is written at once: who is waited for next would wait until it is written, too."""
+"""Bytes above which held rows are written at once: the next awaited rows would have to wait for them, too."""
 
 _MOST_GAPS = 4096
-"""Exchanges of which a loss is remembered one by one; beyond that, losses are added up without a name."""
+"""Exchanges whose losses are recorded one by one; further losses are added up without a name."""
 
 
 class Spool:
-    """Items on their way to the writer. `limit` is in bytes, as `encode.size` counts them. wake: called when something
-    is in the inbox."""
+    """Items on their way to the writer. `limit` is in bytes, as `encode.size` counts them. wake: called when the inbox
+    has a new entry."""
 
     def __init__(self, limit: int, wake: Callable[[], None] = lambda: None) -> None:
         self.inbox: SimpleQueue[list[Item] | None] = SimpleQueue()
-        """None is the last thing that comes."""
+        """Lists of items for the writer. None is the last entry."""
         self.waiting = 0
         self.bytes = 0
         self.dropped = 0
@@ -55,17 +55,18 @@ class Spool:
 
     @property
     def closed(self) -> bool:
-        """Whether nothing more comes."""
+        """True if the spool takes no more rows."""
         return not self._open
 
     def unrecorded(self) -> tuple[GapRow, ...]:
-        """The gaps that could not be stored, once the writer has ended."""
+        """The gaps that could not be stored, once the writer has ended. The call empties the record."""
         gaps = tuple(self._gaps.values())
         self._gaps.clear()
         return gaps
 
     def put(self, rows: Sequence[Row], *, waited: bool = True) -> asyncio.Future[None]:
-        """waited: for these rows, so that they and all that is held back are handed on at once."""
+        """Queue rows as one transaction, and return its future. waited: the caller awaits these rows, so they and all
+        held rows are handed on at once."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         if not rows:
@@ -94,13 +95,13 @@ class Spool:
         self._held_bytes += item.size
 
     def hurry(self) -> None:
-        """Hand on what is held back."""
+        """Hand on the rows that are held back."""
         if self._held:
             held, self._held, self._held_bytes = self._held, [], 0
             self._hand_on(held)
 
     def _hand_on(self, items: Sequence[Item]) -> None:
-        """Of a long item the first piece; nothing that must come behind one."""
+        """Hand items to the writer. A long item starts with its first piece; items that must come after it wait."""
         ready: list[Item | None] = []
         for item in items:
             if self._lane is not None and self._lane.holds(item):
@@ -118,7 +119,8 @@ class Spool:
             self._wake()
 
     def _due(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The timer is not set anew with every item: it finds out whether what is held back now is due."""
+        """Hand on the held rows if they are due. The timer is not reset with every item, so it checks the due time of
+        the rows that are held now."""
         self._timer = None
         left = self._due_at - loop.time()
         if self._held and left > 0:
@@ -127,7 +129,7 @@ class Spool:
             self.hurry()
 
     def settle(self, items: Sequence[Item], error: Exception | None) -> None:
-        """The items are durable, or can never be because of `error`."""
+        """Record that the items are durable, or can never be because of `error`."""
         for item in items:
             if item.whole is None:
                 self._settle(item, error)
@@ -147,7 +149,8 @@ class Spool:
             item.future.set_result(None)
 
     def _go_on(self, lane: Lane, error: Exception | None) -> None:
-        """A piece of a long item is settled: the next one, or what has waited behind it."""
+        """Continue after a piece of a long item is settled: with the next piece, or with the items that waited behind
+        the long item."""
         if not lane.settled(error):
             more = lane.next()
             self._give([more] if more is not None else [])
@@ -160,9 +163,9 @@ class Spool:
         self.dropped += 1
         if not item.future.done():
             item.future.set_exception(error)
-            # Marks it as seen: nobody has to wait for a put, and what is lost is counted and recorded here.
+            # Marks the exception as seen: no caller has to await a put, and losses are counted and recorded here.
             item.future.exception()
-        gaps = [row for row in item.rows if isinstance(row, GapRow)]  # what was lost once is not lost to the record
+        gaps = [row for row in item.rows if isinstance(row, GapRow)]  # a gap record that is lost is recorded again
         gap = encode.gap(item.rows, item.size, reason)
         for one in gaps if gap is None else [gap]:
             self._note(one)
@@ -176,7 +179,7 @@ class Spool:
         self._gaps[place] = GapRow(*place[:3], taken + gap.bytes, gap.reason, gap.created_at, items + gap.items)
 
     def _write_gaps(self) -> None:
-        """What was lost is recorded as soon as something can be written again, over the bound if need be."""
+        """Record losses as soon as rows can be written again, over the limit if need be."""
         gaps = tuple(self._gaps.values())
         self._gaps.clear()
         log.warning("storing works again; %d gaps are recorded", len(gaps))
@@ -184,7 +187,7 @@ class Spool:
         self.hurry()
 
     def close(self) -> None:
-        """Nothing is taken any more, and the writer learns that what it has is all. Idempotent."""
+        """Take no more rows, and hand the rest and the end mark to the writer. Idempotent."""
         if self._open:
             if self._gaps:
                 self._write_gaps()

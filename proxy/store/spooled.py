@@ -1,5 +1,4 @@
-"""What stores with a writer of their own have in common, whatever they write to: how rows are given to it, and how it
-does."""
+"""The common part of stores with a writer of their own: queueing rows for the writer, and the writer's state."""
 
 from __future__ import annotations
 
@@ -18,11 +17,11 @@ log = logging.getLogger(__name__)
 
 
 class Writing(Protocol):
-    """A writer: takes what is in the spool's inbox, and settles it."""
+    """A writer: takes the items from the spool's inbox, and settles them."""
 
     commits: int
     trouble: str
-    """What is wrong, "" for nothing."""
+    """The writer's fault, "" for none."""
     spool: Spool
 
 
@@ -34,7 +33,7 @@ class Spooled(Reads):
 
     @abstractmethod
     def _reading(self) -> str:
-        """What went wrong with the last read, "" for nothing."""
+        """The fault of the last read, "" for none."""
 
     @property
     def healthy(self) -> bool:
@@ -54,7 +53,7 @@ class Spooled(Reads):
 
     @property
     def commits(self) -> int:
-        """Transactions so far; far fewer than items under load."""
+        """Number of transactions so far; far fewer than items under load."""
         return self._writing.commits
 
     def put(self, rows: Sequence[Row]) -> asyncio.Future[None]:
@@ -67,7 +66,7 @@ class Spooled(Reads):
         self._writing.spool.hurry()
 
     def _keep_gaps(self, gaps: Sequence[GapRow]) -> None:
-        """Remember what was lost where the store itself cannot."""
+        """Store the gaps outside of the store itself, if the backend can."""
 
     def _tell_closed(self) -> None:
         gaps = self._writing.spool.unrecorded()

@@ -1,14 +1,14 @@
-"""Every statement, once, as a constant with $1 placeholders: the same text for SQLite and PostgreSQL.
+"""All SQL statements, each once, as constants with $1 placeholders: the same text for SQLite and PostgreSQL.
 
-Only what both understand: ON CONFLICT, recursive WITH, scalar subqueries. The placeholders of a statement come in
-order, each once, so that the text turns into SQLite's by writing `?` for each (numbered ones draw a
+The statements use only SQL that both understand: ON CONFLICT, recursive WITH, scalar subqueries. The placeholders of a
+statement come in order, each once. So SQLite's text is made by writing `?` for each (numbered ones draw a
 DeprecationWarning from some releases of Python 3.12); a value needed twice is passed twice.
 
-A join marked `each` is a look-up by primary key for each row on its left. PostgreSQL is told so (`for_postgres`): a
-planner that takes a session for one row, as it does of tables without statistics, would read all of it each time.
+A join marked `each` is a look-up by primary key for each row on its left. `for_postgres` tells PostgreSQL so. Otherwise
+its planner takes a session for one row, as it does with tables without statistics, and reads all of it each time.
 
-ON CONFLICT names its columns: a clash on a running number (two replicas that write to one session at once) is not
-ignored but raised, and the transaction tried again.
+ON CONFLICT names its columns. So a clash on a running number is not ignored but raised, and the transaction is tried
+again. Such a clash comes from two replicas that write to one session at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import re
 from proxy.store.fetch import per_chunk
 
 FIND_MOST = 32
-"""Hits that `find` gives at most: identity is decided among the deepest few."""
+"""Maximum number of hits of `find`: identity is decided among the deepest few."""
 
 
 INSERT_SESSION = """
@@ -38,7 +38,7 @@ WHERE tenant = $6 AND session = $7 AND thread = $8"""
 
 TOUCH_SESSION = """
 UPDATE sessions SET last_at = $1 WHERE tenant = $2 AND session = $3 AND last_at < $4"""
-"""When a session was last used, for the list of sessions."""
+"""Updates a session's last use, for the list of sessions."""
 
 SESSION_POLICY = """
 UPDATE sessions SET policy = $1 WHERE tenant = $2 AND session = $3 AND policy <> $4"""
@@ -121,7 +121,7 @@ FIND_IN_SESSION = per_chunk(_HIT + "WHERE m.tenant = ? AND m.session = ? AND m.k
 FIND = per_chunk(_HIT + "WHERE m.tenant = ? AND m.key IN ({keys}) AND m.answer LIMIT ?")
 
 FIND_NEWEST = _HIT + "WHERE m.tenant = $1 AND m.key = $2 AND m.answer ORDER BY m.created_at DESC LIMIT $3"
-"""For a key that more sessions share than FIND may give."""
+"""Used for a key that more sessions share than `FIND` may return."""
 
 KNOWN = per_chunk("""
 SELECT m.key, m.form, m.thread, m.reached, m.strategy, m.created_at FROM messages m
@@ -152,8 +152,8 @@ _NEWEST_EDITS = """
         e.exchange, e.created_at, e.number, row_number() OVER (PARTITION BY {what} ORDER BY e.version DESC) AS newer
     FROM edits e WHERE e.tenant = $1 AND e.session = $2 AND e.thread = $3 AND e.number <= $4
 """
-"""A window, because a look for newer versions from each edit can turn into a square: in SQLite where it looks by
-number, in PostgreSQL where it has no statistics."""
+"""A window function, because a look for newer versions from each edit can become quadratic. This happens in SQLite if
+it looks up by number, in PostgreSQL if it has no statistics."""
 
 EDITS = f"""
 SELECT tenant, session, thread, key, version, stage, reason, action, text, before, after, exchange, created_at, number
@@ -162,7 +162,7 @@ WHERE newer = 1 ORDER BY number"""  # noqa: S608  put together from constants
 
 IS_LITERAL = """
 SELECT 1 FROM exchanges WHERE tenant = $1 AND session = $2 AND exchange = $3 AND schedule = 'always'"""
-"""Whether that exchange was under a literal policy: its edits hold for requests under such ones alone."""
+"""Finds out if that exchange ran under a literal policy: its edits hold only for requests under literal policies."""
 
 _LASTING_EDITS = f"""{_NEWEST_EDITS.rstrip()} AND NOT EXISTS (
         SELECT 1 FROM exchanges x WHERE x.tenant = e.tenant AND x.session = e.session AND x.exchange = e.exchange
@@ -183,7 +183,7 @@ FROM notes n WHERE n.tenant = $5 AND n.session = $6 AND n.thread = $7 AND length
 UNION ALL
 SELECT 'settings', s.settings, NULL, 0, '', '', '', NULL, 0, 0, '', 0.0, 0
 FROM sessions s WHERE s.tenant = $8 AND s.session = $9"""  # noqa: S608  put together from constants
-"""EDITS, NOTES and SETTINGS in one trip. The edits first: PostgreSQL takes the columns' types from there."""
+"""EDITS, NOTES and SETTINGS in one round trip. The edits come first: PostgreSQL takes the columns' types from them."""
 
 LEFT_OUT = f"""
 SELECT m.tenant, m.session, m.key, m.parent, m.position, m.thread, m.role, m.group_id, m.body, m.form, m.call_id,
@@ -199,7 +199,7 @@ FROM sessions WHERE tenant = $1 AND session = $2"""
 
 SESSIONS = """
 SELECT tenant, session FROM sessions WHERE (tenant, session) > ($1, $2) ORDER BY tenant, session LIMIT $3"""
-"""By pages in the order of the primary key, so that no report reads a whole table at once."""
+"""Sessions in pages in the order of the primary key, so that no report reads a whole table at once."""
 
 COUNTED = (
     *("messages", "forms", "edits", "states", "exchanges", "gaps", "answers", "embeddings", "iterations"),
@@ -226,12 +226,12 @@ WITH RECURSIVE up (key, parent, depth) AS (
 ){_MESSAGE}
 FROM up JOIN messages m ON /* each */ (m.tenant = $6 AND m.session = $7 AND m.key = up.key)
 ORDER BY up.depth DESC"""  # noqa: S608  put together from constants, as all below
-"""A hash chain has no circle; should a fault make one, the walk ends."""
+"""The limit of the depth ends the walk if a fault makes a circle in the hash chain."""
 
 MESSAGES_BETWEEN = (
     _MESSAGE + "FROM messages m WHERE m.tenant = $1 AND m.session = $2 AND m.key >= $3 AND m.key < $4 LIMIT 2"
 )
-"""Those whose keys lie in a range, as all keys of one public id do."""
+"""Messages with keys in a range, for example all keys of one public id."""
 
 MESSAGES = (
     _MESSAGE
@@ -263,7 +263,7 @@ LINE_MESSAGES = (
     + """FROM up JOIN messages m ON /* each */ (m.tenant = $6 AND m.session = $7 AND m.key = up.key) WHERE m.seq > $8
     AND ($9 = '' OR m.role = $10) AND ($11 = '' OR m.group_id = $12) ORDER BY m.seq LIMIT $13"""
 )
-"""Of a thread's whole line, what it shares with the thread that it forked from included."""
+"""Messages of a thread's whole line, including those that it shares with the thread that it forked from."""
 
 NEWEST_LINE_MESSAGES = LINE_MESSAGES.replace("m.seq > $8", "m.seq < $8").replace("m.seq LIMIT", "m.seq DESC LIMIT")
 
@@ -288,7 +288,7 @@ ANSWER = "SELECT text FROM answers WHERE tenant = $1 AND session = $2 AND ask = 
 ANSWERS = "SELECT ask, text FROM answers WHERE tenant = $1 AND session = $2 ORDER BY created_at DESC LIMIT $3"
 
 ANSWERS_MOST = 1000
-"""Of a session's answers so many are read back; prompts of that length ask no more for those before."""
+"""Maximum number of a session's answers that are read back; prompts of that length ask for no earlier ones."""
 
 ITERATIONS = """
 SELECT i.tenant, i.session, i.thread, i.key, i.number, i.ask, i.created_at, i.body, a.text
@@ -312,14 +312,15 @@ SELECT (SELECT count(*) FROM sessions), (SELECT count(*) FROM threads), (SELECT 
     (SELECT count(*) FROM embeddings), (SELECT count(*) FROM spending), (SELECT count(*) FROM indexed),
     (SELECT count(*) FROM iterations), (SELECT count(*) FROM rounds), (SELECT count(*) FROM scratchpads),
     (SELECT count(*) FROM memos), (SELECT count(*) FROM notes), (SELECT count(*) FROM windows)"""
-"""In the order of schema.TABLES."""
+"""Counts in the order of schema.TABLES."""
 
 _PLACEHOLDER = re.compile(r"\$(\d+)")
 
 
 @functools.cache
 def for_sqlite(text: str) -> str:
-    """The statement with `?` for each placeholder. Raises ValueError where they do not come in order, each once."""
+    """The statement with `?` for each placeholder. Raises ValueError if the placeholders are not in order, each
+    once."""
     numbers = [int(number) for number in _PLACEHOLDER.findall(text)]
     if numbers != list(range(1, len(numbers) + 1)):
         raise ValueError(f"placeholders must come in order, each once: {numbers} in {text.strip()[:60]!r}")
@@ -331,5 +332,5 @@ _EACH = re.compile(r"JOIN (\w+) (\w+) ON /\* each \*/ \(([^()]*)\)")
 
 @functools.cache
 def for_postgres(text: str) -> str:
-    """The statement with look-ups by row where a join is one; OFFSET 0 keeps the planner from undoing that."""
+    """The statement with lateral look-ups for joins marked `each`; OFFSET 0 keeps the planner from undoing that."""
     return _EACH.sub(r"JOIN LATERAL (SELECT * FROM \1 \2 WHERE \3 OFFSET 0) \2 ON true", text)

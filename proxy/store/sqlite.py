@@ -1,8 +1,8 @@
 """The store in one SQLite file: a writer thread with its own connection, and readers through aiosqlite.
 
 SQLite lets one connection write at a time, and in WAL mode readers never wait for it. The readers are `query_only` and
-do not checkpoint, so that one thread alone decides what is on disk. Each read is one statement, hence one snapshot
-that lives for milliseconds and does not keep the log from being cut; one that takes over `read_s` is interrupted.
+do not checkpoint, so that one thread alone decides what is on disk. Each read is one statement, hence one snapshot that
+lives for milliseconds and does not keep the log from being truncated. A read that takes over `read_s` is interrupted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BAD_ARGUMENT = (OverflowError, UnicodeError, sqlite3.ProgrammingError, sqlite3.
 
 
 class SqliteStore(Spooled):
-    """`Store` on a file. `quarantine`: a damaged file is moved aside and a new one begun, instead of refused."""
+    """`Store` on a file. `quarantine`: a damaged file is moved aside and a new one created, instead of refused."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class SqliteStore(Spooled):
         return self._writer.log_bytes
 
     async def open(self) -> None:
-        """Raises StoreRefused. A store is opened once."""
+        """Open the store; a store is opened once. Raises StoreRefused if the file cannot be opened."""
         # At level DEBUG aiosqlite logs every statement with its arguments, which are the users' messages.
         logging.getLogger("aiosqlite").setLevel(logging.WARNING)
         try:
@@ -105,13 +105,13 @@ class SqliteStore(Spooled):
         self._closed = True
         for reader in self._readers:
             await reader.close()
-        # Last, so that its connection is the last one and SQLite copies the log into the database.
+        # The writer stops last, so that its connection is the last one and SQLite copies the log into the database.
         await self._writer.stop()
         self._tell_closed()
         self._lock.release()
 
     def _take_gaps(self) -> None:
-        """Store what the last process has lost. The file stays as it is until this one ends."""
+        """Store the gaps of the last process. The file of gaps stays unchanged until this process ends."""
         try:
             found = self._gaps.open()
         except OSError as error:
@@ -154,14 +154,14 @@ class SqliteStore(Spooled):
         return await super().memos(tenant, project, limit, after)
 
     async def _fetch(self, text: str, args: Sequence[Any]) -> list[tuple[Any, ...]]:
-        self.hurry()  # what is there is seen
+        self.hurry()  # rows that are held back are included in the read
         reader: _Reader = min(self._readers, key=attrgetter("busy"))
         return await reader.fetch(for_sqlite(text), args)
 
 
 class _Reader:
-    """One reading connection, with its thread. After a fault it is dropped, and opened again by the next read:
-    SQLite may carry an interruption over to the statement after the one that was meant."""
+    """One reading connection, with its thread. After a fault it is closed, and the next read opens a new one. SQLite
+    may carry an interruption over to a later statement than the intended one."""
 
     def __init__(self, path: Path, read_s: float) -> None:
         self.busy = 0
@@ -197,7 +197,7 @@ class _Reader:
             await self._drop()
             raise StoreUnavailable(f"{self.trouble}.") from error
         except _BAD_ARGUMENT as error:
-            # What was asked for cannot be stored either; nothing is wrong with the file.
+            # A value of the query could not be stored either; the file has no fault.
             raise StoreUnavailable(f"the store cannot be asked for that: {type(error).__name__}.") from error
         except (sqlite3.Error, OSError, ValueError) as error:
             self.trouble = f"{type(error).__name__}: {error}"
@@ -209,7 +209,8 @@ class _Reader:
         return list(rows)
 
     async def _drop(self) -> None:
-        """Ends what runs on the connection and closes it, without waiting: a disk that hangs would hang us too."""
+        """Interrupt the running statement and close the connection, without waiting: a hanging disk would block the
+        event loop too."""
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.interrupt()

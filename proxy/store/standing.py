@@ -1,8 +1,8 @@
-"""Where a thread stands in the store, and its messages: what is looked at before what is remembered is taken for the
-truth.
+"""Positions of threads in the store, and facts about their messages: a cached thread is checked against them before it
+is used.
 
-Any number of processes may write to one session. Each remembers threads, and looks here with every request whether
-another one has moved the thread on since: one row by its primary key, and two ends of an index.
+Any number of processes may write to one session. Each process remembers threads. With every request it checks if
+another process has moved the thread on since. The check costs one row by its primary key, and two ends of an index.
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ Kind = Literal["main", "fork", "twin", "side"]
 
 
 class Standing(Struct, frozen=True, gc=False):
-    """A stored thread: `head` (empty before its first request is recorded), `answer` and `last_at` as `HeadRow` has
-    them; the number of its newest edit, and how many STATE blocks it has."""
+    """A stored thread's position.
+
+    `head` (empty before its first request is recorded), `answer` and `last_at` are those of `HeadRow`. `edits` is the
+    number of its newest edit, `states` the number of its newest STATE block.
+    """
 
     head: bytes
     answer: bytes | None
@@ -34,17 +37,17 @@ class Hit(Struct, frozen=True, gc=False):
 
     session: str
     thread: str
-    """The thread that stored the node first; forks of it share the node."""
+    """The thread that stored the node first; forks of that thread share the node."""
     key: bytes
     position: int
     reached: bool
     answer: bool
     last_at: float
-    """When that thread was last used."""
+    """Unix time of the thread's last use."""
 
 
 class KindRow(Struct, frozen=True, gc=False):
-    """What a thread has turned out to be: updates the thread's row where it is main or a side call."""
+    """A thread's kind, once known: updates the thread's row if its kind is main or side."""
 
     tenant: str
     session: str
@@ -53,19 +56,19 @@ class KindRow(Struct, frozen=True, gc=False):
 
 
 class WorkRow(Struct, frozen=True, gc=False):
-    """A thread has begun to work: it is a side call no longer. The main threads beside it that have another system
-    prompt, are short and never worked become side calls."""
+    """Event: a thread has begun to work, so it is no side call any more. Other main threads of the session become side
+    calls if they have another system prompt, are short and never worked."""
 
     tenant: str
     session: str
     thread: str
     system: bytes
     short: int
-    """Messages that a side call has at most, its answer not counted."""
+    """Maximum number of messages in a side call, its answer not counted."""
 
 
 class ThreadKind(Struct, frozen=True, gc=False):
-    """A stored thread's kind. works: its answers have called tools, or its client has gone on behind one."""
+    """A stored thread's kind. works: its answers have called tools, or its client has continued after one of them."""
 
     thread: str
     kind: Kind
@@ -74,14 +77,14 @@ class ThreadKind(Struct, frozen=True, gc=False):
 
 
 class Known(Struct, frozen=True, gc=False):
-    """What is known of a stored message without reading it: see `MessageRow`."""
+    """Facts about a stored message, without its body: see `MessageRow`."""
 
     form: bytes
     thread: str
     reached: bool
     strategy: str
     seen: float
-    """When it was first stored."""
+    """Unix time at which the message was first stored."""
 
 
 STANDING = """
@@ -125,34 +128,34 @@ def work_args(row: WorkRow) -> tuple[Any, ...]:
 
 
 def beside_args(row: WorkRow) -> tuple[Any, ...]:
-    """The arguments of LEAVE_BESIDE. The first position is 0, and the answer stands behind the request."""
+    """The arguments of LEAVE_BESIDE. The first position is 0, and the answer follows the request."""
     return (row.tenant, row.session, row.thread, row.system, row.short)
 
 
 class StandingStore(Protocol):
-    """Its part of a `Store`."""
+    """The part of the `Store` protocol for threads."""
 
     @property
     def shared(self) -> bool:
-        """Whether other processes may write to it too."""
+        """True if other processes may write to the store too."""
         ...
 
     async def standing(self, tenant: str, session: str, thread: str) -> Standing | None:
-        """None where there is no such thread, or not any more."""
+        """The position of a thread; None if there is no such thread, or no longer."""
         ...
 
     async def thread_kinds(self, tenant: str, session: str) -> list[ThreadKind]:
-        """What the threads of the session are, used last first, 100 at most."""
+        """The kinds of the session's threads, last used first, 100 at most."""
         ...
 
     async def last_status(self, tenant: str, session: str, thread: str, head: bytes) -> str:
-        """How the thread's newest request that ended with this message came out, "open" while it has not; "" where
+        """The status of the thread's newest request that ended with this message: "open" while it has no outcome; "" if
         there was none."""
         ...
 
     def alone(self, what: str) -> AbstractAsyncContextManager[bool]:
-        """Whether nobody else is at this work now, on any replica; others are told False until it is left.
-        StoreUnavailable where that cannot be said."""
+        """Lock for the work named `what`, across all replicas. The context manager gives True if the caller holds the
+        lock; others get False until it is released. Raises StoreUnavailable if the lock cannot be asked for."""
         ...
 
 
@@ -163,7 +166,7 @@ class StandingReads(Fetch):
 
     @asynccontextmanager
     async def alone(self, what: str) -> AsyncIterator[bool]:  # noqa: ARG002  one process has one worker
-        """Always: nobody else writes to it."""
+        """Always give True: no other process writes to this store."""
         yield True
 
     async def standing(self, tenant: str, session: str, thread: str) -> Standing | None:

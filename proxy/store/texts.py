@@ -1,14 +1,14 @@
-"""Text of models, clients and operators on its way into a column and back.
+"""Conversion of text from models, clients and operators into a column's form and back.
 
-What is content is stored as bytes. A label goes into a text column, which refuses half a surrogate pair (SQLite) or NUL
-(PostgreSQL), and JSON can carry both.
+Content is stored as bytes. A label goes into a text column, which refuses lone surrogates (SQLite) or NUL (PostgreSQL);
+JSON can carry both.
 """
 
 from __future__ import annotations
 
 
 def to_bytes(text: str) -> bytes:
-    """Text of a model or client, as it is stored. Lone surrogates, which JSON can carry, survive."""
+    """The stored form of a model's or client's text. Lone surrogates, which JSON can carry, survive."""
     return text.encode("utf-8", "surrogatepass")
 
 
@@ -17,7 +17,8 @@ def to_text(data: bytes) -> str:
 
 
 def plain(label: str) -> str:
-    """The label with `?` for what no text column takes; as it is, at no cost, where all is well."""
+    """The label with `?` for every character that no text column takes; returned unchanged, at no cost, if all
+    characters are allowed."""
     if label.isascii() and "\x00" not in label:
         return label
     return label.encode("utf-8", "replace").decode().replace("\x00", "?")

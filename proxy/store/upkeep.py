@@ -1,7 +1,7 @@
-"""What is done to a store while no proxy uses it: which schema it has, bringing it up to date, giving free space back.
+"""Maintenance of a store while no proxy uses it: showing its schema, migrating it, returning free space.
 
-A proxy brings its store up to date by itself when it starts; here one sees beforehand what it would do, and does it at
-a time of one's own. The lock that a running proxy holds keeps both out of a SQLite file that is in use.
+A proxy migrates its store by itself when it starts. Here an operator sees the missing migrations beforehand, and runs
+them at a chosen time. The lock that a running proxy holds keeps both out of a SQLite file that is in use.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from proxy.store.schema import MIGRATIONS, Migration
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Which schema a store has, which one the code has, and what lies between."""
+    """The schema version of a store, the latest version in the code, and the migrations in between."""
 
     version: int
     latest: int
@@ -29,7 +29,8 @@ class Standing:
 
 
 def standing(path: Path) -> Standing:
-    """How a SQLite file stands, read without changing it. Raises StoreRefused."""
+    """The schema state of a SQLite file, read without changing the file. Raises StoreRefused if the file is no readable
+    store."""
     with closing(_opened(path, "ro")) as there:
         version = _version(path, there)
     missing = tuple(migration for migration in MIGRATIONS if migration.number > version)
@@ -37,7 +38,8 @@ def standing(path: Path) -> Standing:
 
 
 def bring_up_to_date(path: Path) -> int:
-    """Run what is missing, all of it or nothing; how many there were. Raises StoreRefused, also where it is in use."""
+    """Run the missing migrations, all or none, and return their number. Raises StoreRefused, also if the file is in
+    use."""
     standing(path)
     lock = files.Lock(path)
     lock.take()
@@ -48,9 +50,9 @@ def bring_up_to_date(path: Path) -> int:
 
 
 def vacuum(path: Path, beat: Callable[[], None] = lambda: None) -> tuple[int, int]:
-    """Write the file anew without its free pages; its bytes before and after. beat: called again and again meanwhile.
+    """Rewrite the file without its free pages; return its bytes before and after. beat: called repeatedly meanwhile.
 
-    Needs as much free space as the file is long. Raises StoreRefused, also where the file is in use.
+    Needs as much free space as the file is long. Raises StoreRefused, also if the file is in use.
     """
 
     def going_on() -> int:

@@ -1,9 +1,11 @@
-"""SQLite's WAL-reset bug: which versions have it, and why it cannot strike here.
+"""SQLite's WAL-reset bug: the versions that have it, and the reason why it cannot occur here.
 
-Up to 3.51.2 a checkpoint that runs while another connection commits, and thereby resets the log, may take pages for
-copied that are not. The database is then damaged, or a commit is lost (https://sqlite.org/wal.html#walresetbug). Fixed
-in 3.51.3, and in 3.50.7 and 3.44.6 of the older lines. It takes two connections that write or checkpoint at the same
-time. Here one connection does both, in one thread, and a lock on the file keeps a second proxy out.
+Up to 3.51.2 a checkpoint can run while another connection commits and thereby resets the log. The checkpoint may then
+count pages as copied that are not. The database is then damaged, or a commit is lost
+(https://sqlite.org/wal.html#walresetbug). The bug is fixed in 3.51.3, and in 3.50.7 and 3.44.6 of the older lines.
+
+The bug takes two connections that write or checkpoint at the same time. Here one connection does both, in one thread,
+and a lock on the file keeps a second proxy out.
 """
 
 from __future__ import annotations
@@ -13,19 +15,19 @@ from typing import Final
 
 FIXED: Final = (3, 51, 3)
 BACKPORTED: Final = ((3, 50, 7), (3, 44, 6))
-"""The first good ones of two older lines."""
+"""The first fixed versions of two older lines."""
 
 Version = tuple[int, int, int]
 
 
 def has_bug(version: Version) -> bool:
-    """Whether this version of SQLite has it."""
+    """True if this version of SQLite has the bug."""
     line = next((fixed for fixed in BACKPORTED if fixed[:2] == version[:2]), FIXED)
     return version < line
 
 
 def warning(version: Version = sqlite3.sqlite_version_info) -> str:
-    """What an operator has to know about this version; "" where there is nothing."""
+    """Warning for an operator about this version; "" if there is nothing to warn of."""
     if not has_bug(version):
         return ""
     name = ".".join(map(str, version))

@@ -1,18 +1,19 @@
-"""The one thread that writes to SQLite, with a connection of its own, and commits what has queued in one go.
+"""The one thread that writes to SQLite, with a connection of its own, and commits all queued items in one transaction.
 
-Group commit without waiting: a lone item is committed at once; what comes while that commit waits for the disk goes
+Group commit without waiting: a lone item is committed at once. Items that come while that commit waits for the disk go
 into the next one. So the delay is one commit at most, and the number of syncs falls by itself as the load rises.
 
-An item is taken from the queue only when it is durable: it is written, committed, and then dropped from `_pending`, so
-that no fault in between loses it. Inserts are ignored where the row is there and updates set the same values, so
-that writing an item twice after a fault of unclear outcome does no harm (a gap may be counted twice).
+An item is taken from the queue only when it is durable. It is written, committed, and then dropped from `_pending`, so
+that no fault in between loses it. Inserts are ignored where the row is there, and updates set the same values. So
+writing an item twice after a fault of unclear outcome does no harm (a gap may be counted twice).
 
 Errors are of two kinds. A row that cannot be stored fails its own item: the batch is rolled back and its items are
-written one by one. Anything else is the disk's or the file's: the items stay, the connection is closed and opened again
-with growing pauses, and nothing is acknowledged until it works. After an I/O error the log's contents are not
-trusted: a failed fsync may have marked pages clean that never reached the disk, and writing the same rows again would
-find them "there" and sync nothing. So a whole checkpoint, which copies the log into the database and syncs that, has
-to succeed first.
+written one by one. Any other error comes from the disk or the file. The items stay, the connection is closed and opened
+again with growing pauses, and nothing is acknowledged until it works.
+
+After an I/O error the log's contents are not trusted. A failed fsync may have marked pages clean that never reached the
+disk. Writing the same rows again would find them "there" and sync nothing. So a whole checkpoint, which copies the log
+into the database and syncs that, has to succeed first.
 """
 
 from __future__ import annotations
@@ -42,21 +43,22 @@ log = logging.getLogger(__name__)
 
 _BATCH = 64
 _BATCH_S = 0.010
-"""A group ends at so many items, or when writing them has taken so long, whichever comes first."""
+"""A group ends at `_BATCH` items, or after `_BATCH_S` seconds of writing, whichever comes first."""
 _SYNC_S = 0.9
-"""With durability "normal": the log is synced before a second has passed since the first unsynced commit."""
+"""Seconds from the first unsynced commit to the sync of the log, with durability "normal": less than a second."""
 _LOOK_S = 5.0
-"""How often the file is looked at when nothing is written: a lost or replaced file is noticed within 10 s."""
+"""Seconds between two checks of the file when nothing is written: a lost or replaced file is noticed within 10 s."""
 _IDLE_S = 1.0
 _IDLE_LOG = 1 << 20
-"""After so long without a write, a log over this size is copied into the database and cut to nothing."""
+"""After `_IDLE_S` seconds without a write, a log of more than `_IDLE_LOG` bytes is copied into the database and
+truncated."""
 _FREE_PAGES = 256
 _FREE_SHARE = 10
-"""Free pages are given back to the file system when there are more than so many, and more than a tenth of all: what
-traffic will fill again soon may stay."""
+"""Free pages are returned to the file system if there are more than `_FREE_PAGES`, and more than a tenth of all pages.
+Fewer may stay, since traffic will fill them again soon."""
 _VACUUM_PAGES = 64
 _VACUUM_S = 0.02
-"""So many pages at a time, so often, while there is nothing to write."""
+"""Pages per step, and seconds between two steps, while there is nothing to write."""
 _PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
 _LOG_LIMIT = 64 << 20
 
@@ -68,7 +70,7 @@ _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 class Writer:
-    """`start` and `stop` are called on the event loop; what has an underscore runs in the thread."""
+    """The writer. `start` and `stop` are called on the event loop; methods with an underscore run in the thread."""
 
     def __init__(
         self, path: Path, *, durability: Literal["full", "normal"], spool_bytes: int, drain_s: float = 5.0
@@ -95,7 +97,7 @@ class Writer:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def start(self) -> None:
-        """Raises sqlite3.Error or OSError where the file cannot be opened."""
+        """Start the thread and open the file. Raises sqlite3.Error or OSError if the file cannot be opened."""
         self._loop = asyncio.get_running_loop()
         self._ended = self._loop.create_future()
         started: asyncio.Future[None] = self._loop.create_future()
@@ -104,7 +106,8 @@ class Writer:
         await started
 
     async def stop(self) -> None:
-        """Writes what waits, for `drain_s` at most if the disk does not let it, and ends the thread. Idempotent."""
+        """Write the waiting items, for `drain_s` at most if the disk does not let it, and end the thread.
+        Idempotent."""
         self.spool.close()
         self._stopping.set()
         if self._ended is not None and self._thread is not None:
@@ -118,7 +121,7 @@ class Writer:
             return beside(self._path)[0].stat().st_size
         return 0
 
-    # From here on: in the thread.
+    # From here on, methods run in the thread.
 
     def _main(self, started: asyncio.Future[None]) -> None:
         try:
@@ -144,7 +147,7 @@ class Writer:
         return self._stop_at is not None and not self._pending
 
     def _turn(self) -> None:
-        """One round: take what has queued, write it, look after the file. Whatever fails is tried again."""
+        """One round: take the queued items, write them, maintain the file. A step that fails is tried again."""
         self._gather()
         try:
             if self._connection is None:
@@ -165,12 +168,13 @@ class Writer:
                 self._failures = 0
 
     def _gather(self) -> None:
-        """Waits until there is something to write or to look after, then takes what is there without waiting."""
+        """Wait until there is something to write or to maintain, then take the items that are there without waiting."""
         inbox = self.spool.inbox
         with contextlib.suppress(Empty):
             if not self._pending and self._stop_at is None:
                 self._accept(inbox.get(timeout=self._until_next_look()))
-            # At the end all is taken: behind a full batch that cannot be written the mark would never be seen.
+            # At the end all items are taken: behind a full batch that cannot be written the end mark would never be
+            # seen.
             while (len(self._pending) < _BATCH or self._stopping.is_set()) and self._stop_at is None:
                 self._accept(inbox.get_nowait())
 
@@ -200,7 +204,7 @@ class Writer:
                     self._done(1, error)
 
     def _commit(self, batch: Sequence[Item]) -> int:
-        """Writes the first of the batch in one transaction and returns how many, once they are durable."""
+        """Write the first items of the batch in one transaction; return their number once they are durable."""
         connection = self._connection
         identity = self._identity
         if connection is None or identity is None:
@@ -236,7 +240,7 @@ class Writer:
         self._call(self.spool.settle, items, error)
 
     def _look_after(self) -> None:
-        """What has to be done from time to time: sync in "normal", look at the file, cut the log when idle."""
+        """Do the periodic work: sync the log with "normal", check the file, truncate the log when idle."""
         now = time.monotonic()
         if self._unsynced_since and now - self._unsynced_since >= _SYNC_S:
             self._sync_log()
@@ -252,7 +256,7 @@ class Writer:
                 self._checkpoint()
 
     def _vacuum(self) -> None:
-        """Gives some free pages back. The file becomes shorter with the next checkpoint, and is meant to."""
+        """Return some free pages. The next checkpoint shortens the file, as intended."""
         if self._connection is None:
             return
         free, pages = (
@@ -266,17 +270,18 @@ class Writer:
             self._note_size()
 
     def _note_size(self) -> None:
-        """How long the file has to be from now on: a checkpoint may still cut what a vacuum gave back."""
+        """Set the minimum size of the file for later checks: a checkpoint may still remove pages that a vacuum
+        freed."""
         if self._connection is not None and self._identity is not None:
             pages, size = (self._connection.execute(f"PRAGMA page_{name}").fetchone()[0] for name in ("count", "size"))
             found = Identity.of(self._path).size
-            if found < min(self._identity.size, pages * size):  # since it was looked at, a moment ago
+            if found < min(self._identity.size, pages * size):  # since the check a moment ago
                 raise OSError(f"the database {self._path} was truncated")
             self._identity = replace(self._identity, size=min(found, pages * size))
 
     def _sync_log(self) -> None:
-        """By a descriptor of its own: a checkpoint would not sync while a reader holds an old snapshot. No lock lies on
-        the log, so that closing the descriptor drops none."""
+        """Sync the log by a descriptor of its own: a checkpoint would not sync while a reader holds an old snapshot.
+        There is no lock on the log, so closing the descriptor drops none."""
         descriptor = os.open(beside(self._path)[0], os.O_RDWR | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
@@ -287,7 +292,8 @@ class Writer:
             os.close(descriptor)
 
     def _checkpoint(self) -> bool:
-        """Copies the log into the database and cuts it. Whether all of it was copied; readers may prevent that."""
+        """Copy the log into the database and truncate it. Return True if all of it was copied; readers may prevent
+        that."""
         if self._connection is None:
             return False
         _, frames, copied = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
@@ -300,7 +306,7 @@ class Writer:
             connection.execute(f"PRAGMA journal_size_limit = {_LOG_LIMIT}")
             connection.execute("PRAGMA temp_store = MEMORY")
             keywords.prepare(connection)
-            connection.execute("PRAGMA secure_delete = ON")  # what is removed is not left in the file
+            connection.execute("PRAGMA secure_delete = ON")  # removed data is not left in the file
             connection.execute("BEGIN IMMEDIATE")  # so that -wal and -shm exist, and a lock is noticed now
             connection.execute("ROLLBACK")
             make_private(self._path)
@@ -350,7 +356,7 @@ class Writer:
             self._connection = None
 
     def _call(self, function: object, *args: object) -> None:
-        """On the event loop, if there still is one."""
+        """Call the function on the event loop, if there still is one."""
         if self._loop is not None and callable(function):
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(function, *args)

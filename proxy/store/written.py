@@ -1,7 +1,8 @@
-"""What our tools, the model through them, and operators write into a session: rows, tables, statements and reads.
+"""Data that the proxy's tools, the model through them, and operators write into a session: rows, tables, statements and
+reads.
 
-Rounds that the proxy held with the model behind the client's back, the versions of a scratchpad, memos, an operator's
-settings, notes and feedback. Nobody but us has them: the client does not resend them, as it does its messages.
+These are hidden rounds that the proxy held with the model, the versions of a scratchpad, memos, an operator's settings,
+notes and feedback. Only the store has these data: the client does not resend them, as it does its messages.
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ from proxy.store.fetch import Fetch, chunks, per_chunk
 from proxy.store.texts import plain, to_bytes, to_text
 
 SHARD = ""
-"""The session under which a tenant's memos are filed: they outlive the sessions that they were written in."""
+"""The session name under which a tenant's memos are filed: memos outlive the sessions in which they were written."""
 
 NoteKind = Literal["feedback", "note"]
 
 
 class RoundRow(Struct, frozen=True, gc=False):
-    """What stands behind one answer that the client has got: the rounds before it. Inserted once; the first stands."""
+    """The hidden rounds before one answer of the client's history. Inserted once; the first row stands."""
 
     tenant: str
     session: str
     key: bytes
     """Chain key of the answer as the client has it."""
     head: bytes
-    """Chain key of the end of the request that it answers."""
+    """Chain key of the end of the request that was answered."""
     exchange: str
     body: bytes
     """JSON object."""
@@ -37,7 +38,8 @@ class RoundRow(Struct, frozen=True, gc=False):
 
 
 class OfferRow(Struct, frozen=True, gc=False):
-    """Which of our tools a thread is offered: updates the thread's row where nothing is decided yet, else nothing."""
+    """The proxy's tools that a thread is offered: updates the thread's row if nothing is decided yet, otherwise does
+    nothing."""
 
     tenant: str
     session: str
@@ -46,25 +48,25 @@ class OfferRow(Struct, frozen=True, gc=False):
 
 
 class ScratchpadRow(Struct, frozen=True, gc=False):
-    """A version of a session's scratchpad. The first of a number stands: read back what was stored, and where another
+    """A version of a session's scratchpad. The first row of a number stands. Read back the stored row; if another
     writer was first, write the next number from its text."""
 
     tenant: str
     session: str
     number: int
-    """One more than that of the version which it was made from, from 1 on."""
+    """The version number, from 1: one more than that of the version from which this one was made."""
     text: str
     author: str
     created_at: float
 
 
 class MemoRow(Struct, frozen=True, gc=False):
-    """A memo of a tenant. A later one of the same name takes its place, unless the memo was deleted: then nothing but
-    its name is left, and it stays so."""
+    """A memo of a tenant. A later row of the same name replaces it, unless the memo was deleted. Of a deleted memo only
+    its name and times are left, and it stays deleted."""
 
     tenant: str
     session: str
-    """SHARD."""
+    """Always `SHARD`."""
     memo: str
     project: str
     content: str
@@ -77,7 +79,7 @@ class MemoRow(Struct, frozen=True, gc=False):
 
 
 class SettingsRow(Struct, frozen=True, gc=False):
-    """What was set for a session: updates the session's row, and does nothing if there is none."""
+    """The settings of a session: updates the session's row, and does nothing if there is none."""
 
     tenant: str
     session: str
@@ -86,14 +88,14 @@ class SettingsRow(Struct, frozen=True, gc=False):
 
 
 class NoteRow(Struct, frozen=True, gc=False):
-    """What an operator said: feedback on the iterations so far, or a note for the prompt. A later one of the same name
-    takes its place; one without text is withdrawn."""
+    """An operator's text: feedback on the iterations so far, or a note for the prompt. A later row of the same name
+    replaces it; a row without text withdraws it."""
 
     tenant: str
     session: str
     thread: str
     note: str
-    """Its id."""
+    """The note's id."""
     kind: NoteKind
     text: str
     created_at: float
@@ -102,7 +104,7 @@ class NoteRow(Struct, frozen=True, gc=False):
 WrittenRow = RoundRow | OfferRow | ScratchpadRow | MemoRow | SettingsRow | NoteRow
 
 WRITTEN = ("rounds", "scratchpads", "memos", "notes")
-"""The tables, beside columns of others."""
+"""The tables of this file, which also adds columns to other tables."""
 
 MIGRATION: tuple[str, ...] = (
     """
@@ -116,7 +118,7 @@ CREATE TABLE rounds (
     created_at DOUBLE PRECISION NOT NULL,
     PRIMARY KEY (tenant, session, key)
 )""",
-    # A client that changes the answer before it resends it is known by what it answered.
+    # If a client changes the answer before it resends it, the round is found by the request that it answered.
     "CREATE INDEX rounds_by_head ON rounds (tenant, session, head)",
     "ALTER TABLE threads ADD COLUMN offer TEXT",
     """
@@ -216,7 +218,7 @@ WHERE tenant = $1 AND session = $2 AND thread = $3 AND length(text) > 0 ORDER BY
 
 
 def offer_args(row: OfferRow) -> tuple[Any, ...]:
-    """The arguments of UPDATE_OFFER; those below are named after their statements too."""
+    """The arguments of UPDATE_OFFER; the functions below are named after their statements too."""
     return (row.offer, row.tenant, row.session, row.thread)
 
 
@@ -225,7 +227,7 @@ def scratchpad_args(row: ScratchpadRow) -> tuple[Any, ...]:
 
 
 def memo_args(row: MemoRow) -> tuple[Any, ...]:
-    """Of a deleted memo nothing is left but its name and when."""
+    """The arguments of UPSERT_MEMO. A deleted memo keeps only its name and its times."""
     if row.deleted:
         return (row.tenant, row.session, row.memo, "", b"", "[]", "", row.created_at, row.updated_at, True)
     args = astuple(row)
@@ -241,36 +243,37 @@ def note_args(row: NoteRow) -> tuple[Any, ...]:
 
 
 class WrittenStore(Protocol):
-    """Its part of a `Store`."""
+    """The part of the `Store` protocol for these tables."""
 
     async def rounds(self, tenant: str, session: str, keys: Sequence[bytes] | None = None) -> list[RoundRow]:
-        """Those whose key or head is among `keys`, or all of the session, oldest first."""
+        """The rounds whose key or head is among `keys`, or all of the session, oldest first."""
         ...
 
     async def scratchpad(self, tenant: str, session: str) -> ScratchpadRow | None:
-        """The newest version."""
+        """The newest version of the scratchpad, or None."""
         ...
 
     async def scratchpads(
         self, tenant: str, session: str, limit: int = 20, before: int | None = None
     ) -> list[ScratchpadRow]:
-        """Versions, newest first; `before` (exclusive, a number) turns the page."""
+        """Versions of the scratchpad, newest first, before `before` (exclusive, a number), which turns the page."""
         ...
 
     async def memo(self, tenant: str, memo: str) -> MemoRow | None:
-        """None for a deleted one too."""
+        """The memo with this id; None also if it was deleted."""
         ...
 
     async def memos(self, tenant: str, project: str | None = None, limit: int = 1000, after: str = "") -> list[MemoRow]:
-        """In the order of their ids, those of one project or all; `after` (exclusive, an id) turns the page."""
+        """Memos in the order of their ids, of one project or all, after `after` (exclusive, an id), which turns the
+        page."""
         ...
 
     async def notes(self, tenant: str, session: str, thread: str) -> list[NoteRow]:
-        """What operators said on a thread and did not withdraw, oldest first."""
+        """Operators' texts on a thread that were not withdrawn, oldest first."""
         ...
 
     async def settings(self, tenant: str, session: str) -> str:
-        """What was set for a session, as JSON; "{}" where there is no such session."""
+        """The settings of a session, as JSON; "{}" if there is no such session."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""One wire format a file; nothing above this folder, `stream` and `web` knows a wire field by name.
+"""Wire formats, one per file; nothing above this folder, `stream` and `web` knows a wire field by name.
 
 `read_stored` reads a stored message by the strategy that it was stored with.
 """
@@ -11,8 +11,11 @@ from proxy.chat.message import Message
 
 
 def read_stored(raw: bytes, strategy: str) -> Message:
-    """A stored message by its strategy. What was stored for Gemini may still have come in as chat completions, which
-    every client of the proxy speaks: its `parts` tell. NotManaged where it is neither."""
+    """The stored message, read by its strategy. Raises NotManaged if `raw` is a message of neither format.
+
+    A message stored for Gemini may have come in as chat completions, which every client of the proxy speaks. Its
+    `parts` member distinguishes the two.
+    """
     if strategy in ("gemini", "gemini_gca") and slices.member(raw, "parts") and not slices.member(raw, "content"):
         return gemini.read_message(raw)
     return completions.read_message(raw)

@@ -1,7 +1,7 @@
 """OpenAI's Chat Completions: reading a request into Messages, and writing one back slice by slice.
 
-Only the fields named here are looked at; everything else travels in its slice. Values of an unexpected type
-make a message `none`-shaped or the request unmanaged, never an error: upstream decides (WIRE.md 0.1).
+Only the fields named here are read; everything else travels in its slice. A value of an unexpected type makes a message
+`none`-shaped or the request unmanaged, never an error: upstream decides (WIRE.md 0.1).
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from proxy.chat.size_limits import OUTERMOST, SizeLimits
 from proxy.errors import NotManaged
 
 MARKS = ("cache_control", "prompt_cache_breakpoint")
-"""Cache marks of the client's inside a message: they stay where they are."""
+"""The client's cache marks inside a message: they stay where they are."""
 _REASONING = ("reasoning_content", "reasoning")
 _MESSAGE = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ANY = msgspec.json.Decoder()
 _MEDIA = {"image_url": "url", "input_audio": "data", "file": "file_data"}
 
 Reader = Callable[[bytes], Message]
-"""Reads one message; a cache in front of `read_message` has the same shape."""
+"""Reader of one message; a cache in front of `read_message` has the same signature."""
 
 
 def read_message(raw: bytes) -> Message:
-    """The message in these bytes. Raises NotManaged where it is no object with a role, or holds what is no text."""
+    """The message in these bytes. Raises NotManaged if it is no object with a role, or if its content is unreadable."""
     try:
         fields = _MESSAGE.decode(raw)
         role = _plain(fields, "role")
@@ -57,7 +57,8 @@ def _plain(fields: dict[str, msgspec.Raw], name: str) -> Any:
 
 
 def _content(content: Any) -> tuple[str, Shape, list[bytes], bool]:
-    """(text, shape, a digest of each part that is not text, whether a part bears a cache mark)."""
+    """(text, shape, a digest of each part that is not text, True if a part bears a cache mark). Raises NotManaged if
+    `content` is of another type."""
     if content is None:
         return "", "none", [], False
     if isinstance(content, str):
@@ -68,7 +69,7 @@ def _content(content: Any) -> tuple[str, Shape, list[bytes], bool]:
     for part in content:
         if isinstance(part, str):
             texts.append(part)
-            media.append(b"")  # a bare string in a list: readable, but nothing that we write
+            media.append(b"")  # a bare string in a list: readable, but not a form that the proxy writes
         elif not isinstance(part, dict):
             raise NotManaged("shape", "a content part that is no object")
         elif isinstance(part.get("text"), str):
@@ -117,11 +118,11 @@ def read_request(
     begins: bool = False,
     limits: SizeLimits | None = None,
 ) -> Request:
-    """The request in this body. Raises NotManaged (`unreadable`, `shape`) where it is not one we understand, and
-    (`size`) where it is over the limits.
+    """The request in this body. Raises NotManaged: `unreadable` or `shape` if the body is not understood, `size` if it
+    is over the limits.
 
-    front: an earlier body of the same history, if this one may begin with it: then only the rest is read. begins: it
-    does, as the caller has seen.
+    front: the prefix of an earlier body of the same history; if this body begins with it, only the rest is read.
+    begins: the caller has already checked that the body begins with `front`.
     """
     if front is not None and (begins or body.startswith(front.text)):
         longer = _read_rest(body, read, front, limits)
@@ -153,25 +154,25 @@ _OPEN = b'{"messages":['
 def _read_rest(
     body: bytes, read: Reader, front: Front, limits: SizeLimits | None
 ) -> tuple[dict[str, tuple[int, int]], tuple[Message, ...]] | None:
-    """(spans, messages) of a body that begins with `front`, None where the rest does not go on from there."""
+    """(spans, messages) of a body that begins with `front`; None if the rest does not continue from there."""
     rest = body[len(front.text) :].lstrip(b" \t\r\n")
     more = rest[:1] == b","
     if more:
         rest = rest[1:]
     elif rest[:1] != b"]":
         return None
-    # Everything behind the known messages, made a body of its own: its spans are those wanted, moved by `by`.
+    # Everything after the known messages is made a body of its own. Its spans, moved by `by`, are the wanted spans.
     members = slices.members(_OPEN + rest, None if limits is None else OUTERMOST)
     most = None if limits is None else limits.messages - len(front.messages)
     inside = slices.elements((_OPEN + rest)[members[0].start : members[0].end], most) if members else None
     if members is None or inside is None or more != bool(inside):
-        return None  # a comma with nothing behind it among them
+        return None  # for example a comma with nothing after it
     by = len(body) - len(rest) - len(_OPEN)
     spans = dict(front.spans)
     spans["messages"] = (front.start, members[0].end + by)
     for member in members[1:]:
         if member.key in spans:
-            return None  # a key that stands twice: the whole body is looked at, and refused there
+            return None  # a duplicate key: the caller then reads the whole body, and refuses it there
         spans[member.key] = (member.start + by, member.end + by)
     at = members[0].start + by
     messages = (*front.messages, *(read(body[at + a : at + b]) for a, b in inside))
@@ -179,7 +180,7 @@ def _read_rest(
 
 
 _PREFIX = re.compile(rb'"prefix"\s*:\s*true')
-"""The mark of a message that the model is to go on with (Mistral, DeepSeek)."""
+"""Mark of a message that the model is to continue (Mistral, DeepSeek)."""
 
 
 def _request(
@@ -227,7 +228,7 @@ def _limit(value: Any) -> int | None:
 
 
 def front_of(request: Request) -> Front:
-    """What the next request of the same history is expected to begin with."""
+    """The prefix with which the next request of the same history is expected to begin."""
     start, end = request.spans["messages"]
     spans = {name: span for name, span in request.spans.items() if span[1] <= start}
     end -= 1
@@ -237,7 +238,7 @@ def front_of(request: Request) -> Front:
 
 
 class _Fields:
-    """Top-level values, decoded one at a time: most requests need five short ones of a large body."""
+    """Reader of top-level values, decoded one at a time: most requests need five short values of a large body."""
 
     def __init__(self, body: bytes, spans: dict[str, tuple[int, int]]) -> None:
         self._body = body
@@ -271,11 +272,11 @@ def _tool_names(tools: bytes | None) -> tuple[str, ...]:
 
 
 def write_request(request: Request, messages: Sequence[bytes] | None = None, *, ask_usage: bool = False) -> bytes:
-    """The body to send: the client's own with another messages array (None: the request's), and usage asked for in a
+    """The body to send: the client's own body with a new messages array (None: the request's), and usage requested in a
     stream.
 
-    Every other top-level value stays the slice that it was, in the same order. Written in one go: what stays is copied
-    once. ValueError where the stream's options are no object.
+    Every other top-level value stays the same slice, in the same order. The body is written in one go: unchanged bytes
+    are copied once. Raises ValueError if the stream's options are no object.
     """
     body, spans = request.body, request.spans
     new: list[tuple[int, int, Sequence[bytes]]] = []
@@ -307,7 +308,7 @@ def _asking_for_usage(body: bytes, span: tuple[int, int] | None) -> tuple[int, i
 
 
 def _spliced(body: bytes, new: list[tuple[int, int, Sequence[bytes]]]) -> bytes:
-    """The body with others in the place of some of its values."""
+    """The body with some of its values replaced. new: (start, end, pieces) of each replacement."""
     pieces: list[bytes | memoryview] = []
     came, at = memoryview(body), 0
     for start, end, instead in sorted(new):
@@ -319,10 +320,11 @@ def _spliced(body: bytes, new: list[tuple[int, int, Sequence[bytes]]]) -> bytes:
 
 
 def with_text(raw: bytes, text: str) -> bytes:
-    """The message with its text replaced: own key order, unknown fields and cache marks in place.
+    """The message with its text replaced: the client's key order, unknown fields and cache marks stay in place.
 
-    A list of text parts becomes its first part with the new text and the other parts that bear a cache mark are
-    folded into it; images and the like stay. ValueError where the message has no text to replace.
+    In a list, one part keeps its place and gets the new text, and the other text parts are dropped. That part is the
+    last one with a cache mark, or else the first. Images and the like stay. Raises ValueError if the message has no
+    text to replace.
     """
     found = slices.member(raw, "content")
     if found is None:
@@ -338,7 +340,7 @@ def with_text(raw: bytes, text: str) -> bytes:
     holders = [n for n, part in enumerate(parts) if part[:1] == b"{" and slices.member(part, "text")]
     if not holders:
         raise ValueError("content that holds no text")
-    # The mark of the last marked part says where the client's cached prefix ends: that part is the one to keep.
+    # The last part with a mark ends the client's cached prefix, so that part is kept.
     marked = [n for n in holders if any(slices.member(parts[n], mark) for mark in MARKS)]
     keep = marked[-1] if marked else holders[0]
     parts[keep] = slices.with_member(parts[keep], "text", new)
@@ -347,7 +349,8 @@ def with_text(raw: bytes, text: str) -> bytes:
 
 
 def with_appended(raw: bytes, text: str) -> bytes:
-    """The message with text added at its end: to the string, or as one more text part. ValueError as `with_text`."""
+    """The message with text added at its end: to the string, or as one more text part. Raises ValueError as
+    `with_text`."""
     found = slices.member(raw, "content")
     if found is None:
         raise ValueError("a message without content")
@@ -372,13 +375,13 @@ def without_calls(raw: bytes) -> bytes:
 
 
 def user_message(text: str) -> bytes:
-    """A user message of ours, for upstreams that take one after a tool result."""
+    """A user message of the proxy's, for upstreams that accept one after a tool result."""
     return msgspec.json.encode({"role": "user", "content": text})
 
 
 def blanked(raw: bytes, text: str) -> bytes:
-    """The message with `text` in the place of all that it said: role, and the ids and names of its calls or of the call
-    that it answers, are left."""
+    """The message with `text` in place of its content. The role stays, and the ids and names of its calls or of the
+    call that it answers."""
     message = read_message(raw)
     made: dict[str, Any] = {"role": message.role, "content": text}
     if message.call_id is not None and message.role == "tool":

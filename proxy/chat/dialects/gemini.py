@@ -18,10 +18,10 @@ _ROLES = {"model": "assistant", "user": "user", "function": "tool", "system": "s
 
 
 def read_message(raw: bytes) -> Message:
-    """The message in one `Content` (`{"role", "parts": [...]}`). NotManaged where it is none.
+    """The message in one `Content` (`{"role", "parts": [...]}`). Raises NotManaged if `raw` is no such object.
 
-    A part with `functionCall` is a call, one with `functionResponse` a result; parts with `thought` are reasoning.
-    Older models give no call ids: then the function's name stands for it, as Gemini itself matches them.
+    A part with `functionCall` is a call, a part with `functionResponse` a result; parts with `thought` are reasoning.
+    Older models give no call ids; then the function's name is the id, as Gemini itself matches them.
     """
     try:
         content = msgspec.json.decode(raw)
@@ -73,7 +73,7 @@ def _call(call: dict[str, Any]) -> Call:
 
 
 def _result(response: Any) -> str:
-    """A result's text: its `output` or `result` where it is nothing but that, else its JSON."""
+    """A result's text: its only value, if the response is an object with one text; otherwise its JSON."""
     if isinstance(response, dict) and len(response) == 1:
         (only,) = response.values()
         if isinstance(only, str):
