@@ -1,5 +1,5 @@
-"""What an answer is: events, the chunks in them, and the message they add up to.
+"""An upstream's answer: its events, the chunks in them, and the message that the chunks add up to.
 
-Pure: bytes in, bytes out. The bytes that upstream sent go on unchanged; what was learnt from them stands beside
-them. Only what the client must not see (STATE blocks, usage that it did not ask for) is taken out.
+Pure: bytes in, bytes out. The bytes of upstream go on unchanged; facts read from them are kept separately. Only what
+the client must not see is removed: STATE blocks, and usage that the client did not ask for.
 """

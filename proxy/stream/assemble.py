@@ -1,8 +1,8 @@
-"""What an answer adds up to: its message, its calls, its usage, and whether it came to its end.
+"""An assembled answer: its message, its tool calls, its usage, and a flag that tells if it is complete.
 
-An `Answer` is fed chunk by chunk while they go past, or made from a whole body at once. Its message is the one
-that the client holds in the end and will send back, so that the next request can be recognised by it: unknown
-fields and reasoning are part of it, and what was withheld from the client is not.
+An `Answer` is fed chunk by chunk while the chunks go past, or made from a whole body at once. Its message is the one
+that the client holds in the end and will send back. The next request can therefore be recognised by this message.
+Unknown fields and reasoning are part of the message; text that was withheld from the client is not.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from proxy.stream.chunk import (
 
 LIMIT = 8 << 20
 CHOICES_MAX = 128
-"""As many as OpenAI allows to ask for. Of an answer with more, the others are passed on and not looked at."""
+"""The number of choices that OpenAI allows a request to ask for. Choices beyond it are passed on and not read."""
 
 
 class _BodyChoice(msgspec.Struct, frozen=True):
@@ -53,7 +53,7 @@ _BODY = msgspec.json.Decoder(_Body)
 
 
 class _Row:
-    """One tool call while it grows. Its name and arguments are fields of `fields["function"]`, mostly."""
+    """One tool call while it grows. Its name and arguments usually are members of `fields["function"]`."""
 
     __slots__ = ("fields", "index")
 
@@ -70,19 +70,19 @@ class _Turn:
     def __init__(self) -> None:
         self.role = "assistant"
         self.text = StringIO()
-        self.said = False  # there was a text, though it may be empty
+        self.said = False  # there was a text, possibly an empty one
         self.fields: dict[str, Any] = {}
         self.rows: list[_Row] = []
         self.by_index: dict[int, _Row] = {}
-        self.raw: bytes | None = None  # the message itself, where it came whole
+        self.raw: bytes | None = None  # the message itself, if it came whole
 
 
 class Answer:
     """One answer of an upstream.
 
-    finish: the finish reason of each choice. id, model, usage, error: as upstream says, None where it does not.
-    done: `[DONE]` was seen, or the body was a whole one. capped: it was larger than what is captured, and `message`
-    and `text` are incomplete. unparsed: events or bodies that held no chunk.
+    finish: the finish reason of each choice. id, model, usage, error: as upstream reports them, None where it does not.
+    done: `[DONE]` was seen, or the body was a whole one. capped: the answer was larger than the capture limit, so
+    `message` and `text` are incomplete. unparsed: the number of events or bodies that held no chunk.
     """
 
     __slots__ = ("_room", "_turns", "capped", "done", "error", "finish", "id", "model", "unparsed", "usage")
@@ -101,7 +101,7 @@ class Answer:
 
     @classmethod
     def from_body(cls, body: bytes, limit: int = LIMIT) -> Answer:
-        """The answer in a non-streaming body. The message is kept as the exact slice that it stands in."""
+        """Return the answer in a non-streaming body. The message is kept as its exact slice of the body."""
         answer = cls(limit)
         read = _read_body(body)
         if read is None:
@@ -119,7 +119,7 @@ class Answer:
         return answer
 
     def add(self, data: bytes) -> None:
-        """Adds the data of one event."""
+        """Add the data of one event."""
         if data.startswith(b"[DONE]"):
             self.done = True
             return
@@ -130,7 +130,7 @@ class Answer:
             self.take(chunk)
 
     def take(self, chunk: Chunk, shown: dict[int, str] | None = None) -> None:
-        """Adds a chunk. shown: by position in `choices`, the text that the client gets instead of the chunk's."""
+        """Add a chunk. shown: by position in `choices`, the text that the client gets instead of the chunk's text."""
         if self.id is None and chunk.id:
             self.id = chunk.id
         if self.model is None and chunk.model:
@@ -144,7 +144,7 @@ class Answer:
                 self._add(choice, shown.get(position) if shown else None)
 
     def show(self, text: str, index: int = 0) -> None:
-        """Adds text that the client gets in a chunk of ours: it was held back until it was known what it is."""
+        """Add text that the client gets in a chunk of the proxy: the text was held back until its kind was known."""
         self._say(self._turn(index), text)
 
     def _turn(self, index: int) -> _Turn:
@@ -193,10 +193,11 @@ class Answer:
             self.capped = True
 
     def _call(self, turn: _Turn, part: Any) -> None:
-        """Adds a fragment of a tool call.
+        """Add a fragment of a tool call.
 
         Fragments of a call share its index. Gemini's compatible surface gives all calls of a turn the index 0 but
-        different ids, and others give none: there an id begins a call, and what has none continues the last.
+        different ids. Other servers give no index. In both cases an id begins a call, and a fragment without an id
+        continues the last call.
         """
         if not isinstance(part, dict):
             return
@@ -211,7 +212,7 @@ class Answer:
         merge.add_fields(row.fields, {k: v for k, v in part.items() if k != "index"}, self._room)
 
     def message(self, index: int = 0) -> bytes | None:
-        """The message of a choice as JSON, as a client would send it back; None where there was none."""
+        """Return the message of a choice as JSON, as a client would send it back; None if there was none."""
         turn = self._turns.get(index)
         if turn is None:
             return None
@@ -228,7 +229,7 @@ class Answer:
         try:
             return write_json(message)
         except RecursionError:
-            return None  # a single field nested to the reader's own limit: nothing that a client could send back
+            return None  # a single field nested to the reader's own limit: no client could send that back
 
     def _whole(self, index: int = 0) -> dict[str, Any]:
         turn = self._turns.get(index)
@@ -237,7 +238,7 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """The text of the first choice, without what was withheld."""
+        """The text of the first choice, without the withheld text."""
         turn = self._turns.get(0)
         if turn is None:
             return ""
@@ -265,12 +266,12 @@ class Answer:
 
     @property
     def choices(self) -> int:
-        """How many choices there are."""
+        """The number of choices."""
         return len(self._turns)
 
     @property
     def truncated(self) -> bool:
-        """It broke off: neither `[DONE]` nor a finish reason for every choice came."""
+        """True if the answer broke off: neither `[DONE]` nor a finish reason for every choice came."""
         return not self.done and not (self.finish and all(index in self.finish for index in self._turns))
 
 

@@ -1,8 +1,8 @@
-"""What is known of one chunk: a typed view that is read and never written out again.
+"""A typed view of one chunk, which is read and never serialised again.
 
-Providers differ and change, so the view asks for little. What the fast decoder refuses (a lone surrogate, NaN,
-bytes that are no UTF-8, a number as id) is read once more by the standard library, which takes more; what that
-refuses as well is no chunk, and goes on as the bytes that it is.
+Providers differ and change, so the view requires little. The fast decoder refuses a lone surrogate, NaN, bytes that are
+not UTF-8, and a number as id. Such data is read again by the standard library, which accepts more. Data that the
+standard library also refuses is not a chunk, and its bytes go on unchanged.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import msgspec
 from msgspec import UNSET
 
 _EXACT = 1 << 53
-"""Counts beyond this are no token counts, and would not fit a database column."""
+"""Counts above this are not token counts, and would not fit a database column."""
 _ERROR_MAX = 2000
 
 
 class Choice(msgspec.Struct, frozen=True, gc=False):
-    """One choice of a chunk. The delta's fields are left as they are: unknown ones belong to the message too."""
+    """One choice of a chunk. The delta's fields are left as they are: unknown fields belong to the message too."""
 
     index: int = 0
     delta: dict[str, Any] | None = None
@@ -27,7 +27,7 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """One chat.completion.chunk, or an error in its place. `usage` and `error` tell null from missing."""
+    """One chat.completion.chunk, or an error in its place. `usage` and `error` distinguish null from missing."""
 
     id: str | None = None
     model: str | None = None
@@ -39,12 +39,12 @@ class Chunk(msgspec.Struct, frozen=True):
 
     @property
     def failed(self) -> bool:
-        """Upstream says in the stream that it has failed."""
+        """True if upstream reports in the stream that it has failed."""
         return (self.error is not UNSET and bool(self.error)) or self.object == "error"
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """Token counts as the provider reports them; None where it says nothing, which is not zero."""
+    """Token counts as the provider reports them; None if it does not report one, which is not zero."""
 
     prompt: int
     completion: int
@@ -58,7 +58,7 @@ _CHUNK = msgspec.json.Decoder(Chunk)
 
 
 def read_chunk(data: bytes) -> Chunk | None:
-    """The chunk in an event's data; None where it is none."""
+    """Return the chunk in an event's data; None if it holds none."""
     try:
         return _CHUNK.decode(data)
     except (ValueError, RecursionError):
@@ -66,7 +66,7 @@ def read_chunk(data: bytes) -> Chunk | None:
 
 
 def read_json(data: bytes) -> Any:
-    """JSON that msgspec refuses, where Python's own reader takes it; None where that does not either."""
+    """Return JSON that msgspec refuses but Python's own reader accepts; None if neither accepts it."""
     try:
         return json.loads(data.decode("utf-8", "replace").lstrip("\ufeff"))
     except (ValueError, RecursionError):
@@ -74,7 +74,7 @@ def read_json(data: bytes) -> Any:
 
 
 def write_json(value: Any) -> bytes:
-    """JSON for a value read by either reader. Surrogates are written as the escapes that they came in as.
+    """Return JSON for a value read by either reader. Surrogates are written as the escapes that they came in as.
 
     Raises RecursionError for a value nested deeper than the interpreter allows.
     """
@@ -112,14 +112,14 @@ def _string(value: Any) -> str | None:
 
 
 def count(value: Any) -> int | None:
-    """A count that can be one: not negative, whole, of a sane size."""
+    """Return the value as a count; None if it is not a number from 0 to `_EXACT`."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _EXACT:
         return None
     return int(value)
 
 
 def read_usage(value: Any) -> Usage | None:
-    """The token counts in a usage object, under the names that providers give them."""
+    """Return the token counts in a usage object, under the names that providers give them; None if there are none."""
     if not isinstance(value, dict):
         return None
     prompt, completion = count(value.get("prompt_tokens")), count(value.get("completion_tokens"))
@@ -149,7 +149,7 @@ def _first(*values: Any) -> int | None:
 
 
 def error_text(chunk: Chunk) -> str | None:
-    """What upstream says has failed, in words; None where the chunk is no error."""
+    """Return the error that upstream reports, in words; None if the chunk is not an error."""
     if not chunk.failed:
         return None
     error = chunk.error if chunk.error is not UNSET and chunk.error else chunk.message
@@ -159,7 +159,7 @@ def error_text(chunk: Chunk) -> str | None:
 
 
 def whole(text: str) -> str:
-    """The text with surrogate pairs joined and lone ones replaced: servers cut characters in two."""
+    """Return the text with surrogate pairs joined and lone ones replaced: servers cut characters in two."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,10 +1,10 @@
-"""What becomes of one event where something has to be kept from the client: blocks, usage, calls of our own tools.
+"""Edits of one event when something must be kept from the client: blocks, usage, calls of the proxy's own tools.
 
-Each event goes on as soon as it is complete, unchanged unless it holds what the client must not see. The bytes are
-changed at the spans in question only.
+Each event goes on as soon as it is complete. It is unchanged unless it holds something that the client must not see.
+The bytes are changed at the spans in question only.
 
-An answer of several rounds (see `proxy.stream.relay`) has an `Edits` for each; what the client has seen so far goes
-from one to the next.
+An answer of several rounds (see `proxy.stream.relay`) has an `Edits` for each round. The record of what the client has
+already seen passes from one round to the next.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _CALLS = b"tool_calls"
 class Edits:
     """The events of one round.
 
-    answer: what the client gets, over all rounds. round: what upstream said in this one, our calls included; None
-    where nothing is hidden and nothing went before. goes_on, hidden_calls: see `proxy.stream.relay`, known at the end.
-    filters: by choice, what keeps the blocks from its text.
+    answer: what the client gets, over all rounds. round: the answer of upstream in this round, calls of hidden tools
+    included; None if nothing is hidden and no round went before. goes_on, hidden_calls: see `proxy.stream.relay`, known
+    at the end. filters: by choice, the filter that keeps the blocks out of its text.
     """
 
     __slots__ = (
@@ -63,15 +63,15 @@ class Edits:
         # By choice: the event whose text was held back last.
         self._hold = hold and self.round is not None
         self._said: dict[int, list[str]] = {}  # text of this round that waits, with `hold`
-        self._earlier: dict[int, list[str]] = before._waited() if before else {}  # and of those before
+        self._earlier: dict[int, list[str]] = before._waited() if before else {}  # and text of the rounds before
         self._calls: dict[int, CallFilter] = {}
-        self._waiting: list[Held] = []  # of the event that is being looked at: fragments that wait for a name
-        self._source: Event | None = None  # the first chunk, as a form for one of ours
+        self._waiting: list[Held] = []  # fragments of the current event that wait for a name
+        self._source: Event | None = None  # the first chunk, a template for chunks of the proxy
         self._finish: tuple[Event, str] | None = None  # the end of a round that may go on, and its finish reason
-        self._tail: Event | None = None  # and the usage behind it
-        self._usage: Any = None  # of this round, as it came
+        self._tail: Event | None = None  # and the usage behind that end
+        self._usage: Any = None  # usage of this round, as it came
         self._before: frozenset[int] = frozenset(before._greeted) if before else frozenset()
-        self._greeted: set[int] = set(self._before)  # choices whose role has gone out
+        self._greeted: set[int] = set(self._before)  # choices whose role was sent
         self._head: dict[str, bytes] = before._head if before else {}
         self._number: int = before._number + 1 if before else 0
         self._shown_before: int = before.shown_calls if before else 0
@@ -79,19 +79,19 @@ class Edits:
 
     @property
     def shown_calls(self) -> int:
-        """How many calls the client has got in this answer."""
+        """The number of calls that the client has got in this answer."""
         calls = self._calls.get(0)
         return self._shown_before + (calls.shown if calls else 0)
 
     @property
     def usage(self) -> Usage | None:
-        """What this round alone has used."""
+        """The usage of this round alone."""
         return self.answer.usage if self.round is None else self.round.usage
 
     def take(self, event: Event, out: list[bytes], last: bool = False) -> bool:
-        """Appends what goes on of one event. Gives whether that is anything else than its bytes.
+        """Append the bytes that go on for one event. Return True if they differ from the bytes of the event.
 
-        last: it lacks its blank line, and nothing may follow it.
+        last: the event lacks its blank line, and nothing may follow it.
         """
         data = event.data or b""
         chunk = read_chunk(data)
@@ -125,7 +125,7 @@ class Edits:
         return True
 
     def drop_held(self) -> None:
-        """What earlier rounds have said in front of their calls is no part of this answer."""
+        """Drop the text of earlier rounds that precedes their calls: it is not part of this answer."""
         self._earlier.clear()
 
     def _waited(self) -> dict[int, list[str]]:
@@ -135,15 +135,18 @@ class Edits:
     def end_texts(
         self, out: list[bytes], besides: set[int] | frozenset[int] = frozenset(), *, broken: bool = False
     ) -> None:
-        """The texts are over: appends what was held back of them. broken: upstream has not said that they are."""
+        """Append the text that was held back, because the texts have ended.
+
+        broken: upstream has not reported that the texts have ended.
+        """
         for index, held in self.filters.items():
             if index not in besides:
                 self._send_text(index, held.end(cut=broken), out)
 
     def close(self, out: list[bytes], *, complete: bool) -> None:
-        """The round is over: decides whether it goes on, and appends what was held of its end where it does not.
+        """End the round: decide if the answer goes on, and if not, append the held end of the round.
 
-        complete: upstream has said that this is all.
+        complete: upstream has reported that this is all.
         """
         of_round = self.round
         if of_round is None:
@@ -166,7 +169,8 @@ class Edits:
             self._send_tail(out)
 
     def stop(self, out: list[bytes]) -> None:
-        """The answer ends here although the round would go on: appends its end, with a finish reason that says so."""
+        """End the answer here although the round would go on: append its end, with the finish reason of a complete
+        answer."""
         self.goes_on = False
         if self._finish is None and self._source is not None:
             self._finish = (self._source, "stop")
@@ -174,7 +178,7 @@ class Edits:
         self._send_tail(out)
 
     def _unread(self, event: Event, out: list[bytes]) -> bool:
-        """An event that is no chunk goes on, unless it may be half of one that was about calls."""
+        """Pass on an event that is not a chunk, unless it may be half of an event with tool calls."""
         self.answer.unparsed += 1
         if self.round is not None and _CALLS in event.raw:
             self.round.capped = True
@@ -190,7 +194,7 @@ class Edits:
     def _take_round(
         self, of_round: Answer, event: Event, whole: Chunk, shown: dict[int, str], out: list[bytes]
     ) -> bool:
-        """`take` where calls are hidden or rounds went before."""
+        """Do the work of `take` if calls are hidden or earlier rounds exist."""
         data = event.data or b""
         if whole.failed:
             of_round.take(whole)
@@ -233,7 +237,7 @@ class Edits:
         return data is not event.data
 
     def _keep_back(self, event: Event, whole: Chunk, shown: dict[int, str]) -> dict[int, str]:
-        """By position, the texts that the client gets while those of the round wait for what becomes of it."""
+        """Return, by position, the texts for the client while the texts of the round wait for the end of the round."""
         shown = dict(shown)
         for position, choice in enumerate(whole.choices or ()):
             text = shown.get(position, (choice.delta or {}).get("content"))
@@ -244,12 +248,12 @@ class Edits:
         return shown
 
     def _calls_now(self) -> bool:
-        """Whether the client has got calls in this round."""
+        """True if the client has got calls in this round."""
         return any(calls.shown for calls in self._calls.values())
 
     def _release(self, out: list[bytes], at: int) -> None:
-        """Puts the text that has waited in front of what was appended since `at`: the round is one that the client
-        sees. What earlier rounds said in front of a call of ours is left out where the client's own calls follow."""
+        """Insert the text that has waited before the bytes appended since `at`: the client sees this round. If the
+        client's own calls follow, the text that earlier rounds put before hidden calls is left out."""
         if not self._hold:
             return
         self._hold = False
@@ -266,7 +270,7 @@ class Edits:
     def _sort(
         self, of_round: Answer, event: Event, whole: Chunk, shown: dict[int, str], out: list[bytes]
     ) -> tuple[Chunk, dict[int, splice.Change]]:
-        """Records a chunk as it is. Gives what the client has to get of it, and what therefore changes in its bytes."""
+        """Record a chunk as it is. Return the part of the chunk that the client gets, and the changes to its bytes."""
         changes: dict[int, splice.Change] = {}
         recorded, visible = list(whole.choices or ()), list(whole.choices or ())
         for position, choice in enumerate(whole.choices or ()):
@@ -314,7 +318,7 @@ class Edits:
         return calls is not None and calls.ours > 0 and not calls.shown
 
     def _dressed(self, data: bytes, came: Any, goes: Any) -> bytes:
-        """The chunk with the answer's head and usage. came, goes: the usage that it had, and has to have."""
+        """Return the chunk with the answer's head and usage. came, goes: the usage that it had, and must have."""
         if came is None and self._drop_usage:
             data = splice.without_null_usage(data)
         elif goes is not came:
@@ -322,7 +326,7 @@ class Edits:
         return splice.with_head(data, self._head) if self._number else data
 
     def _send_calls(self, index: int, late: list[Held], out: list[bytes]) -> None:
-        """Appends fragments that have waited for their name, each in a chunk like the one that it came in."""
+        """Append fragments that have waited for their name, each in a chunk like the one that it came in."""
         for held in late:
             number, own = held.row.number, count(held.part.get("index"))
             part = held.part if own is None or own == number else {**held.part, "index": number}
@@ -335,7 +339,7 @@ class Edits:
             out.append(held.event.raw if data is held.event.data else with_data(held.event, data))
 
     def _send_tail(self, out: list[bytes]) -> None:
-        """Appends the end that was held: the finish reason and the usage."""
+        """Append the end that was held: the finish reason and the usage."""
         finish, tail = self._finish, self._tail
         self._finish = self._tail = None
         if finish is not None:
@@ -355,9 +359,9 @@ class Edits:
                 out.append(with_data(tail, self._dressed(tail.data or b"", chunk.usage, usage)))
 
     def _visible(self, event: Event, chunk: Chunk, out: list[bytes], last: bool) -> dict[int, str]:
-        """By position, the texts of this chunk that the client gets instead of upstream's.
+        """Return, by position, the texts of this chunk that the client gets instead of upstream's.
 
-        Held text that has to come before the chunk is appended as a chunk of its own.
+        Held text that must come before the chunk is appended as a separate chunk.
         """
         shown: dict[int, str] = {}
         if chunk.failed:
@@ -388,7 +392,7 @@ class Edits:
         return shown
 
     def _empty(self, chunk: Chunk, shown: dict[int, str]) -> bool:
-        """Whether nothing is left of a chunk that the client would miss."""
+        """True if nothing is left of a chunk that the client would miss."""
         if chunk.usage is not UNSET and chunk.usage is not None:
             return False
         for position, choice in enumerate(chunk.choices or ()):
@@ -403,7 +407,7 @@ class Edits:
         return True
 
     def _send_text(self, index: int, text: str, out: list[bytes]) -> None:
-        """Appends a chunk for text that was held back: the chunk that it came in, with this text as its only choice."""
+        """Append held text as a chunk: the chunk that the text came in, with this text as its only choice."""
         if not text:
             return
         if self.round is not None:

@@ -1,8 +1,9 @@
-"""Telling the proxy's tool calls from the client's while they arrive in pieces.
+"""Filter that separates the proxy's tool calls from the client's while the calls arrive in pieces.
 
-A fragment of a call waits only until the call's name is known: a name that can no longer become one of ours is the
-client's at once. Calls of the client that came before any of ours keep their index, later ones are counted on, so
-that the client sees them contiguous from 0. Linear in the fragments; what is held is bounded.
+A fragment of a call waits only until the call's name is known. If a name can no longer become a hidden tool's name, the
+call is the client's immediately. Calls of the client that came before any hidden call keep their index. Later calls of
+the client are numbered on, so that the client sees indices contiguous from 0. The work is linear in the fragments, and
+the held data is bounded.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from proxy.stream.chunk import count
 from proxy.stream.sse import Event
 
 CALLS_MAX = 4096
-"""Calls that are told apart in one answer. Those beyond are given to nobody."""
+"""Calls that are distinguished in one answer. Calls beyond this number go neither to the client nor to a tool."""
 RUNS = frozenset({"tool_calls", "stop", "function_call", "tool_use", "end_turn"})
-"""Finish reasons of an answer whose calls are complete. With any other, calls of ours are not run."""
+"""Finish reasons of an answer whose calls are complete. With any other, hidden calls are not run."""
 _CALLING = frozenset({"tool_calls", "function_call", "tool_use"})
 _NAME_MAX = 512
-"""So much of a name is looked at; ours are shorter."""
+"""Characters of a name that are read; the names of the proxy's tools are shorter."""
 _OPEN, _OURS, _THEIRS = range(3)
 
 
 class HiddenCall(msgspec.Struct, frozen=True):
-    """One call of a tool of ours: what a model asked for that the client knows nothing of."""
+    """One call of a hidden tool: the model made it, and the client does not see it."""
 
     id: str
     name: str
@@ -51,22 +52,22 @@ class _Row:
         self.position = position
         self.index = index
         self.said = ""  # the id that upstream gives it
-        self.id = ""  # the id that it goes by: another one where that is taken
+        self.id = ""  # the id that it has here: another one if that id is taken
         self.name = ""
         self.kind = _OPEN
         self.argued = False  # a part of its arguments was seen
-        self.closed = False  # they end with a brace so far
+        self.closed = False  # its arguments end with a brace so far
         self.number = -1
         self.held: list[Held] = []
 
 
 class Sorted(msgspec.Struct):
-    """What came of the fragments of one choice of one chunk.
+    """The sorted fragments of one choice of one chunk.
 
-    recorded: all, as upstream should get them back, `index` being the position of the call in the round.
-    kept: those that go on now: place in the list, and the index that it gets where that is not its own.
-    seen: the same, as the client has them. late: fragments of earlier events that go on before these.
-    waiting: what of this chunk is held.
+    recorded: all fragments, as upstream should get them back, with the position of the call in the round as `index`.
+    kept: the fragments that go on now: place in the list, and the new index if the fragment's own index differs. seen:
+    the same fragments, as the client has them. late: fragments of earlier events that go on before these. waiting: the
+    fragments of this chunk that are held.
     """
 
     recorded: list[dict[str, Any]] = []
@@ -80,8 +81,8 @@ class Sorted(msgspec.Struct):
 class CallFilter:
     """The tool calls of one choice in one round.
 
-    names: of our tools. first: the index of the client's next call. ours, shown: how many calls there were so far of
-    ours, and of the client's. capped: there was too much to look at, and something was given to nobody.
+    names: of the hidden tools. first: the index of the client's next call. ours, shown: the number of hidden calls and
+    of client calls so far. capped: there was too much to read, and some calls went neither to the client nor to a tool.
     """
 
     __slots__ = (
@@ -101,11 +102,11 @@ class CallFilter:
         self._rows: list[_Row] = []
         self._by_index: dict[int, _Row] = {}
         self._ids: dict[str, _Row] = {}
-        self._next = 0  # the first row that is not numbered
+        self._next = 0  # the first row without a number
         self._ended = False
 
     def feed(self, parts: list[Any], event: Event, *, ends: bool) -> Sorted:
-        """Sorts the fragments of one chunk. ends: it has the finish reason, so all names are known."""
+        """Sort the fragments of one chunk. ends: it has the finish reason, so all names are known."""
         found = Sorted()
         rows: list[_Row | None] = []
         for part in parts:
@@ -134,12 +135,12 @@ class CallFilter:
         return found
 
     def end(self) -> list[Held]:
-        """No more fragments come: a name that is none of ours by now is the client's."""
+        """End the calls: no more fragments come, so a call whose name is not a hidden tool's by now is the client's."""
         self._ended = True
         return self._advance()
 
     def drop(self) -> list[Held]:
-        """The answer broke off, or too much waits: what might have become a call of ours is given to nobody."""
+        """Withhold every call that might still have become a hidden one: the answer broke off, or too much waits."""
         for row in self._rows[self._next :]:
             if row.kind == _OPEN:
                 row.kind = _OURS
@@ -147,19 +148,20 @@ class CallFilter:
         return self._advance()
 
     def mine(self, position: int) -> bool:
-        """Whether the call at that position is one of ours."""
+        """True if the call at that position is a hidden one."""
         return position < len(self._rows) and self._rows[position].kind == _OURS
 
     def unnamed(self) -> list[dict[str, Any]]:
-        """Fragments that give those calls of ours an id that have none."""
+        """Return fragments that give an id to each hidden call without one."""
         missing = [row for row in self._rows if row.kind == _OURS and not row.id]
         return [{"index": row.position, "id": mint(self._seed, row.position)} for row in missing]
 
     def _row(self, part: dict[str, Any]) -> _Row | None:
-        """The call that a fragment belongs to.
+        """Return the call that a fragment belongs to; None if there are too many calls.
 
-        Fragments share the index of their call. Some servers give all calls the index 0 and different ids, others
-        neither: there an id, or a name behind arguments, begins a call, and what has none continues the last.
+        Fragments share the index of their call. Some servers give all calls the index 0 and different ids, other
+        servers give neither. With both kinds an id, or a name behind arguments, begins a call. A fragment without these
+        continues the last call.
         """
         index, known, name = count(part.get("index")), _text(part.get("id")), _name(part)
         row = self._ids.get(known) if known else None
@@ -181,12 +183,12 @@ class CallFilter:
         return row
 
     def _learn(self, row: _Row, part: dict[str, Any]) -> dict[str, Any]:
-        """Notes what a fragment tells of its call. Gives the fragment as upstream should have it back."""
+        """Record what a fragment says about its call. Return the fragment as upstream should get it back."""
         known, name, arguments = _text(part.get("id")), _name(part), _arguments(part)
         new = {**part, "index": row.position}
         if known and not row.said:
             row.said = row.id = known
-            if self._ids.setdefault(known, row) is not row:  # two calls under one id: nobody could tell their results
+            if self._ids.setdefault(known, row) is not row:  # two calls with one id: results would be ambiguous
                 row.id = mint(self._seed, row.position)
         if known and known != row.id:
             new["id"] = row.id
@@ -205,7 +207,8 @@ class CallFilter:
         return new
 
     def _piece(self, row: _Row, name: str) -> str:
-        """What a fragment adds to the name: some servers say it whole again with every fragment."""
+        """Return the characters that a fragment adds to the name: some servers repeat the whole name in every
+        fragment."""
         if row.kind == _OURS:
             return ""
         longer = row.name + name
@@ -214,7 +217,8 @@ class CallFilter:
         return name
 
     def _advance(self) -> list[Held]:
-        """Numbers the calls whose turn has come, in the order in which they were opened."""
+        """Number the calls that are decided, in the order in which they were opened. Return the fragments that
+        waited."""
         late: list[Held] = []
         while self._next < len(self._rows):
             row = self._rows[self._next]
@@ -236,20 +240,21 @@ class CallFilter:
 
 
 def mint(seed: str, position: int) -> str:
-    """An id for a call that has none of its own: the same each time, nine letters as the strictest server wants."""
+    """Make an id for a call without one: deterministic, with nine letters as the strictest server requires."""
     digest = hashlib.blake2b(f"{seed} {position}".encode("utf-8", "replace"), digest_size=9).digest()
     return "".join("abcdefghijklmnopqrstuvwxyz"[byte % 26] for byte in digest)
 
 
 def visible_reason(reason: str, shown: int) -> str:
-    """The finish reason of an answer that ends with so many calls shown: with none it did not end to have any made."""
+    """Return the finish reason of an answer that ends with `shown` calls: "stop" if none is shown and it asks for
+    calls."""
     return "stop" if not shown and reason in _CALLING else reason
 
 
 def _begins(row: _Row, index: int | None, known: str, name: str) -> bool:
-    """Whether a fragment begins another call than the one that it would continue. known: its id."""
+    """True if a fragment begins another call than the one that it would continue. known: the fragment's id."""
     if name and row.kind == _THEIRS and not row.name:
-        return True  # that one was given out without a name
+        return True  # that call was sent without a name
     if known:
         other = row.said or (row.name if name else "")
         return known != row.said and bool(other or (index is None and (row.name or row.argued)))

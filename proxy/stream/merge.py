@@ -1,8 +1,8 @@
-"""How the fields of deltas add up to the fields of a message, for fields that nobody here knows by name too.
+"""Rules by which the fields of deltas add up to the fields of a message, unknown fields included.
 
-Strings are continued, objects grow field by field, list entries that carry an `index` grow each on its own and
-others are appended, everything else is replaced. That is what the SDKs do, and so what the client will send back.
-Growing strings are kept in buffers, since adding up a long answer piece by piece would be quadratic.
+Strings are continued. Objects grow field by field. List entries with an `index` grow separately, and other entries are
+appended. Everything else is replaced. The SDKs do the same, so the client will send back the same fields. Growing
+strings are kept in buffers, because concatenating a long answer piece by piece would be quadratic.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from io import StringIO
 from typing import Any
 
 REPLACED = frozenset({"id", "type", "role", "index", "object", "format"})
-"""Strings that name something; where they come again they are said again, not continued."""
+"""Strings that name something; a repeated value replaces the old one instead of continuing it."""
 DEPTH = 16
 """Deeper values are replaced as a whole."""
 OVERHEAD = 64
-"""What an entry costs beside its characters, so that a million empty entries are bounded too."""
+"""Characters charged for an entry in addition to its text, so that a million empty entries are bounded too."""
 
 
 class Room:
-    """How many more characters may be captured."""
+    """The number of characters that may still be captured."""
 
     __slots__ = ("left",)
 
@@ -27,13 +27,14 @@ class Room:
         self.left = left
 
     def take(self, size: int) -> bool:
-        """Whether there is room for so many; when there is not, there is none for anything smaller either."""
+        """Tell if there is room for so many characters; after a refusal there is no room for fewer characters
+        either."""
         self.left = self.left - size if size <= self.left else -1
         return self.left >= 0
 
 
 class Rows:
-    """A list that grows: entries with an index are found by it."""
+    """A list that grows: entries with an index are found by their index."""
 
     __slots__ = ("by_index", "rows")
 
@@ -43,7 +44,8 @@ class Rows:
 
 
 def grow(old: Any, new: Any, room: Room, depth: int = 0) -> Any:
-    """What `old` (as this function gave it, None at first) becomes with `new`. Nothing is added without room."""
+    """Return `old` grown by `new`. old: an earlier result of this function, None at first. Nothing is added without
+    room."""
     if new is None:
         return old
     if isinstance(new, str):
@@ -68,7 +70,7 @@ def grow(old: Any, new: Any, room: Room, depth: int = 0) -> Any:
 
 
 def add_fields(fields: dict[str, Any], new: dict[str, Any], room: Room, depth: int = 0) -> None:
-    """Adds the fields of one delta to those of a message."""
+    """Add the fields of one delta to the fields of a message."""
     for name, value in new.items():
         if name in REPLACED and isinstance(value, str):
             if value and fields.get(name) != value and room.take(len(value)):
@@ -94,7 +96,7 @@ def _add_entry(rows: Rows, entry: Any, room: Room, depth: int) -> None:
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """The JSON value that a grown value stands for."""
+    """Return the JSON value that a grown value stands for."""
     if isinstance(value, StringIO):
         return value.getvalue()
     if depth >= DEPTH:

@@ -1,7 +1,8 @@
-"""Errors that say that a prompt is too long, and for which context window: in the words of each kind of upstream.
+"""Errors that report a prompt that is too long, and the context window, in the words of each kind of upstream.
 
-There is no field for it: OpenAI, vLLM, llama.cpp, Anthropic, Gemini, Mistral, Bedrock, xAI and TGI each say it in a
-sentence, llama.cpp also in numbers. What a client wrote may be quoted in an error, so only whole phrases count.
+There is no field for this error. OpenAI, vLLM, Anthropic, Gemini, Mistral, Bedrock, xAI and TGI each report it in a
+sentence. llama.cpp reports it in a sentence and also in numbers. An error may quote what a client wrote, so only whole
+phrases count.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 LEAST, MOST = 256, 100_000_000
-"""Tokens between which a number is taken for a context window."""
+"""Tokens between which a number is accepted as a context window."""
 DEEP = 6
-"""Levels of an error's JSON that are looked into: routers wrap the error of the upstream behind them."""
+"""Levels of an error's JSON that are read: routers wrap the error of the upstream behind them."""
 
 _N = r"(\d[\d,_]*)"
 
@@ -60,14 +61,15 @@ _UNNUMBERED = re.compile(
 
 
 class Overflow(NamedTuple):
-    """A prompt that is too long. window, prompt: tokens as the upstream counts them, None where it does not say."""
+    """A prompt that is too long. window, prompt: tokens as the upstream counts them, None if it does not report
+    them."""
 
     window: int | None
     prompt: int | None
 
 
 def read_overflow(body: bytes) -> Overflow | None:
-    """What an error's body says about the window, None where it is about something else."""
+    """Return what an error's body says about the window; None if the error is about something else."""
     try:
         found: Any = msgspec.json.decode(body)
     except (ValueError, RecursionError):
@@ -107,7 +109,7 @@ def _number(text: str) -> int:
 
 
 def _values(found: Any, deep: int, name: str = "") -> Iterator[tuple[str, Any]]:
-    """The texts and numbers of an error, and of errors that are quoted in it as JSON."""
+    """Yield the texts and numbers of an error, with their names."""
     if isinstance(found, dict) and deep:
         for key, value in found.items():
             yield from _values(value, deep - 1, key)

@@ -1,12 +1,12 @@
-"""The way of a stream through the proxy: bytes on to the client, what was learnt from them beside them.
+"""Relay of a stream through the proxy: bytes go on to the client, and facts read from them fill an `Answer`.
 
-Where nothing is to be taken out, the bytes that came are the bytes that go, at once and uncopied, and parsing them
-only fills the `Answer`. Otherwise each event goes on as soon as it is complete, unchanged unless it holds what the
-client must not see. Either way the end of the stream is kept back: whoever runs the exchange sends it when what the
-client has seen is on disk.
+If nothing must be removed, the incoming bytes go out at once and uncopied, and parsing them only fills the `Answer`.
+Otherwise each event goes on as soon as it is complete, unchanged unless it holds something that the client must not
+see. In both cases the end of the stream is kept back. The exchange sends the end when what the client has seen is on
+disk.
 
-A model may call tools of the proxy's own. Then one answer to the client is made of several of upstream, of rounds:
-each has a `Relay`, made `after` the one before.
+A model may call tools of the proxy. Then one answer to the client consists of several answers of upstream, called
+rounds. Each round has a `Relay`, made `after` the relay of the round before.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from proxy.stream.hidden import HiddenCall
 from proxy.stream.sse import LIMIT, Event, Parser
 
 _PROBE = 64
-"""So many bytes of an unfinished event may be kept back until it is known whether it is the last one."""
+"""Bytes of an unfinished event that may be kept back until it is known if the event is the last one."""
 _JSON = (b"data: {", b"data:{")
 _CALLS = b'"tool_calls"'
 _END = b"data: [DONE]\n\n"
 
 
 class Relay:
-    """One stream. Feed it what upstream sends, send on what it gives, then `end`, then `terminal`.
+    """One stream. Feed it what upstream sends, send on the bytes that it gives, then call `end`, then send `terminal`.
 
-    withhold_state: blocks are taken out of the text. headings: which, STATE blocks where none are named. drop_usage:
-    the client did not ask for usage, we did. hidden: the names of our tools, whose calls the client never sees.
-    after: the relay of the round before, which went on. This one continues its answer: chunks get the id, created,
-    model and system_fingerprint of the first round, no second role, and usage with the completions of all rounds.
-    hold: text waits until it is known that no call of ours follows it.
+    withhold_state: blocks are removed from the text. headings: the headings of these blocks; those of STATE blocks by
+    default. drop_usage: the proxy asked for usage, the client did not. hidden: the names of the proxy's tools, whose
+    calls the client never sees. after: the relay of the round before, which went on. This relay continues its answer:
+    chunks get the id, created, model and system_fingerprint of the first round. They get no second role, and the usage
+    counts the completions of all rounds. hold: text waits until it is known that no hidden call follows it.
 
-    answer: what the client has got over all rounds, added up (with usage, without what was withheld). terminal: the
-    [DONE] event and, where no calls are hidden, whatever came after it; b"" if none came or the round goes on.
-    unfinished: what was given out ends within an event; anything of our own that follows has to be preceded by a
+    answer: what the client has got over all rounds, added up (with usage, without the withheld text). terminal: the
+    [DONE] event and, if no calls are hidden, everything that came after it. It is b"" if no [DONE] came or the round
+    goes on. unfinished: the bytes sent so far end within an event; bytes of the proxy that follow must begin with a
     blank line.
     """
 
@@ -64,9 +64,9 @@ class Relay:
         self._closed = False
         self._straightly = not (withhold_state or drop_usage or hidden or after)
         self._parser = Parser(limit)
-        self._given = 0  # bytes of the unfinished event that have gone out (without edits)
-        self._kept = b""  # or, if none has, all of it
-        self._cutting = False  # within an event that is too large, and may have calls of ours in it
+        self._given = 0  # bytes of the unfinished event that were sent (without edits)
+        self._kept = b""  # or, if none were sent, all of that event
+        self._cutting = False  # within an event that is too large and may hold hidden calls
         self._edits: Edits = Edits(
             self.answer,
             withhold=withhold_state,
@@ -87,41 +87,42 @@ class Relay:
 
     @property
     def others(self) -> list[str]:
-        """The same of the blocks under all other headings."""
+        """The bodies of the withheld blocks under all other headings, in the same way."""
         held = self._edits.filters.get(0)
         before = self._after.others if self._after else []
         return before + (held.others if held else [])
 
     @property
     def hidden_calls(self) -> list[HiddenCall]:
-        """The calls of our tools in this round, in their order, when it has ended; none where it did not end well."""
+        """The hidden calls of this round, in their order, when it has ended; none if it did not end well."""
         return self._edits.hidden_calls
 
     @property
     def shown_calls(self) -> int:
-        """How many calls the client has got in this answer."""
+        """The number of calls that the client has got in this answer."""
         return self._edits.shown_calls
 
     @property
     def goes_on(self) -> bool:
-        """Whether the round has ended with calls of ours alone: nothing of its end was given out.
+        """True if the round has ended with hidden calls alone: nothing of its end was sent.
 
-        Another relay goes on `after` this one, or `stop` ends the answer.
+        Another relay continues `after` this one, or `stop` ends the answer.
         """
         return self._edits.goes_on
 
     @property
     def usage(self) -> Usage | None:
-        """What this round alone has used."""
+        """The usage of this round alone."""
         return self._edits.usage
 
     def message(self) -> bytes | None:
-        """The message of this round as upstream should get it back: with our calls, and the text as it was shown."""
+        """Return the message of this round as upstream should get it back: with hidden calls, and the text as it was
+        shown."""
         of_round = self._edits.round
         return (self.answer if of_round is None else of_round).message()
 
     def feed(self, data: bytes) -> bytes:
-        """What may go to the client now."""
+        """Take bytes of upstream. Return the bytes that may go to the client now."""
         if self._closed:
             if self._edits.round is None:
                 self.terminal += data[: max(self._limit - len(self.terminal), 0)]
@@ -152,7 +153,7 @@ class Relay:
         return b"".join(out)
 
     def end(self) -> bytes:
-        """What is left when upstream has closed: text that was held back, and the bytes of an unfinished event."""
+        """End the stream when upstream has closed. Return the held text and the bytes of an unfinished event."""
         if self._closed:
             return b""
         self._closed = True
@@ -166,13 +167,13 @@ class Relay:
         return b"".join(out)
 
     def drop_held(self) -> None:
-        """What earlier rounds have said in front of their calls is no part of this answer."""
+        """Drop the text of earlier rounds that precedes their calls: it is not part of this answer."""
         self._edits.drop_held()
 
     def stop(self) -> bytes:
-        """Ends the answer although this round goes on: what was kept back of its end, without its calls of ours.
+        """End the answer although this round goes on. Return the held end of the round, without its hidden calls.
 
-        Then `terminal` is what it is at the end of any answer.
+        Then `terminal` has the value that it has at the end of any answer.
         """
         out: list[bytes] = []
         self._edits.stop(out)
@@ -199,7 +200,7 @@ class Relay:
         out: list[bytes] = []
         event = rest[0] if rest else None
         if event is not None and event.data is not None and not _is_done(event):
-            self._edits.take(event, out, last=True)  # it lacks its blank line: nothing may follow, held text joins it
+            self._edits.take(event, out, last=True)  # no blank line: nothing may follow, held text joins it
         else:
             self._edits.end_texts(out, broken=event is None or not _is_done(event))
             if event is not None and event.data is not None:
@@ -210,7 +211,7 @@ class Relay:
         return out
 
     def _last_of_round(self, rest: list[Event]) -> list[bytes]:
-        """Where calls are hidden, half an event is not given out: one of ours may stand in it."""
+        """Return the last bytes of a round. Half an event is not sent, because a hidden call may stand in it."""
         out: list[bytes] = []
         event = rest[0] if rest else None
         done = event is not None and _is_done(event)
@@ -230,24 +231,24 @@ class Relay:
                 self._edits.round.capped = True
 
     def _may_pass(self, event: Event) -> bool:
-        """Whether bytes without data may go on: they may be a piece of an event that was too large to be read."""
+        """True if bytes without data may go on: they may be a piece of an event that was too large to be read."""
         if self._parser.overflowed and self._edits.round is not None:
             self._cutting = self._cutting or _CALLS in event.raw
         return not self._cutting
 
     def _close(self, events: list[Event]) -> None:
-        """The stream has said that it is over: the rest is kept for the exchange to send."""
+        """Close the stream after its end marker: the rest is kept for the exchange to send."""
         self._closed = True
         if self.goes_on:
             return
         self.answer.done = True
         if self._edits.round is not None:
-            self.terminal = events[0].raw  # nobody looks at what follows: it may be anything, calls of ours too
+            self.terminal = events[0].raw  # what follows is not read: it may be anything, hidden calls too
         else:
             self.terminal = b"".join([event.raw for event in events]) + bytes(self._parser.pending)
 
     def _straight(self, data: bytes, events: list[Event]) -> bytes:
-        """Without edits: everything goes, but for what may be the beginning of the end."""
+        """Relay without edits: return everything except bytes that may be the beginning of the end."""
         answer = self.answer
         for position, event in enumerate(events):
             if event.data is None:

@@ -1,6 +1,6 @@
-"""How bytes of a chunk or a body are changed: at the spans of what changes, with every other byte as it was.
+"""Changes to the bytes of a chunk or a body, at the spans that change; every other byte stays.
 
-Where the bytes cannot be cut with certainty (a key that comes twice, a lone surrogate), the JSON is written anew.
+If the bytes cannot be cut with certainty (a key that comes twice, a lone surrogate), the JSON is serialised again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from proxy.chat import slices
 from proxy.stream.chunk import Choice, count, read_json, write_json
 
 HEAD = ("id", "created", "model", "system_fingerprint")
-"""What has to be the same on all chunks of an answer."""
+"""Members that must be the same on all chunks of an answer."""
 _USAGE = b'"usage"'
 _CONTENT = b'"content"'
 _BACKSLASH = 0x5C
@@ -21,11 +21,10 @@ _NOTHING = b'{"object":"chat.completion.chunk","choices":[{"index":0,"delta":{},
 
 
 class Change(msgspec.Struct):
-    """What becomes of one choice.
+    """The changes to one choice.
 
-    text: stands instead of its content. calls: those that stay of its tool calls, by their place in the list, each
-    with the index that it gets (None: what it has). role: it goes. finish: the JSON that stands instead of the finish
-    reason.
+    text: replaces its content. calls: the tool calls that stay, by their place in the list, each with its new index
+    (None: unchanged). role: True if the role is removed. finish: the JSON that replaces the finish reason.
     """
 
     text: str | None = None
@@ -35,7 +34,7 @@ class Change(msgspec.Struct):
 
 
 def with_changes(raw: bytes, holder: str, changes: dict[int, Change]) -> bytes:
-    """A chunk or a body with its choices changed, by their position. holder: `delta` or `message`."""
+    """Return a chunk or a body with its choices changed, by their position. holder: `delta` or `message`."""
     if not changes:
         return raw
     try:
@@ -47,14 +46,14 @@ def with_changes(raw: bytes, holder: str, changes: dict[int, Change]) -> bytes:
             _rewrite(value["choices"][position], holder, change)
         return write_json(value)
     except (LookupError, TypeError, RecursionError):
-        return _NOTHING  # nested to the reader's limit, and with keys that come twice: nobody can read it
+        return _NOTHING  # nested to the reader's limit, and with keys that come twice: unreadable
 
 
 def with_texts(raw: bytes, holder: str, texts: dict[int, str]) -> bytes:
-    """A chunk or a body with other texts in its choices, every other byte as it was.
+    """Return a chunk or a body with other texts in its choices, every other byte as it was.
 
     texts: by position in `choices`. holder: the member of a choice that has the text (`delta` or `message`). Raises
-    LookupError and TypeError where there is no such choice.
+    LookupError and TypeError if there is no such choice.
     """
     try:
         return _spliced(raw, holder, {position: Change(text) for position, text in texts.items()})
@@ -70,7 +69,7 @@ def _spliced(raw: bytes, holder: str, changes: dict[int, Change]) -> bytes:
     if choices is None:
         raise ValueError("no choices")
     spans = slices.elements(raw[choices.start : choices.end]) or []
-    for position in sorted(changes, reverse=True):  # from the end on, so that the spans before stay right
+    for position in sorted(changes, reverse=True):  # from the end on, so that the earlier spans stay right
         start, end = (choices.start + at for at in spans[position])
         raw = raw[:start] + _changed(raw[start:end], holder, changes[position]) + raw[end:]
     return raw
@@ -127,7 +126,7 @@ def _rewrite(choice: dict[str, Any], holder: str, change: Change) -> None:
 
 
 def with_visible(data: bytes, choices: list[Choice], shown: dict[int, str]) -> bytes:
-    """The chunk with other texts. Where `content` stands in it but once, it is found without walking through it."""
+    """Return the chunk with other texts. If `content` occurs only once in it, the member is found by a byte search."""
     at = data.find(_CONTENT)
     if len(choices) == 1 and at >= 0 and data.find(_CONTENT, at + 1) < 0:
         start = data.find(b'"', at + len(_CONTENT))
@@ -139,7 +138,7 @@ def with_visible(data: bytes, choices: list[Choice], shown: dict[int, str]) -> b
 
 
 def _string_end(data: bytes, start: int) -> int:
-    """Where the JSON string ends that begins at `start`."""
+    """Return the position behind the JSON string that begins at `start`."""
     end = start
     while (end := data.find(b'"', end + 1)) >= 0:
         escape = end
@@ -151,8 +150,8 @@ def _string_end(data: bytes, start: int) -> int:
 
 
 def without_null_usage(data: bytes) -> bytes:
-    """The chunk without its member `usage`, which is null."""
-    if data.count(_USAGE) == 1:  # so it is the chunk's own, and no member of something in it
+    """Return the chunk without its member `usage`, which is null."""
+    if data.count(_USAGE) == 1:  # then it is the chunk's own member, not a nested one
         for form in (b',"usage":null', b', "usage": null', b',"usage": null'):
             at = data.find(form)
             if at >= 0:
@@ -161,7 +160,7 @@ def without_null_usage(data: bytes) -> bytes:
 
 
 def without_usage(data: bytes) -> bytes:
-    """The chunk without its member `usage`."""
+    """Return the chunk without its member `usage`."""
     try:
         return slices.without_member(data, "usage")
     except ValueError:
@@ -171,7 +170,7 @@ def without_usage(data: bytes) -> bytes:
 
 
 def with_usage(data: bytes, usage: dict[str, Any]) -> bytes:
-    """The chunk or body with this usage."""
+    """Return the chunk or body with this usage."""
     try:
         return slices.with_member(data, "usage", write_json(usage))
     except ValueError:
@@ -179,12 +178,13 @@ def with_usage(data: bytes, usage: dict[str, Any]) -> bytes:
 
 
 def read_head(data: bytes) -> dict[str, bytes]:
-    """What has to be the same on all chunks of an answer, as JSON; {} where this chunk does not say."""
+    """Return the members that must be the same on all chunks of an answer, as JSON; {} if this chunk has none."""
     return {one.key: data[one.start : one.end] for one in slices.members(data) or () if one.key in HEAD}
 
 
 def with_head(data: bytes, head: dict[str, bytes]) -> bytes:
-    """The chunk or body with what `read_head` gave for another. Nothing is added that it does not have."""
+    """Return the chunk or body with the members that `read_head` gave for another chunk. Members that it lacks are not
+    added."""
     members = slices.members(data)
     if members is None:
         value = read_json(data)
@@ -199,9 +199,10 @@ def with_head(data: bytes, head: dict[str, bytes]) -> bytes:
 
 
 def with_choice(data: bytes, choice: dict[str, Any], *, drop_usage: bool) -> bytes:
-    """The chunk with this as its only choice, and without its usage: something of it goes out later.
+    """Return the chunk with this as its only choice and without its usage, because the rest of the chunk goes out
+    later.
 
-    drop_usage: `null` goes too.
+    drop_usage: a `usage` of null is removed too.
     """
     choices = write_json([choice])
     try:
@@ -215,7 +216,8 @@ def with_choice(data: bytes, choice: dict[str, Any], *, drop_usage: bool) -> byt
 
 
 def added(usage: Any, spent: dict[str, Any]) -> Any:
-    """A usage object with the completion tokens of earlier rounds in it; prompt and cached tokens stay the last's."""
+    """Return a usage object plus the completion tokens of earlier rounds; prompt and cached tokens stay the last
+    round's."""
     if not isinstance(usage, dict) or not spent:
         return usage
     found = dict(usage)
@@ -234,7 +236,7 @@ def added(usage: Any, spent: dict[str, Any]) -> Any:
 
 
 def spent_so_far(usage: Any, spent: dict[str, Any]) -> dict[str, Any]:
-    """What `added` has to add after a round with this usage of its own."""
+    """Return the counts that `added` must add after a round with this usage."""
     if not isinstance(usage, dict):
         return spent
     details = usage.get("completion_tokens_details")

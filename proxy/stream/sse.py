@@ -1,9 +1,8 @@
 """Server-sent events: bytes in, events out, and every byte accounted for.
 
-The raw bytes of all events, put together, are exactly the bytes that were fed, so that a relay can pass on what
-came and look at it too. Line ends may be LF, CRLF or CR. A stream of LF lines, which is what providers send, is
-cut with `bytes.find` alone. Everything is linear in the bytes fed, however they are cut, and no more than `limit`
-bytes of one event are ever held.
+The raw bytes of all events, put together, are exactly the bytes that were fed. A relay can therefore pass on the bytes
+and read them too. Line ends may be LF, CRLF or CR. Providers send streams of LF lines, which are cut with `bytes.find`
+alone. The work is linear in the bytes fed, however they are cut. At most `limit` bytes of one event are held.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import msgspec
 LIMIT = 8 << 20
 _BOM = b"\xef\xbb\xbf"
 _DONE = (b"data: [DONE]", b"data:[DONE]")
-# The end of a line and a blank line after it, where carriage returns are about.
+# The end of a line and a blank line after it, in a stream with carriage returns.
 _BLANK = re.compile(rb"\n\n|\n\r\n?|\r\r\n?")
 _COLON, _LF, _CR = b":\n\r"
 
@@ -23,8 +22,8 @@ _COLON, _LF, _CR = b":\n\r"
 class Event(msgspec.Struct, frozen=True, gc=False):
     """One event.
 
-    raw: its bytes, blank line included. data: the values of its data lines joined by newlines; None where it has
-    none (comments, blank lines, what was too large or broke off). name: the value of its `event` line.
+    raw: its bytes, blank line included. data: the values of its data lines joined by newlines; None if it has none.
+    Comments, blank lines, and events that were too large or broke off have none. name: the value of its `event` line.
     """
 
     raw: bytes
@@ -33,7 +32,8 @@ class Event(msgspec.Struct, frozen=True, gc=False):
 
 
 class Parser:
-    """Cuts a stream into events. `feed` gives those that are complete, `flush` what is left when it has ended.
+    """Cut a stream into events. `feed` returns the events that are complete, `flush` the rest when the stream has
+    ended.
 
     pending: the bytes of the event that is not complete yet. overflowed: an event was larger than `limit`; it was
     passed on in raw pieces without data.
@@ -47,10 +47,10 @@ class Parser:
         self._limit = limit
         self._returns = False  # a carriage return was seen
         self._skipping = False  # inside an event that is too large
-        self._after = b""  # the last bytes of it, in which its end may begin
+        self._after = b""  # its last bytes, in which its end may begin
 
     def feed(self, data: bytes) -> list[Event]:
-        """The events that these bytes complete."""
+        """Return the events that these bytes complete."""
         events: list[Event] = []
         if not self._returns and b"\r" in data:
             self._returns = True
@@ -75,7 +75,8 @@ class Parser:
         return events
 
     def flush(self) -> list[Event]:
-        """What is left. Its data is that of its complete lines; a line that broke off counts only if it is [DONE]."""
+        """Return the rest as an event. Its data is that of its complete lines; a line that broke off counts only if it
+        is [DONE]."""
         rest = bytes(self.pending)
         self.pending = bytearray()
         if not rest:
@@ -87,17 +88,17 @@ class Parser:
         return [Event(rest, event.data, event.name)]
 
     def _end(self, text: bytes | bytearray, scan: int) -> int | None:
-        """Where the first event ends that ends behind `scan`."""
+        """Return the end of the first event that ends behind `scan`; None if there is none."""
         if not self._returns:
             found = text.find(b"\n\n", scan)
             return found + 2 if found >= 0 else None
         match = _BLANK.search(text, scan)
         if match is None or (match.end() == len(text) and match[0] == b"\n\r"):
-            return None  # a newline may follow that belongs to this return
+            return None  # a newline that belongs to this return may follow
         return match.end()
 
     def _cut(self, text: bytes, scan: int, events: list[Event]) -> int:
-        """Appends the complete events of `text` and gives where the rest begins."""
+        """Append the complete events of `text` and return the position of the rest."""
         start = 0
         while (end := self._end(text, scan)) is not None:
             raw = text[start:end]
@@ -110,9 +111,9 @@ class Parser:
         return start
 
     def _shed(self, old: int, events: list[Event]) -> None:
-        """Lets comments and blank lines at the beginning go at once: a keep-alive is worth nothing when it is late.
+        """Release comments and blank lines at the beginning at once: a keep-alive that is late has no use.
 
-        old: how many of the pending bytes were looked at before.
+        old: the number of pending bytes that were searched before.
         """
         while self.pending and self.pending[0] in (_COLON, _LF, _CR):
             end = self.pending.find(b"\n", old) + 1
@@ -130,7 +131,7 @@ class Parser:
         events.append(Event(raw))
 
     def _skip(self, data: bytes, events: list[Event]) -> bytes:
-        """Passes the bytes of an event that is too large; gives those behind its end."""
+        """Pass the bytes of an event that is too large; return the bytes behind its end."""
         seen = self._after + data
         end = self._end(seen, 0)
         cut = len(data) if end is None else max(end - len(self._after), 0)
@@ -142,7 +143,7 @@ class Parser:
 
 
 def _read(raw: bytes) -> Event:
-    """The event in these bytes."""
+    """Return the event in these bytes."""
     if raw.startswith(b"data:") and raw.find(b"\n") == len(raw) - 2 and raw.endswith(b"\n\n") and b"\r" not in raw:
         return Event(raw, raw[6:-2] if raw[5] == 0x20 else raw[5:-2])
     text = raw.removeprefix(_BOM)
@@ -169,7 +170,7 @@ def _value(text: bytes) -> bytes:
 
 
 def with_data(event: Event, data: bytes) -> bytes:
-    """The event's bytes with other data in them; its other lines, its line ends and its way to write stay."""
+    """Return the event's bytes with other data; its other lines, its line ends and its format stay."""
     raw = event.raw
     at = 6 if raw[5:6] == b" " else 5
     if event.data is not None and raw.startswith(b"data:") and raw.startswith(event.data, at):

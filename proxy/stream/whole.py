@@ -1,8 +1,8 @@
-"""Calls of our own tools in answers that are one body: the twin of `proxy.stream.relay`, to the same result.
+"""Hidden tool calls in answers that are one body: the twin of `proxy.stream.relay`, with the same result.
 
-`read_round` says what upstream asks for in one body, `join_rounds` makes one body for the client from those of all
-rounds. The last body is the one that is changed, at the spans in question; text and other fields of earlier rounds
-come before its own, as they do in a stream.
+`read_round` reads what upstream asks for in one body. `join_rounds` makes one body for the client from the bodies of
+all rounds. The last body is the one that is changed, at the spans in question. Text and other fields of earlier rounds
+come before its own, as in a stream.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from proxy.stream.hidden import RUNS, HiddenCall, mint, visible_reason
 
 
 class Round(msgspec.Struct, frozen=True):
-    """What one body says.
+    """The content of one body.
 
-    message: of the first choice, as upstream should get it back. hidden_calls: the calls of our tools, none where the
-    answer did not end well. shown_calls: those of the client. goes_on: there are calls of ours alone. usage: its own.
+    message: of the first choice, as upstream should get it back. hidden_calls: the calls of the proxy's tools, none if
+    the answer did not end well. shown_calls: the number of calls of the client. goes_on: all calls are hidden ones.
+    usage: its own.
     """
 
     message: bytes | None
@@ -34,12 +35,13 @@ class Round(msgspec.Struct, frozen=True):
 
 
 def may_call(body: bytes, hidden: frozenset[str]) -> bool:
-    """Whether a body can hold a call of these. Looked for as bytes: no is certain, and costs next to nothing."""
+    """True if a body can hold a call of these tools. The search is over bytes: False is certain, and the search is
+    cheap."""
     return b"\\u" in body or any(name.encode() in body for name in hidden)
 
 
 def read_round(body: bytes, hidden: frozenset[str]) -> Round:
-    """What upstream says and asks for in one body."""
+    """Return what upstream says and asks for in one body."""
     answer = Answer.from_body(body, max(LIMIT, len(body)))
     message, calls = answer.message(), answer.calls
     ours = {place for place, call in enumerate(calls) if call.name in hidden}
@@ -55,10 +57,10 @@ def read_round(body: bytes, hidden: frozenset[str]) -> Round:
 
 
 def join_rounds(bodies: Sequence[bytes], hidden: frozenset[str]) -> bytes:
-    """The one body for the client: without calls of ours, with what earlier rounds said, with the first one's id.
+    """Return the one body for the client: without hidden calls, with the text of earlier rounds and the first one's id.
 
-    bodies: of the rounds in their order, blocks taken out already; at least one. Completion tokens are those of all
-    rounds, prompt tokens the last's. A last body that cannot be read is given back as it is.
+    bodies: of the rounds in their order, with blocks already removed; at least one. Completion tokens are those of all
+    rounds, prompt tokens the last round's. A last body that cannot be read is returned as it is.
     """
     last = bodies[-1]
     value = _read(last)
@@ -119,7 +121,7 @@ def _messages(value: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _with_fields(body: bytes, before: list[dict[str, Any]]) -> bytes:
-    """The body with what earlier messages say in front of what its own does."""
+    """Return the body with the fields of earlier messages before those of its own message."""
     value = _read(body)
     own = _messages(value)[:1] if isinstance(value, dict) else []
     if not own:
@@ -143,7 +145,7 @@ def _with_fields(body: bytes, before: list[dict[str, Any]]) -> bytes:
 
 
 def _first_message(body: bytes) -> tuple[int, int]:
-    """Where the first choice's message stands. Raises ValueError where that cannot be told."""
+    """Return the span of the first choice's message. Raises ValueError if it cannot be found."""
     choices = slices.member(body, "choices")
     spans = slices.elements(body[choices.start : choices.end]) if choices else None
     if not choices or not spans:
@@ -156,7 +158,7 @@ def _first_message(body: bytes) -> tuple[int, int]:
 
 
 def _joined(contents: list[Any]) -> Any:
-    """One content of several: a text, or parts where one of them has parts; null where there is none at all."""
+    """Join several contents into one: a text, or parts if one of them has parts; None if there is none at all."""
     said = [one for one in contents if one is not None]
     if all(isinstance(one, str) for one in said):
         return "".join(said) if said else None
@@ -170,7 +172,7 @@ def _joined(contents: list[Any]) -> Any:
 
 
 def _ids(seed: str, ids: list[str], ours: set[int]) -> list[str]:
-    """The ids of all calls: those of ours that have none, or one that is taken, get one made for them."""
+    """Return the ids of all calls: a hidden call gets a new id if it has none, or one that is taken."""
     taken = {known for place, known in enumerate(ids) if place not in ours}
     found = list(ids)
     for place in sorted(ours):
@@ -181,7 +183,7 @@ def _ids(seed: str, ids: list[str], ours: set[int]) -> list[str]:
 
 
 def _with_ids(message: bytes, ids: dict[int, str]) -> bytes:
-    """The message with these ids, by the place of the call."""
+    """Return the message with these ids, by the place of the call."""
     raw = slices.value(message, "tool_calls")
     spans = slices.elements(raw) if raw is not None else None
     try:

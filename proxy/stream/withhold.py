@@ -1,9 +1,9 @@
-"""Keeping blocks that were asked for (STATE, REFLECTION) from the client, and nothing else, while the text arrives.
+"""Filter that withholds requested blocks (STATE, REFLECTION) from the client, and nothing else, while the text arrives.
 
-`StateFilter` is the twin of `memory.state.split`: it gives the same text however the answer is cut. In front of a block
-it holds back at most two newline characters and the beginning of one line; from a heading on it holds everything until
-it is known whether that is a block. What is none goes to the client whole. Its work is linear in the text, and what it
-holds is bounded.
+`StateFilter` is the twin of `memory.state.split`: it gives the same text however the answer is cut. Before a block it
+holds back at most two newline characters and the beginning of one line. From a heading on it holds everything until it
+is known if that is a block. Text that is not a block goes to the client whole. The work is linear in the text, and the
+held data is bounded.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ from proxy.stream.chunk import read_json, whole, write_json
 from proxy.stream.splice import with_texts
 
 CUT = frozenset({"length", "max_tokens", "content_filter"})
-"""Finish reasons of an answer that did not come to its end."""
+"""Finish reasons of an answer that was cut off."""
 
-# What is known of the line that is being read outside of blocks.
-_HEAD = 0  # too little: `_head` is all of it so far
+# States of the line that is being read outside of blocks.
+_HEAD = 0  # undecided: `_head` is all of the line so far
 _MARKS = 1  # it may open or close a fence, and its fence characters are being counted
-_INFO = 2  # so still, behind those characters
-_REST = 3  # it is of no interest
+_INFO = 2  # also so, behind those characters
+_REST = 3  # it needs no further reading
 
 
 class StateFilter:
-    """Takes the pieces of a text and gives what the client may see of it.
+    """Take the pieces of a text and return the text that the client may see.
 
-    headings: of the blocks. blocks: the bodies of the STATE blocks withheld, in their order. others: of all others.
+    headings: of the blocks. blocks: the bodies of the STATE blocks withheld, in their order. others: the bodies of all
+    other blocks.
     """
 
     __slots__ = (
@@ -43,22 +44,22 @@ class StateFilter:
         self.others: list[str] = []
         self._headings = headings
         self._inside = ""  # the heading of the block that the text may be in
-        self._before: list[str] = []  # a STATE block that is over, and others behind it, until more is known
-        self._body: list[str] = []  # of the present block, the whole lines from its heading on
+        self._before: list[str] = []  # a STATE block that has ended, and blocks behind it, until they are judged
+        self._body: list[str] = []  # whole lines of the present block, from its heading on
         self._part: list[str] = []  # and the line behind them
         self._peek = ""  # the beginning of that line
-        self._size = 0  # characters of the three
-        self._judged = 0  # how many there were when it was last looked whether they are a note
-        self._fence: tuple[str, int] | None = None  # character and length of the fence that is open
+        self._size = 0  # characters of these three
+        self._judged = 0  # their number when they were last checked for a note
+        self._fence: tuple[str, int] | None = None  # character and length of the open fence
         self._line = _HEAD
         self._head = ""
-        self._held = True  # the head has not been given out, nor the newlines before it
+        self._held = True  # neither the head nor the newlines before it were sent
         self._gap = 0
         self._mark = ""
         self._run = 0
 
     def feed(self, text: str) -> str:
-        """What can be given out now."""
+        """Take a piece of the text. Return the text that can be sent now."""
         if self._line == _REST and not self._inside and "\n" not in text:
             return text
         out: list[str] = []
@@ -73,8 +74,8 @@ class StateFilter:
         return "".join(out)
 
     def flush(self, *, calls: bool = False) -> str:
-        """What is held, where something else comes before the text goes on. A whole heading stays held. calls: what
-        comes is a call, which only follows a text that has been said: then a STATE block that is none is let go."""
+        """Return the held text when something else comes before the text goes on. A whole heading stays held. calls: a
+        call comes, which only follows text that was sent. Then a STATE block that fails the check is released."""
         out: list[str] = []
         if self._inside:
             if calls and self._inside == state.HEADING and self._size != self._judged:
@@ -91,7 +92,8 @@ class StateFilter:
         return "".join(out)
 
     def end(self, *, cut: bool = False) -> str:
-        """What is held when the text has ended, and with it a block that it ends in. cut: it was cut off there."""
+        """Return the held text when the text has ended; a block at its end has then ended too. cut: the text was cut
+        off there."""
         out: list[str] = []
         if self._inside:
             self._line_over("", out)
@@ -111,7 +113,7 @@ class StateFilter:
         return "".join(out)
 
     def _read(self, piece: str, out: list[str]) -> None:
-        """Part of a line."""
+        """Read part of a line."""
         if self._inside:
             self._hold(piece, out)
             return
@@ -125,7 +127,7 @@ class StateFilter:
             self._check(piece)
 
     def _learn(self, piece: str, out: list[str]) -> None:
-        """Finds out, as early as can be, what kind of line this is."""
+        """Find out, as early as possible, which kind of line this is."""
         head = self._head = self._head + piece
         if self._held:
             if state.may_be_heading(head, self._headings):
@@ -167,12 +169,13 @@ class StateFilter:
             self._check(rest)
 
     def _check(self, rest: str) -> None:
-        """Nothing but spaces may follow a closing fence; no backtick an opening one of backticks."""
+        """Reject a fence: only spaces may follow a closing fence, and no backtick may follow an opening fence of
+        backticks."""
         if rest.strip(" \t\r") if self._fence else (self._mark == "`" and "`" in rest):
             self._line = _REST
 
     def _break(self, out: list[str]) -> None:
-        """The line ends."""
+        """End the line."""
         if self._inside:
             self._line_over("\n", out)
             return
@@ -212,7 +215,7 @@ class StateFilter:
         self._size = (self._size if self._before else 0) + len(line)
 
     def _hold(self, piece: str, out: list[str]) -> None:
-        """Part of a line in a block."""
+        """Hold part of a line in a block."""
         self._part.append(piece)
         self._size += len(piece)
         if len(self._peek) <= state.HEADING_MAX:
@@ -225,7 +228,7 @@ class StateFilter:
         self._bound(out)
 
     def _line_over(self, end: str, out: list[str]) -> None:
-        """A line in a block is complete. end: the newline character behind it, if there is one."""
+        """End a line in a block. end: the newline character behind the line, if there is one."""
         line = "".join(self._part)
         if self._fence:
             if state.closes(line, *self._fence):
@@ -250,21 +253,21 @@ class StateFilter:
         self._bound(out)
 
     def _leave(self, out: list[str]) -> None:
-        """The line that has begun ends the block, and all that is held before it. The newlines in front of what was
-        taken out belong to what follows."""
+        """End the block, and all that is held before it, at the line that has begun. The newlines before the removed
+        text belong to the text that follows."""
         line = "".join(self._part)
         self._before += self._body
         self._settle(out)
         self._inside, self._body, self._part = "", [], []
         self._line, self._head, self._held = _HEAD, "", True
         self._learn(line, out)
-        if self._held:  # it is over, and might have become a heading had it gone on
+        if self._held:  # the block has ended, but this line could still grow into a heading
             self._let_go(out)
             self._seek_fence(line)
 
     def _settle(self, out: list[str], *, last: bool = False, cut: bool = False) -> None:
-        """What is known of the blocks that are over: those that count are kept, the others given out. last: the text
-        ends here; else another heading follows."""
+        """Settle the blocks that have ended: keep those that count and release the others. last: the text ends here;
+        else another heading follows."""
         text, self._before = "".join(self._before), []
         found = state.find(text, self._headings, last=last, cut=cut)
         visible, gap = state.without(text, found)
@@ -279,7 +282,7 @@ class StateFilter:
         self._gap = len(gap)
 
     def _bound(self, out: list[str]) -> None:
-        """Nothing that is too long for a block is held."""
+        """Release held text that is too long for a block."""
         if self._size <= state.BLOCK_MAX:
             return
         if self._before:
@@ -289,7 +292,7 @@ class StateFilter:
             self._give_up(out)
 
     def _give_up(self, out: list[str]) -> None:
-        """The block that the text is in is none, wherever it ends."""
+        """Release the block that the text is in: it is not a block, wherever it ends."""
         line, text = "".join(self._part), "".join(self._body)
         self._inside, self._body, self._part = "", [], []
         kept = text if self._fence or line else state.stripped(text)
@@ -320,15 +323,15 @@ _BODY = msgspec.json.Decoder(_Body)
 
 
 def without_state(body: bytes) -> tuple[bytes, list[str]]:
-    """(a non-streaming body without its STATE blocks, those of its first choice): see `without_blocks`."""
+    """Return (a non-streaming body without its STATE blocks, those of its first choice): see `without_blocks`."""
     visible, blocks = without_blocks(body)
     return visible, [block.body for block in blocks]
 
 
 def without_blocks(body: bytes, headings: tuple[str, ...] = state.HEADINGS) -> tuple[bytes, list[state.Block]]:
-    """(a non-streaming body without such blocks, those of its first choice).
+    """Return (a non-streaming body without such blocks, those of its first choice).
 
-    Only the text of a message changes, every other byte stays. A body that cannot be read is given back as it is.
+    Only the text of a message changes, every other byte stays. A body that cannot be read is returned as it is.
     """
     lower = body.lower()
     if not any(heading.lstrip("# ").lower().encode() in lower for heading in headings):
@@ -356,7 +359,7 @@ def _is_cut(reason: Any) -> bool:
 
 
 def _rewritten(body: bytes, headings: tuple[str, ...]) -> tuple[bytes, list[state.Block]]:
-    """The same for a body that only Python's reader takes: written anew where it holds a block."""
+    """Do the same for a body that only Python's reader accepts: serialise it again if it holds a block."""
     value = read_json(body)
     choices = value.get("choices") if isinstance(value, dict) else None
     blocks: list[state.Block] = []

@@ -1,11 +1,16 @@
 """The process in which a model's SQL runs: started for one query as `python -I -S child.py`, without an environment.
 
-It imports nothing of ours. It reads lines: a JSON object (`search`: whether there is an index of words), a JSON array
-for each row of the table, an empty line, then statements as JSON strings; and answers each with a line of JSON, after
-a first line that says it is ready. What keeps a statement in is told in layers, each of which holds alone: the
-database is private and has this session's rows only; statements begin with SELECT or WITH; an authorizer allows
-reading two tables and calling the functions listed here, nothing else; SQLite's limits; the limits of the process; and
-the parent, which ends it (FAULTS.md M1 to M4, S3).
+It imports no module of the proxy. Its first line of output says that it is ready. It first reads a line with a JSON
+object; `search` in it is true if a word index is needed. Then it reads a JSON array for each row of the table, and an
+empty line. After that, each line is a statement as a JSON string, and the child answers it with a line of JSON.
+
+A statement is confined in layers, and each layer holds alone (FAULTS.md M1 to M4, S3).
+
+- The database is private and has this session's rows only.
+- Statements begin with SELECT, WITH or VALUES.
+- An authorizer allows the tables and functions listed here to be read and called, nothing else.
+- SQLite's limits and the limits of the process apply.
+- The parent ends the process when it takes too long.
 """
 
 from __future__ import annotations
@@ -23,7 +28,7 @@ from collections.abc import Iterator
 from typing import Any
 
 CPU = 1
-"""Seconds of processor time, loading apart."""
+"""Seconds of processor time for a statement, without the time for loading."""
 LOAD_CPU = 5
 """Seconds of processor time for filling the table."""
 MEMORY = 512 << 20
@@ -34,7 +39,7 @@ OUTPUT = 64 << 10
 """Bytes of a result."""
 ROWS = 2000
 LEAST = 200
-"""Characters that a cell may have however full the result is."""
+"""Characters that a cell may have even if the result is full."""
 INDEXED = 16 << 20
 """Characters that are indexed for search, the newest first."""
 
@@ -76,12 +81,12 @@ LIMITS = (
 
 
 def confine() -> None:
-    """What the system holds this process to, but for its time, which is counted anew once the table is filled."""
+    """Set the system's limits for this process. The time limit is set again once the table is filled."""
     _limit(resource.RLIMIT_CORE, 0)
     _time(LOAD_CPU)
     _limit(resource.RLIMIT_FSIZE, 0)
     _limit(resource.RLIMIT_NOFILE, FILES)
-    if sys.platform != "darwin":  # which has no such limit
+    if sys.platform != "darwin":  # darwin has no such limit
         _limit(resource.RLIMIT_AS, MEMORY)
 
 
@@ -90,15 +95,15 @@ def _limit(which: int, most: int) -> None:
 
 
 def _time(seconds: int) -> None:
-    """Processor time from now on. The system's limit counts whole seconds, and is half a second less or more; the timer
-    is exact."""
+    """Limit the processor time from now on. The system's limit counts whole seconds, so it is up to half a second off.
+    The timer is exact."""
     used = int(time.process_time() + 0.5)
     resource.setrlimit(resource.RLIMIT_CPU, (used + seconds, resource.getrlimit(resource.RLIMIT_CPU)[1]))
-    signal.setitimer(signal.ITIMER_PROF, seconds)  # what nobody handles ends the process, within an opcode too
+    signal.setitimer(signal.ITIMER_PROF, seconds)  # an unhandled signal ends the process, within an opcode too
 
 
 def fill(lines: Iterator[bytes], *, search: bool) -> sqlite3.Connection:
-    """The database with its rows: up to the empty line."""
+    """Return the database with its rows: the lines up to the empty line."""
     database = sqlite3.connect(":memory:", isolation_level=None)
     database.text_factory = _text
     database.execute(f"PRAGMA hard_heap_limit = {HEAP}")
@@ -119,7 +124,7 @@ def _text(data: bytes) -> str:
 
 
 def guard(database: sqlite3.Connection) -> None:
-    """From here on the database is read, and nothing else."""
+    """Restrict the database: from here on it can only be read."""
     modules = {name for (name,) in database.execute("PRAGMA module_list")}
     database.execute(
         "SELECT 1 FROM json_each('[]'), json_tree('[]')"
@@ -132,23 +137,24 @@ def guard(database: sqlite3.Connection) -> None:
 
 
 def _allowed(modules: set[str], action: int, first: str | None, second: str | None) -> int:
-    """SQLite's answer to one thing that a statement is about to do."""
+    """Return SQLite's code that allows or denies one action of a statement."""
     if action in (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_RECURSIVE):
         return sqlite3.SQLITE_OK
     if action == sqlite3.SQLITE_FUNCTION and (second or "").lower() in FUNCTIONS:
         return sqlite3.SQLITE_OK
     name = (first or "").lower()
     if action == sqlite3.SQLITE_READ:
-        # No column: something is counted, for a WITH under its own name too.
+        # No column: rows are counted. A WITH is counted under its own name too.
         is_ours = name in TABLES or (not second and not name.startswith(("sqlite_", "pragma_")) and name not in modules)
         return sqlite3.SQLITE_OK if is_ours else sqlite3.SQLITE_DENY
     if action == sqlite3.SQLITE_PRAGMA and name == "data_version" and second is None:
-        return sqlite3.SQLITE_OK  # the index of words asks whether its table has changed
+        return sqlite3.SQLITE_OK  # the word index checks if its table has changed
     return sqlite3.SQLITE_DENY
 
 
 def answer(database: sqlite3.Connection, statement: str) -> dict[str, Any]:
-    """{columns, rows, more} or {error}. A cell that does not fit is {cut, chars}: its beginning, and how long it is."""
+    """Return {columns, rows, more} or {error}. A cell that does not fit is {cut, chars}: its beginning and its full
+    length."""
     if not STATEMENT.match(statement):
         return {"error": "one SELECT statement, please; it begins with SELECT or WITH"}
     try:
@@ -194,7 +200,7 @@ def _cell(value: Any, left: int) -> Any:
 
 
 def main() -> None:
-    """Answers statements until there are no more."""
+    """Answer statements until there are no more."""
     confine()
     lines = iter(sys.stdin.buffer)
     _say({"ready": True})

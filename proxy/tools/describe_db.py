@@ -1,4 +1,4 @@
-"""`describe_db`: what `query_db` can be asked: the tables, the columns, how much there is, what is allowed."""
+"""`describe_db`: the tables and columns that `query_db` reads, the amount of data, and what is allowed."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ messages_fts(seq, id, role, content): the same for search by words, and by their
 
 
 class Takes(msgspec.Struct, frozen=True):
-    """Nothing."""
+    """No arguments."""
 
 
 async def answer(_: Takes, desk: Desk) -> str:
-    """The schema, and how many messages there are."""
+    """Return the schema and the number of messages."""
     last = await desk.store.messages(desk.tenant, desk.session, 0, 1, newest=True)
     count = last[0].seq if last else 0
     return (

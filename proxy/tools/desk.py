@@ -1,4 +1,4 @@
-"""What a tool may see and use: whose session it works in, and nothing of others."""
+"""Context of a tool call: the session, services and messages of one request, and nothing of other sessions."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from proxy.tools.sandbox import Sandbox
 
 
 def _nobody(_memo: str, _merged: bool) -> None:
-    """Nobody wants to know."""
+    """Ignore the event: nobody listens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Desk:
-    """Made anew for each request that may call tools. Tenant and session come from the exchange, never from a model."""
+    """The context of one request, made new for each request that may call tools. Tenant and session come from the
+    exchange, never from a model."""
 
     tenant: str
     session: str
     thread: str
     explicit: bool
-    """Whether the client named the session: memos need that, or `memos.scope = "tenant"`."""
+    """True if the client named the session: memos need that, or `memos.scope = "tenant"`."""
     project: str
     """The namespace of memos that the client named; "": the tenant's own."""
     store: Store
@@ -33,12 +34,12 @@ class Desk:
     metrics: Metrics
     now: Callable[[], float] = time.time
     sandbox: Sandbox = field(default_factory=Sandbox)
-    """Shared by all requests, since it bounds how many children there are at once."""
+    """Shared by all requests, because it bounds the number of concurrent children."""
     prompt: Sequence[Message] = ()
-    """What the model sees in this request, for telling what it need not save and how old a message is."""
+    """The messages that the model sees in this request: they tell what need not be saved and how old a message is."""
     keys: Sequence[bytes] = ()
     """The chain keys of these messages."""
     saved: Callable[[str, bool], None] = _nobody
-    """Told of each memo that is saved: its id, and whether it took the place of another."""
+    """Called for each memo that is saved, with its id and True if it replaced another."""
     offered: frozenset[str] | None = None
-    """The tools that this request offers; None: all. No other is ever run."""
+    """The tools that this request offers; None: all. No other tool is ever run."""

@@ -13,7 +13,7 @@ from proxy.tools.desk import Desk
 from proxy.tools.tool import Tool
 
 TRIES = 4
-"""How often a change is made again where another writer was first: two calls of one answer, or an operator."""
+"""Attempts at a change if another writer was first: two calls of one answer, or an operator."""
 
 
 class Takes(msgspec.Struct, frozen=True):
@@ -24,7 +24,8 @@ class Takes(msgspec.Struct, frozen=True):
 
 
 async def answer(takes: Takes, desk: Desk) -> str:
-    """The text, or what became of the change. Raises ToolRefused where it would be too long."""
+    """Return the text, or the result of the change. Raises ToolRefused if it would be too long, or if others keep
+    changing it."""
     if takes.action == "read":
         row = await desk.store.scratchpad(desk.tenant, desk.session)
         return row.text if row is not None and row.text else "[the scratchpad is empty]"
@@ -38,7 +39,8 @@ async def answer(takes: Takes, desk: Desk) -> str:
 
 
 async def _written(takes: Takes, desk: Desk) -> str | None:
-    """The text that stands now; None where another version took the number: it has to be read first."""
+    """Write the change and return the text that is now stored. Return None if another version took the number: the
+    scratchpad must be read again."""
     row = await desk.store.scratchpad(desk.tenant, desk.session)
     current, number = (row.text, row.number) if row is not None else ("", 0)
     most = desk.settings.tools.scratchpad_chars

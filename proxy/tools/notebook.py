@@ -1,4 +1,4 @@
-"""A tenant's memos as rows and as what they say; who may read them."""
+"""A tenant's memos: rows, values, and the rule for who may read them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAGE = 1000
 
 
 def read(row: MemoRow) -> Memo:
-    """A stored memo."""
+    """Return the memo of a stored row."""
     try:
         tags = msgspec.json.decode(row.tags, type=tuple[str, ...])
     except ValueError:
@@ -26,7 +26,7 @@ def read(row: MemoRow) -> Memo:
 
 
 def write(tenant: str, memo: Memo) -> MemoRow:
-    """The row of a memo."""
+    """Return the row of a memo."""
     tags = msgspec.json.encode(memo.tags).decode()
     return MemoRow(
         *(tenant, SHARD, memo.id, memo.project, memo.content, tags, memo.session, memo.created_at, memo.updated_at)
@@ -34,13 +34,13 @@ def write(tenant: str, memo: Memo) -> MemoRow:
 
 
 def listed(tags: Sequence[str] | str) -> list[str]:
-    """Tags as a list: models also write them as one text, with commas between."""
+    """Return tags as a list: models also write them as one text, separated by commas."""
     return tags.split(",") if isinstance(tags, str) else list(tags)
 
 
 async def load(desk: Desk) -> list[Memo]:
-    """The memos of the project that the client named, else the tenant's own. Raises ToolRefused where this session may
-    not use them, and StoreUnavailable."""
+    """Return the memos of the project that the client named, else the tenant's own. Raises ToolRefused if this session
+    may not use memos, and StoreUnavailable."""
     if not memos.reachable(desk.explicit, desk.settings.memos.scope):
         raise ToolRefused(
             "memos are not open to this conversation: the client has not named its session.",
@@ -50,7 +50,7 @@ async def load(desk: Desk) -> list[Memo]:
 
 
 async def all_of(store: Store, tenant: str, project: str, most: int) -> list[Memo]:
-    """At most so many memos of a project. StoreUnavailable passes through."""
+    """Return at most so many memos of a project. Raises StoreUnavailable."""
     rows: list[MemoRow] = []
     after = ""
     while len(rows) < most:

@@ -1,6 +1,6 @@
-"""A session's stored messages as its own model may read them: one by its id, or all as rows for a query.
+"""A session's stored messages for its own model: one by its id, or all as rows for a query.
 
-Beside what the client sent and got stand the rounds that it never saw: calls of ours and their results.
+Besides the messages of the client, the store holds hidden rounds: calls of the proxy's tools and their results.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from proxy.store.written import RoundRow
 from proxy.tools.desk import Desk
 
 WIDE = ""
-"""The thread under which what the operator decides for a whole session is stored."""
+"""The thread that stores the operator's decisions for a whole session."""
 PAGE = 200
-"""Messages read from the store at a time, so that the event loop is never long away with one list."""
+"""Messages read from the store at a time, so that one list never blocks the event loop for long."""
 BYTES = 64 << 20
-"""Of a session so much is copied for a query, the newest first."""
+"""Bytes of a session that are copied for a query, the newest messages first."""
 BESIDE = 40
-"""Messages in front of a result among which its call is looked for."""
+"""Messages before a result that are searched for its call."""
 PAGES = 10
-"""Pages behind a message in which edits of the same file are looked for."""
+"""Pages behind a message that are searched for edits of the same file."""
 YIELD = 10
-"""Messages after which the interpreter is offered to others."""
+"""Messages after which the thread yields the interpreter to others."""
 CELL = 900_000
-"""Bytes of a message's content in a query, which SQLite limits to a million; `recall` has all of it."""
+"""Bytes of a message's content in a query: SQLite limits it to a million. `recall` returns all of it."""
 
 COLUMNS = (
     *("seq", "id", "group_id", "role", "content", "tool_call_id", "status", "parsing_strategy", "tokens", "created_at"),
@@ -52,7 +52,8 @@ _ROUND = msgspec.json.Decoder(_Round)
 
 
 def said(message: Message) -> str:
-    """All that a message says: its text as it is; behind it what it thought, its calls, and how much is no text."""
+    """Return all that a message says: its text, then its reasoning, its calls, and the number of parts that are not
+    text."""
     parts = [message.text] if message.text else []
     if message.reasoning:
         parts.append(f"[reasoning]\n{message.reasoning}")
@@ -63,7 +64,7 @@ def said(message: Message) -> str:
 
 
 def spoken(raw: bytes) -> str:
-    """`said` of a stored message; its bytes as text where they are none that we understand."""
+    """Return `said` of a stored message; its bytes as text if the message cannot be read."""
     try:
         return said(read_message(raw))
     except NotManaged:
@@ -71,8 +72,9 @@ def spoken(raw: bytes) -> str:
 
 
 def hidden(row: RoundRow) -> Iterator[tuple[str, Message]]:
-    """The messages of a round that the client does not have, each with its public id. A chain of their own from the
-    end of the request on, and from the answer on, so that the ids are the same whatever the client puts beside them."""
+    """Yield the messages of a round that the client does not have, each with its public id. They form separate chains:
+    one from the end of the request, one from the answer. The ids are therefore the same whatever the client puts next
+    to them."""
     try:
         found = _ROUND.decode(row.body)
         before = [read_message(raw.encode()) for raw in found.replaces]
@@ -88,7 +90,7 @@ def hidden(row: RoundRow) -> Iterator[tuple[str, Message]]:
 
 
 async def find(desk: Desk, name: str) -> tuple[str, str] | None:
-    """(role, all that it says) of the message with this id, of this session alone; None where there is none."""
+    """Return (role, all that it says) of the message with this id, of this session alone; None if there is none."""
     place = (desk.tenant, desk.session)
     stored = await desk.store.message(*place, name)
     if stored is not None:
@@ -102,8 +104,9 @@ def _named(rounds: Sequence[RoundRow], name: str) -> tuple[str, str] | None:
 
 
 async def origin(desk: Desk, name: str) -> Provenance | None:
-    """Which call a message with this id is the result of, how old it is, and what has changed it since: by the prompt
-    of this request, else, where the client has shortened its history, by what is stored. None where neither has it."""
+    """Return the origin of a message: the call that it is the result of, its age, and later changes. The source is the
+    prompt of this request. If the client has shortened its history, the source is the store. None if neither has the
+    message."""
     keys = [key.public_id(one) for one in desk.keys]
     if name in keys:
         return await asyncio.to_thread(provenance, desk.prompt, len(keys) - 1 - keys[::-1].index(name))
@@ -134,7 +137,7 @@ def _stored_origin(records: Sequence[MessageRecord], index: int) -> Provenance |
 
 
 async def newest(desk: Desk, most: int = BYTES) -> tuple[list[MessageRecord], bool]:
-    """(the session's messages, newest first; whether that is all of them): as many as `most` bytes hold."""
+    """Return (the session's messages, newest first; True if these are all): as many as fit into `most` bytes."""
     found: list[MessageRecord] = []
     size, after = 0, 0
     while True:
@@ -150,9 +153,9 @@ async def newest(desk: Desk, most: int = BYTES) -> tuple[list[MessageRecord], bo
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """What became of a session's messages, by their keys. gone: they have left the prompt. dropped: the operator has
-    taken them out, or they were undone. prompt: those of the prompt's own history, empty where that is not known: what
-    stands in another branch is in no prompt."""
+    """The status of a session's messages, by their keys. gone: they have left the prompt. dropped: the operator has
+    removed them, or they were undone. prompt: those of the prompt's own history, empty if that is not known. A message
+    of another branch is in no prompt."""
 
     gone: frozenset[bytes] = frozenset()
     dropped: frozenset[bytes] = frozenset()
@@ -163,7 +166,7 @@ NOTHING = Standing()
 
 
 async def standing(desk: Desk) -> Standing:
-    """What became of the messages of a session, as its thread has them."""
+    """Return the status of a session's messages, as its thread has them."""
     place = (desk.tenant, desk.session)
     left = await desk.store.left_out(*place, desk.thread)
     decided = await desk.store.edits(*place, WIDE)
@@ -175,16 +178,16 @@ async def standing(desk: Desk) -> Standing:
 
 
 def rows(records: Sequence[MessageRecord], rounds: Sequence[RoundRow], known: Standing = NOTHING) -> list[bytes]:
-    """The lines that fill the table `messages`, in the order of COLUMNS, oldest first. records: newest first. Takes
-    long for long sessions: not for the event loop.
+    """Return the lines that fill the table `messages`, in the order of COLUMNS, oldest first. records: newest first.
+    This takes long for long sessions: do not call it on the event loop.
 
-    What the client never saw stands before the answer that it led to, under that answer's number.
+    Messages that the client never saw stand before the answer that they led to, under that answer's number.
     """
     behind = {row.key: row for row in rounds}
     made: list[bytes] = []
     for n, record in enumerate(reversed(records)):
         if n % YIELD == 0:
-            time.sleep(0)  # the event loop need not wait until this thread's turn is over
+            time.sleep(0)  # the event loop can then run before this thread's switch interval ends
         if record.status == "removed":
             continue
         name = key.public_id(record.key)

@@ -16,7 +16,7 @@ from proxy.tools.sandbox import Answer
 from proxy.tools.tool import Tool
 
 ROOM = 300
-"""Characters of a result that say what it is."""
+"""Characters of a result reserved for its description."""
 CELLS = (100_000, 2000, 600, 200)
 """Characters at which values are cut, tried in turn until all rows fit."""
 _LANGUAGES = ("sqlite3", "sqlite", "sql")
@@ -31,7 +31,8 @@ class Takes(msgspec.Struct, frozen=True):
 
 
 async def answer(takes: Takes, desk: Desk) -> str:
-    """The rows, as many as fit, under a line that says how to get the rest. Raises ToolRefused with SQLite's words."""
+    """Return the rows, as many as fit, under a line that says how to get the rest. Raises ToolRefused with SQLite's
+    words."""
     records, is_all = await past.newest(desk)
     rounds = await desk.store.rounds(desk.tenant, desk.session)
     rows = await asyncio.to_thread(past.rows, records, rounds, await past.standing(desk))
@@ -44,7 +45,7 @@ async def answer(takes: Takes, desk: Desk) -> str:
 
 
 def bare(sql: str) -> str:
-    """The statement without the code fence around it and the comments in front of it, as models write them."""
+    """Return the statement without the code fence around it and the comments before it, as models write them."""
     text = sql.strip()
     if text[:1] in ("`", "~"):
         text = text.strip(text[0]).strip()
@@ -55,7 +56,8 @@ def bare(sql: str) -> str:
 
 
 def shown(found: Answer, most: int, note: str = "") -> str:
-    """A result as the model reads it. A single text stands as it is, everything else a row a line, as JSON."""
+    """Return a result as the model reads it. A single text stands as it is, any other result as a row a line, as JSON.
+    Raises ToolRefused if one row is too long."""
     if not found.rows:
         return f"[{note}no rows]"
     if len(found.rows) == 1 and len(found.rows[0]) == 1 and isinstance(found.rows[0][0], str | dict):
@@ -96,7 +98,7 @@ def _single(column: str, value: str | dict[str, Any], most: int, note: str) -> s
 
 
 def _short(value: Any, most: int) -> Any:
-    """A cell as it is shown: at most so many characters, and how many are missing."""
+    """Return a cell as it is shown: at most so many characters, and the number of missing ones."""
     text, chars = (str(value["cut"]), int(value["chars"])) if isinstance(value, dict) else (value, 0)
     if not isinstance(text, str) or (len(text) <= most and chars <= len(text)):
         return text

@@ -1,4 +1,4 @@
-"""`recall`: one stored message, whole, in pages: what the marks of shortened messages name by default."""
+"""`recall`: one stored message, whole, in pages. The marks of shortened messages name this tool by default."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from proxy.tools.desk import Desk
 from proxy.tools.tool import Tool
 
 ROOM = 500
-"""Characters of a result that say what it is."""
+"""Characters of a result reserved for its description."""
 
 
 class Takes(msgspec.Struct, frozen=True):
-    """page counts from 1."""
+    """The arguments. page counts from 1."""
 
     id: str
     page: int = 1
 
 
 async def answer(takes: Takes, desk: Desk) -> str:
-    """The message's page under a line that says what it is a page of, which call it came from, and whether it is old.
-    All pages without that line are the message."""
+    """Return a page of the message under a line that gives its place, its call, and its age. All pages without that
+    line are the message. Raises ToolRefused if there is no such message or page."""
     name = takes.id.strip().strip("\"'<>[]").lower()
     found = await past.find(desk, name)
     if found is None:
@@ -49,7 +49,7 @@ async def answer(takes: Takes, desk: Desk) -> str:
 
 RECALL = Tool(
     name="recall",
-    # Few words: a default that every request carries, and the mark and the first page say the rest.
+    # Few words, because every request carries this default. The mark and the first page give the rest.
     description="Read a message that was shortened or left out again, whole, by the id in its mark.",
     parameters={
         "id": {"type": "string"},

@@ -1,4 +1,4 @@
-"""`retrieve_memos`: what earlier sessions of the same tenant and project have noted."""
+"""`retrieve_memos`: notes of earlier sessions of the same tenant and project."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from proxy.tools.tool import Tool
 MOST = 20
 """Memos in a result."""
 TAGS = 30
-"""Tags that are named where none fits."""
+"""Tags that are listed if no memo fits."""
 
 
 class Takes(msgspec.Struct, frozen=True):
-    """query: words to look for, beside the tags."""
+    """The arguments. query: words to look for, in addition to the tags."""
 
     tags: list[str] | str = []
     query: str = ""
 
 
 async def answer(takes: Takes, desk: Desk) -> str:
-    """The memos that have one of the tags, most of them first, then those that fit the words; or which tags there
-    are."""
+    """Return the memos that have one of the tags, most matches first, then those that fit the words. If none fits,
+    return the most frequent tags."""
     known = await notebook.load(desk)
     room = desk.settings.tools.result_chars
     found = await asyncio.to_thread(chosen, known, notebook.listed(takes.tags), takes.query)
@@ -43,7 +43,7 @@ async def answer(takes: Takes, desk: Desk) -> str:
 
 
 def chosen(known: Sequence[Memo], tags: Sequence[str], query: str) -> list[Memo]:
-    """Newest first where neither tags nor words are given."""
+    """Return the memos that fit; all, newest first, if neither tags nor words are given."""
     wanted = set(memos.tidy_tags(tags))
     if not wanted and not query.strip():
         return sorted(known, key=lambda memo: -memo.updated_at)

@@ -1,7 +1,7 @@
-"""Runs one call of ours and always has a result: what went wrong is a result too, for the model to read.
+"""Run one call of a tool and always return a result: an error is a result too, for the model to read.
 
-Nothing that a model writes may end a request (DESIGN.md 1), so every fault ends here but one: a request that is
-cancelled, since nobody is left to read.
+Nothing that a model writes may end a request (DESIGN.md 1), so every fault ends here. The one exception is a cancelled
+request, because nobody is left to read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Asked(Protocol):
 
 
 async def run(call: Asked, desk: Desk) -> str:
-    """The result for the model: at most `tools.result_chars` characters; {"error": ...} where there is none."""
+    """Return the result for the model: at most `tools.result_chars` characters; {"error": ...} if there is none."""
     tool = TOOLS.get(call.name)
     if tool is None or (desk.offered is not None and call.name not in desk.offered):
         return failure("there is no such tool here.")
@@ -64,12 +64,13 @@ async def run(call: Asked, desk: Desk) -> str:
 
 
 def failure(message: str) -> str:
-    """A result that says what was wrong."""
+    """Return a result that reports an error."""
     return json.dumps({"error": message}, ensure_ascii=False)
 
 
 def fit(text: str, most: int) -> str:
-    """At most so many characters that any encoder takes: the last guard, since each tool has cut its own by then."""
+    """Return at most so many characters that any encoder accepts: the last guard, because each tool has cut its own
+    result by then."""
     text = text.encode("utf-8", "replace").decode()
     if len(text) <= most:
         return text

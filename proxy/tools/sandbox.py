@@ -1,7 +1,8 @@
-"""Where a model's SQL runs: a child process with a database of its own, which is ended when it takes too long.
+"""Sandbox for a model's SQL: a child process with a private database, which is ended when it takes too long.
 
-A statement can hold SQLite for seconds within one opcode, where no handler is asked (FAULTS.md M3), so only a process
-that the system ends by itself keeps the time. One child answers one query and is gone, whatever the query did to it.
+A statement can hold SQLite for seconds within one opcode, and no handler is called during an opcode (FAULTS.md M3).
+Only a process that the system ends by itself keeps the time limit. One child answers one query and then ends, whatever
+the query did to it.
 """
 
 from __future__ import annotations
@@ -22,22 +23,24 @@ from proxy.errors import ToolRefused
 
 CHILD = Path(__file__).with_name("child.py")
 WALL = 20.0
-"""Seconds from when a child is ready until it must have answered. What bounds a query is processor time, which the
-system counts: on a busy machine a child may get none for long. This ends one that never comes to be counted."""
+"""Seconds from when a child is ready until it must have answered. The real bound of a query is processor time, which
+the system counts. On a busy machine a child may get no processor time for long. This limit ends a child that never gets
+counted."""
 START = 5.0
-"""Seconds within which it must be ready, and an earlier one must have made room for it."""
+"""Seconds within which a child must be ready. Also the seconds within which an earlier child must have made room for
+it."""
 SQL = 10_000
 """Bytes of a statement."""
 REPLY = 1 << 20
-"""Bytes of a line from the child: its 64 KB of results, written as JSON; more is a fault."""
+"""Bytes of a line from the child: its 64 KB of results, written as JSON. A longer line is a fault."""
 PIECE = 50
 """Rows written at a time."""
 CHILDREN = 2
-"""Children at once: each may take a processor for a second and half a GiB."""
+"""Concurrent children: each may use a processor for a second and half a GiB."""
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """A result as the child gives it. A cell is a value, or {cut, chars} where only its beginning came."""
+    """A result as the child gives it. A cell is a value, or {cut, chars} if only its beginning came."""
 
     columns: list[str] = []
     rows: list[list[Any]] = []
@@ -49,16 +52,17 @@ _ANSWER = msgspec.json.Decoder(Answer)
 
 
 class Sandbox:
-    """Starts children, only so many at once."""
+    """Start children, with a limit on concurrent ones."""
 
     def __init__(self, child: Path = CHILD, wall: float = WALL, children: int = CHILDREN) -> None:
-        """wall: seconds. child: the program, which tests change to take a layer out."""
+        """Set the limits. wall: seconds. child: the program, which tests change to remove a layer."""
         self._child = child
         self._wall = wall
         self._places = asyncio.Semaphore(children)
 
     async def query(self, rows: Sequence[bytes], statement: str, *, search: bool) -> Answer:
-        """The answer to one statement over these rows (lines of JSON, without their ends). Raises ToolRefused."""
+        """Return the answer to one statement over these rows (lines of JSON, without their ends). Raises
+        ToolRefused."""
         if len(statement.encode("utf-8", "replace")) > SQL:
             raise ToolRefused(f"the statement is longer than {SQL} bytes.", limited=True)
         try:
@@ -70,14 +74,14 @@ class Sandbox:
         try:
             reply = await asyncio.to_thread(talk.hold, rows, statement, search=search)
         finally:
-            talk.end()  # who asked may have left
+            talk.end()  # the caller may have left
             self._places.release()
         return _read(reply)
 
 
 class _Talk:
-    """A child's whole life, in a thread: the event loops that we run on start processes by fork, which stops a large
-    process for a tenth of a second; `subprocess` does not."""
+    """A child's whole life, in a thread. The event loops in use start processes by fork, which stops a large process
+    for a tenth of a second; `subprocess` does not."""
 
     def __init__(self, child: Path, wall: float) -> None:
         self._command = [sys.executable, "-I", "-S", str(child)]
@@ -92,7 +96,7 @@ class _Talk:
             self._process.kill()
 
     def hold(self, rows: Sequence[bytes], statement: str, *, search: bool) -> bytes:
-        """What the child answered; b"" where it died or had to be ended."""
+        """Return the answer of the child; b"" if the child died or had to be ended."""
         pipe = subprocess.PIPE
         self._process = process = subprocess.Popen(  # noqa: S603  our own program, by its path, without a shell
             self._command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env={}, cwd="/"
@@ -103,7 +107,7 @@ class _Talk:
             finally:
                 process.kill()
                 if process.stdin is not None:
-                    with contextlib.suppress(OSError):  # what it did not read
+                    with contextlib.suppress(OSError):  # bytes that it did not read
                         process.stdin.close()
 
     def _said(self, process: subprocess.Popen[bytes], rows: Sequence[bytes], statement: str, *, search: bool) -> bytes:
@@ -123,7 +127,7 @@ class _Talk:
 
     @contextlib.contextmanager
     def _within(self, seconds: float) -> Iterator[None]:
-        """The child is killed, and every pipe to it breaks, where this takes longer."""
+        """Kill the child, and so break every pipe to it, if this takes longer."""
         clock = threading.Timer(seconds, self.end)
         clock.start()
         try:
@@ -136,5 +140,5 @@ def _read(reply: bytes) -> Answer:
     try:
         return _ANSWER.decode(reply)
     except ValueError:
-        # The child has its own limits and the parent's clock: which of them ended it does not matter to a model.
+        # The child has its own limits and the parent's clock: it does not matter to a model which of them ended it.
         return Answer(error="the query took too much time or memory and was ended; ask for less, with LIMIT")

@@ -1,4 +1,4 @@
-"""`save_memo`: what was found or decided, for later sessions of the same tenant and project."""
+"""`save_memo`: store a finding or a decision for later sessions of the same tenant and project."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from proxy.tools.tool import Tool
 
 
 class Takes(msgspec.Struct, frozen=True):
-    """tags: a few words to find it by."""
+    """The arguments. tags: a few words to find the memo by."""
 
     content: str
     tags: list[str] | str = []
 
 
 async def answer(takes: Takes, desk: Desk) -> str:
-    """What became of it. Raises ToolRefused for junk, and where no more are kept."""
+    """Save the memo and return a line that confirms it. Raises ToolRefused for junk, and if no more are kept."""
     known = await notebook.load(desk)
     now = desk.now()
     content, project = memos.tidy(takes.content), memos.tidy_project(desk.project)
     new = Memo(
         _name(content, desk), content, memos.tidy_tags(notebook.listed(takes.tags)), desk.session, now, now, project
     )
-    # Comparing with a long prompt and with a thousand memos takes longer than the event loop may be away.
+    # Comparing with a long prompt and with a thousand memos would block the event loop for too long.
     reason, old = await asyncio.to_thread(_compared, known, new, [message.text for message in desk.prompt])
     if reason is not None:
         desk.metrics.memos_total.labels("refused").inc()
@@ -54,7 +54,7 @@ def _compared(known: Sequence[Memo], new: Memo, prompt: Sequence[str]) -> tuple[
 
 
 def _name(content: str, desk: Desk) -> str:
-    """A memo's id: the same on every replica for the same call."""
+    """Return a memo's id: the same on every replica for the same call."""
     parts = (desk.tenant, desk.project, desk.session, content, repr(desk.now()))
     named = "\x00".join(parts).encode("utf-8", "replace")
     return base64.b32encode(hashlib.blake2b(named, digest_size=7).digest())[:10].decode().lower()

@@ -1,4 +1,4 @@
-"""What a tool is: what the model is told of it, what it takes, and what answers."""
+"""The type of a tool: its description for the model, its arguments, and the function that answers."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class Tool(Generic[Takes]):
     """JSON Schema of each argument, in order."""
     required: tuple[str, ...]
     takes: type[Takes]
-    """What its arguments are read into."""
+    """The type that its arguments are decoded into."""
     answer: Callable[[Takes, Desk], Awaitable[str]]
 
     @property
     def definition(self) -> bytes:
-        """Its member of the `tools` array: the same bytes for the same words."""
+        """The tool's member of the `tools` array: the same bytes for the same words."""
         schema = {"type": "object", "properties": self.parameters, "required": self.required}
         function = {"name": self.name, "description": self.description, "parameters": schema}
         return msgspec.json.encode({"type": "function", "function": function})
 
     async def call(self, arguments: str, desk: Desk) -> str:
-        """The result for arguments as a model wrote them. Raises ToolRefused, msgspec.DecodeError (which a
-        ValidationError is), and whatever the store raises."""
+        """Return the result for arguments as a model wrote them. Raises ToolRefused, msgspec.DecodeError (the base of
+        ValidationError), and any error of the store."""
         read = msgspec.json.decode(arguments.strip() or "{}", type=self.takes, strict=False)
         return await self.answer(read, desk)

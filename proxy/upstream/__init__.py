@@ -1,1 +1,1 @@
-"""Who answers: the upstreams, how they are asked, and the scripted one that needs no key and no network."""
+"""The upstreams, the requests to them, and the scripted upstream that needs no key and no network."""

@@ -1,12 +1,12 @@
-"""One request under way on a connection of aiohttp's, and its answer as it comes.
+"""One request on an aiohttp connection, and its answer as it arrives.
 
-aiohttp's own reader is not used. It drops received bytes when the connection breaks before they are read, loses an
-answer with stray bytes behind it, reads answers that two readers read in two ways (framing.py), and takes a client that
-reads slowly for an upstream that is silent.
+aiohttp's own reader is not used. It drops received bytes when the connection breaks before they are read. It loses an
+answer with stray bytes behind it. It accepts answers that two readers could read in two ways (framing.py). It also
+mistakes a client that reads slowly for an upstream that is silent.
 
-Closing never waits: a task that is cancelled a second time while it still closes after the first (which cost httpx 0.28
-its pool slots) has no `await` in which that could strike. Nor do time limits cancel anything while an answer is read:
-one timer ends the wait with an error.
+Closing never waits. A task may be cancelled a second time while it still closes after the first time, which cost httpx
+0.28 its pool slots. Closing here has no `await` that such a second cancel could hit. Time limits also cancel nothing
+while an answer is read: one timer ends the wait with an error.
 """
 
 from __future__ import annotations
@@ -24,30 +24,31 @@ from proxy.upstream.framing import HEAD_LIMIT, START, SWITCHING, Body, Endless, 
 from proxy.upstream.headers import Headers, first
 
 HIGH_WATER: Final = 256 * 1024
-"""Bytes received and not yet asked for, above which the socket is no longer read: back-pressure."""
+"""Bytes received and not yet read, above which the socket is no longer read: back-pressure."""
 
 JOINED: Final = 32 * 1024
-"""Bytes up to which a body is written in one piece with its head; longer ones are not copied."""
+"""Bytes up to which a body is written in one piece with its head; longer bodies are not copied."""
 
 REFUSED: Final = 400
-"""An answer from this status on, while the body is still being sent, means that no more of it is wanted."""
+"""An answer with at least this status, sent while the body is still being sent, means that no more of the body is
+wanted."""
 
 FINAL: Final = range(200, 600)
 """Statuses of an answer that can be passed on."""
 
 
 class Owner(Protocol):
-    """Takes a connection back. clean: all that was said on either side has been heard."""
+    """Callback that takes a connection back. clean: everything sent on either side has been received."""
 
     def __call__(self, answer: Answer, connection: Connection, *, clean: bool) -> None: ...
 
 
 class Answer(httpx2.AsyncByteStream):
-    """An answer, from before its request is sent. `head` is awaited first, then the body is read once, as an iterator;
-    `close` at the end.
+    """An answer, from before its request is sent. `head` is awaited first, then the body is read once, as an iterator.
+    `close` is called at the end.
 
-    Bytes that have arrived before a loss are still given out, then the loss is told; but a limit of time ends it at
-    once. idle in s, deadline in loop time. Raises `httpx2.TransportError`.
+    Bytes that arrived before a connection loss are still given out before the error is raised. A time limit ends the
+    answer at once. idle in s, deadline in loop time. Raises `httpx2.TransportError`.
     """
 
     def __init__(self, connection: Connection, method: str, idle: float, deadline: float, over: Owner) -> None:
@@ -63,10 +64,10 @@ class Answer(httpx2.AsyncByteStream):
         self._over = over
         self._timer = self._loop.call_at(min(deadline, self._loop.time() + idle), self._ring)
         self._since = 0.0
-        """When the wait for what comes next began. A client that reads slowly is not silence of the upstream."""
+        """Loop time at which the current wait began. A client that reads slowly is not silence of the upstream."""
         self._waiter: asyncio.Future[None] | None = None
         self._seen: bytearray | None = None
-        """The beginning of a head that is not whole yet."""
+        """The beginning of a head that is not complete yet."""
         self._skipped = 0
         """Bytes of informational heads."""
         self._body: Body | None = None
@@ -74,7 +75,7 @@ class Answer(httpx2.AsyncByteStream):
         self._size = 0
         self._paused = False
         self._keeps = True
-        """The connection may be used again, as far as is known by now."""
+        """True while the connection may be used again, as far as is known."""
         self._upload: asyncio.Timeout | None = None
         """The limit of silence while the body is sent."""
         self._sending = False
@@ -83,7 +84,7 @@ class Answer(httpx2.AsyncByteStream):
     # Called by the connection
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
-        """Take in what has come. The result is for aiohttp: no error, nothing left."""
+        """Read received data. The result is for aiohttp: no error, no bytes left."""
         body = self._body
         try:
             if body is None:
@@ -91,7 +92,7 @@ class Answer(httpx2.AsyncByteStream):
                 if body is None:
                     return False, b""
             elif body.done:
-                self._keeps = False  # it said more than its answer; that would be taken for the next one's
+                self._keeps = False  # more bytes than its answer; they would be taken for the next answer's
                 return False, b""
             if data and body.feed(data, self._parts):
                 self._keeps = False
@@ -105,11 +106,12 @@ class Answer(httpx2.AsyncByteStream):
         return False, b""
 
     def feed_eof(self) -> None:
-        """The connection is gone; aiohttp tells why as soon as this has returned."""
+        """Schedule the end: the connection is lost, and aiohttp sets the reason as soon as this method has returned."""
         self._loop.call_soon(self._cut)
 
     def _begin(self, data: bytes) -> tuple[Body | None, bytes]:
-        """The final head, past all informational ones: (its body, bytes after it). (None, b"") where more is needed."""
+        """Read the final head, past all informational ones. Return (its body, bytes after it), or (None, b"") if more
+        is needed. Raises Malformed."""
         start = 0
         if self._seen is not None:
             start = max(0, len(self._seen) - 3)
@@ -174,7 +176,7 @@ class Answer(httpx2.AsyncByteStream):
             self._waiter.set_result(None)
 
     def _wanted(self) -> bool:
-        """The upstream has neither refused the body that is being sent nor closed."""
+        """True if the upstream has neither refused the body that is being sent nor closed."""
         return self._upload is not None
 
     def _stop_sending(self) -> None:
@@ -192,11 +194,11 @@ class Answer(httpx2.AsyncByteStream):
             self._paused = False
             self._protocol.transport.resume_reading()
 
-    # Called by the asker
+    # Called by the transport
 
     async def send(self, head: bytes, request: httpx2.Request) -> None:
-        """Send the request: all of it, or where its body comes in pieces until the upstream refuses it or closes. What
-        the upstream said is told by `head`. Raises Unsendable too, and what the body raises."""
+        """Send the request. A body that comes in pieces is sent until the upstream refuses it or closes; then `head`
+        reports the answer or the error. Raises Unsendable too, and any error of the body."""
         transport = self._protocol.transport
         if transport is None:
             raise httpx2.ReadError("it was closed")
@@ -215,7 +217,8 @@ class Answer(httpx2.AsyncByteStream):
             transport.writelines((head, body))
 
     async def _send_parts(self, body: httpx2.AsyncByteStream, length: int | None) -> None:
-        """Send a body as it comes, in chunks where its length is not known."""
+        """Send a body as it comes, in chunks if its length is not known. Raises Unsendable if the length differs from
+        Content-Length, and httpx2.WriteTimeout."""
         self._sending = True
         sent = 0
         silence = self._upload = asyncio.timeout_at(self._silent_until())
@@ -244,7 +247,8 @@ class Answer(httpx2.AsyncByteStream):
         self._sending = length is None and not await self._write(b"", chunked=True)
 
     async def _write(self, part: bytes, *, chunked: bool) -> bool:
-        """Send a part, the last where a chunk is empty, and wait until the socket takes more. False: it is closed."""
+        """Send a part, and wait until the socket takes more. An empty chunk is the last part. Return False if the
+        socket is closed."""
         transport = self._protocol.transport
         if transport is None:
             return False
@@ -259,7 +263,7 @@ class Answer(httpx2.AsyncByteStream):
         return min(self._deadline, self._loop.time() + self._idle)
 
     async def head(self) -> None:
-        """Until status and headers are there."""
+        """Wait until status and headers have arrived."""
         while self._body is None:
             if self._error is not None:
                 raise self._error
@@ -269,7 +273,7 @@ class Answer(httpx2.AsyncByteStream):
         return self
 
     async def __anext__(self) -> bytes:
-        """All that has come since."""
+        """Return all bytes that have arrived since the last call."""
         parts = self._parts
         while not parts:
             if self._body is not None and self._body.done:
@@ -292,11 +296,11 @@ class Answer(httpx2.AsyncByteStream):
             self._waiter = None
 
     async def aclose(self) -> None:
-        """As `close`."""
+        """Call `close`."""
         self.close()
 
     def close(self) -> None:
-        """Give the connection back: to be closed where there is still something to be heard or sent on it."""
+        """Return the connection. It is closed if bytes are still to be received or sent on it."""
         connection, self._connection = self._connection, None
         if connection is None:
             return

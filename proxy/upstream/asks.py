@@ -1,9 +1,9 @@
-"""Asks a model on the proxy's own behalf: one question, one answer, and what it cost; or texts for their vectors.
+"""Questions of the proxy to a helper model: one question, one answer, and its cost; or texts for their vectors.
 
-What comes back is never an error: a helper that is down is an ordinary day, and whoever asked goes on without it. A
-question is sent once. The one exception is the name of the limit on an answer's length, which OpenAI's newer models
-call `max_completion_tokens` and many other servers do not know: a refusal that names it is answered with one more
-try, and the name is remembered.
+The result is never an exception: a helper that is down is normal, and the caller goes on without it. A question is sent
+once, with one exception. OpenAI's newer models call the limit on an answer's length `max_completion_tokens`, and many
+other servers do not know that name. After a refusal that names it, the question is sent once more, and the name is
+remembered.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from proxy.upstream.client import Client, Target
 from proxy.upstream.headers import Headers
 
 CREDENTIALS: Final = frozenset({b"authorization", b"api-key", b"x-api-key"})
-"""What a client may show who it is with. Used for its own questions where the helper's upstream has no key."""
+"""Headers by which a client may authenticate itself. They are used for its own questions if the helper's upstream has
+no key."""
 
 ANSWER_LIMIT: Final = 4 << 20
 """Bytes of an answer that are read; a text of `max_tokens` is a thousandth of it."""
 VECTOR_LIMIT: Final = 128 << 10
 """Bytes for each vector in an answer: 4,096 numbers with all their digits."""
 LARGE: Final = 256 << 10
-"""Bytes from which an answer is read in a worker thread."""
+"""Bytes above which an answer is parsed in a worker thread."""
 
 FLOAT_MAX: Final = 3.4e38
 
@@ -40,14 +41,17 @@ OLD_LIMIT: Final = "max_tokens"
 NEW_LIMIT: Final = "max_completion_tokens"
 
 UNPAID: Final = frozenset({"unreachable", "refused", "failed"})
-"""Outcomes for which providers charge nothing; where an answer was lost on its way, all that it may cost counts."""
+"""Outcomes for which providers charge nothing. If an answer was lost on its way, its highest possible cost counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a model said. outcome: `answered`, or what was wrong: unreachable, timeout, broken, refused (4xx), failed
-    (any other status, or an error in the body), garbage, cut (by the limit on its length). Tokens as reported, else
-    estimated."""
+    """The answer of a model.
+
+    outcome: `answered` or a fault. The faults before an answer are unreachable, timeout, broken, refused (4xx) and
+    failed (any other status, or an error in the body). The faults of an answer are garbage and cut (by the limit on its
+    length). Tokens are as reported, else estimated.
+    """
 
     outcome: str
     text: str = ""
@@ -68,7 +72,7 @@ class Vectors:
 
 @dataclass(frozen=True, slots=True)
 class _Came:
-    """How a call ended, and its body where it was a 200."""
+    """The outcome of a call, and its body if the status was 200."""
 
     outcome: str
     body: bytes = b""
@@ -89,7 +93,7 @@ class _Embeddings(msgspec.Struct, frozen=True):
 
 
 def credential(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """The headers with which the client shows who it is."""
+    """Return the headers by which the client authenticates itself."""
     return [(name, value) for name, value in headers if name.lower() in CREDENTIALS]
 
 
@@ -108,11 +112,11 @@ class Asker:
         self._limit = OLD_LIMIT
 
     def worst(self, prompt: str) -> float:
-        """Dollars that the answer may cost; 0 where the model's prices are unknown."""
+        """Return the dollars that the answer may cost at most; 0 if the model's prices are unknown."""
         return self._dollars(estimate(prompt) + PER_MESSAGE, 0, self._max_tokens)
 
     async def ask(self, prompt: str, headers: Headers) -> Told:
-        """Ask once. headers: the credential to use where the upstream has no key of its own."""
+        """Ask once. headers: the credential to use if the upstream has no key of its own."""
         came = await self._try(prompt, headers)
         if came.outcome == "limit":
             self._limit = NEW_LIMIT
@@ -123,7 +127,7 @@ class Asker:
         return self._read(prompt, Answer.from_body(came.body))
 
     async def _try(self, prompt: str, headers: Headers) -> _Came:
-        question = prompt.encode("utf-8", "replace").decode()  # lone surrogates are no text to any server
+        question = prompt.encode("utf-8", "replace").decode()  # no server accepts lone surrogates as text
         body = {
             "model": self.name,
             "messages": [{"role": "user", "content": question}],
@@ -153,7 +157,7 @@ class Asker:
 async def embed(
     client: Client, target: Target, name: str, model: Model, texts: Sequence[str], headers: Headers, *, timeout_s: float
 ) -> Vectors:
-    """Vectors of these texts, in one call."""
+    """Return vectors of these texts, from one call."""
     body = {"model": name, "input": [text.encode("utf-8", "replace").decode() for text in texts]}
     limit = ANSWER_LIMIT + VECTOR_LIMIT * len(texts)
     came = await _post(client, target, "/v1/embeddings", body, headers, timeout_s, limit)
@@ -169,7 +173,7 @@ async def embed(
 
 
 def _vectors(body: bytes, count: int) -> tuple[tuple[tuple[float, ...], ...], int] | None:
-    """(vectors in the order of their texts, tokens reported); None where that is not what came."""
+    """Return (vectors in the order of their texts, tokens reported); None if the body holds anything else."""
     try:
         read = msgspec.json.decode(body, type=_Embeddings)
     except (ValueError, RecursionError):
@@ -178,7 +182,7 @@ def _vectors(body: bytes, count: int) -> tuple[tuple[tuple[float, ...], ...], in
     if [row.index for row in rows] != list(range(count)):
         return None
     found = tuple(tuple(row.embedding) for row in rows)
-    # Comparing leaves out NaN too; what 32 bits cannot hold could not be stored.
+    # The comparison excludes NaN too. A number that does not fit 32 bits could not be stored.
     if len({len(vector) for vector in found}) != 1 or not all(abs(x) < FLOAT_MAX for v in found for x in v):
         return None
     return (found, read.usage.prompt_tokens if read.usage else 0) if found[0] else None
@@ -187,7 +191,7 @@ def _vectors(body: bytes, count: int) -> tuple[tuple[tuple[float, ...], ...], in
 async def _post(
     client: Client, target: Target, path: str, body: dict[str, Any], headers: Headers, timeout_s: float, limit: int
 ) -> _Came:
-    """One POST of JSON. The outcome is as in `Told`, or `limit` where the name of the length's limit was refused."""
+    """Send one POST of JSON. The outcome is as in `Told`, or `limit` if the name of the length limit was refused."""
     sent = [(b"content-type", b"application/json"), (b"accept", b"application/json"), *headers]
     request = client.request(target, "POST", path, b"", sent, json.dumps(body).encode())
     try:
@@ -214,7 +218,7 @@ async def _post(
 
 
 async def read_at_most(response: httpx2.Response, limit: int) -> bytes | None:
-    """The body as it came, and the end of the response; None for a body of more bytes than `limit`."""
+    """Return the body as it came, and close the response; None for a body of more bytes than `limit`."""
     parts: list[bytes] = []
     size = 0
     try:

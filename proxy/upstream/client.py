@@ -1,7 +1,7 @@
-"""Sends requests to upstreams: bytes in, bytes out, no second try but to connect.
+"""Client that sends requests to upstreams: bytes in, bytes out, no second try except to connect.
 
-Each upstream has a transport of its own (`transport.new_transport`), called directly for a client's requests, since an
-`httpx2.AsyncClient` adds redirects, cookies and authentication. Questions of the proxy's own go through such a client
+Each upstream has its own transport (`transport.new_transport`). It is called directly for a client's requests, because
+an `httpx2.AsyncClient` adds redirects, cookies and authentication. The proxy's own questions go through such a client
 over the same transport (`Client.http`).
 """
 
@@ -28,13 +28,13 @@ log = logging.getLogger(__name__)
 
 FAILING: Final = 500
 TOO_MANY: Final = 429
-"""Statuses from the one on, and the other, count as the upstream's failures; what else it refuses is the client's."""
+"""Statuses from 500 on, and 429, count as the upstream's failures; other refusals are the client's fault."""
 
 _BODY_METHODS: Final = frozenset({"POST", "PUT", "PATCH"})
 
 
 class Line(httpx2.AsyncBaseTransport):
-    """One target: its transport, the answers under way on it, and the counters of its failures."""
+    """The state of one target: its transport, the number of open answers, and the counters of its failures."""
 
     def __init__(self, target: Target, settings: Settings, metrics: Metrics) -> None:
         self.target = target
@@ -46,7 +46,7 @@ class Line(httpx2.AsyncBaseTransport):
         self._metrics = metrics
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Raises `httpx2.TransportError`."""
+        """Send the request and count failures. Raises `httpx2.TransportError`."""
         self.open += 1
         try:
             response = await self.transport.handle_async_request(request)
@@ -71,7 +71,8 @@ class Line(httpx2.AsyncBaseTransport):
         return response
 
     async def _renew(self) -> None:
-        """Start anew: with fewer requests under way than there are connections, nobody should have had to wait."""
+        """Replace the transport. There were fewer open requests than connections, so no request should have had to
+        wait."""
         self._metrics.swallowed_total.labels(where="upstream_pool").inc()
         log.error("the connections to upstream %s had leaked; a new pool was made", self.target.name)
         old, self.transport = self.transport, new_transport(self.target, self._limits)
@@ -79,7 +80,7 @@ class Line(httpx2.AsyncBaseTransport):
 
 
 class _Counted(httpx2.AsyncByteStream):
-    """A body whose end is counted."""
+    """A body that decrements the count of open answers when it is closed."""
 
     def __init__(self, stream: httpx2.AsyncByteStream, line: Line) -> None:
         self._stream = stream
@@ -110,14 +111,14 @@ class _Pieces(httpx2.AsyncByteStream):
 
 
 class Client:
-    """All upstreams. Made once, inside the running loop or before it."""
+    """Client for all upstreams. Made once, inside the running loop or before it."""
 
     def __init__(self, settings: Settings, metrics: Metrics, targets: Iterable[Target] | None = None) -> None:
-        """targets: others than the configured upstreams."""
+        """Make a transport for each target. targets: used instead of the configured upstreams."""
         self._metrics = metrics
         times = settings.timeouts
         self.idle_s = times.idle_s
-        """How long one side may be silent; what streams to a client uses it for the client too."""
+        """Seconds for which one side may be silent; the code that streams to a client also uses it for the client."""
         self._times = {"total": times.total_s, "read": times.idle_s, "write": times.idle_s}
         self._times["connect"] = self._times["pool"] = min(times.connect_s, times.idle_s, times.total_s)
         self._connections = settings.pool.connections
@@ -125,7 +126,7 @@ class Client:
         self._lines = {target.name: Line(target, settings, metrics) for target in self.targets}
 
     def route(self, model: str | None) -> Target:
-        """The first target with a pattern for this model; the first of all where there is none, or no model."""
+        """Return the first target with a pattern for this model; the first of all if there is none, or no model."""
         if model is not None:
             for target in self.targets:
                 if any(fnmatchcase(model, pattern) for pattern in target.models):
@@ -143,10 +144,10 @@ class Client:
         *,
         identity: bool = True,
     ) -> Reply:
-        """Ask, and return once the head of the answer is there.
+        """Send a request, and return when the head of the answer has arrived.
 
-        Raises UpstreamUnreachable, UpstreamTimeout, UpstreamBroken, BadRequest for headers that cannot be sent, and
-        what `body` raises.
+        Raises UpstreamUnreachable, UpstreamTimeout, UpstreamBroken, BadRequest for headers that cannot be sent, and any
+        error of `body`.
         """
         request = self.request(target, method, path, query, headers, body, identity=identity)
         try:
@@ -168,10 +169,10 @@ class Client:
         identity: bool = True,
         ours: Iterable[tuple[bytes, bytes]] = (),
     ) -> httpx2.Request:
-        """A request as it goes to a target. ours: headers that we say ourselves, sent as they are.
+        """Return a request as it goes to a target. ours: headers of the proxy, sent as they are.
 
-        `path` as it came, percent-encoded. A body whose length is not known beforehand is sent in the length that the
-        client's Content-Length names, else in chunks.
+        `path` as it came, percent-encoded. A body of unknown length is sent with the client's Content-Length if there
+        is one, else in chunks.
         """
         line = self._lines[target.name]
         came = headers if isinstance(headers, list) else list(headers)
@@ -195,17 +196,17 @@ class Client:
         )
 
     def http(self, target: Target) -> httpx2.AsyncClient:
-        """A client for one question of the proxy's own, over the target's transport. Its requests are those of
-        `request`. It is not closed, since that would close the transport; cookies go with it."""
+        """Return a client for one question of the proxy, over the target's transport. Its requests are those of
+        `request`. The client is not closed, because that would close the transport. Its cookies end with it."""
         return httpx2.AsyncClient(transport=self._lines[target.name], trust_env=False)
 
     async def close(self) -> None:
-        """Close every connection, those in use too."""
+        """Close every connection, including those in use."""
         for line in self._lines.values():
             await line.transport.aclose()
 
     def _told(self, name: str, error: httpx2.TransportError) -> ProxyError:
-        """Why there is no answer, as others know it."""
+        """Return the proxy's error for a failed request."""
         if isinstance(error, httpx2.LocalProtocolError):
             return BadRequest(f"the request cannot be passed on: {error}")
         if isinstance(error, httpx2.PoolTimeout):
@@ -222,14 +223,14 @@ class Client:
 
 
 def kind_of(error: httpx2.TransportError) -> str:
-    """The failure's name in metrics, where there is no answer."""
+    """Return the failure's name in metrics, if there is no answer."""
     if isinstance(error, httpx2.TimeoutException):
         return "timeout"
     return "broken" if isinstance(error, httpx2.RemoteProtocolError) else "unreachable"
 
 
 def _length(method: str, headers: Headers, body: bytes | AsyncIterator[bytes] | None) -> int | None:
-    """The Content-Length to send, None for none."""
+    """Return the Content-Length to send; None for none."""
     declared = first(headers, b"content-length")
     if isinstance(body, bytes):
         return len(body) if body or declared or method in _BODY_METHODS else None

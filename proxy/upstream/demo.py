@@ -1,8 +1,8 @@
 """The `demo` upstream: a scripted model behind the Chat Completions surface, with no key and no network.
 
 Everything in it follows from the request (ids and times as well), so that a run can be repeated byte for byte. It
-remembers one thing, the beginnings of recent prompts, and reports them as cached tokens the way providers do: the
-effect of a moved prefix can be seen without paying for it.
+remembers one thing: the prefixes of recent prompts. It reports them as cached tokens, as providers do. The effect of a
+moved prefix can therefore be seen without a cost.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from proxy.upstream.script import Call, Json, Turn, take_turn
 
 NAME: Final = "demo"
 CREATED: Final = 1_767_225_600
-"""The creation time in every answer: 2026-01-01, since an answer must not depend on the clock."""
+"""The creation time in every answer: 2026-01-01, because an answer must not depend on the clock."""
 
 BLOCK: Final = 256
 """Bytes of prompt (64 tokens) in one step of the prefix cache."""
 BLOCKS: Final = 65_536
-"""Steps remembered: 16 MiB worth of prompts in about 6 MiB."""
+"""Steps remembered: prompts of 16 MiB in about 6 MiB."""
 CHOICES: Final = 8
-"""Largest `n` that is honoured."""
+"""Largest `n` that is accepted; larger ones are reduced to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an upstream's answer is made of."""
+    """The status, headers and body of an upstream's answer."""
 
     status: int
     headers: Headers
@@ -43,7 +43,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Body(httpx2.AsyncByteStream):
-    """Parts given out one by one, with a pause before each where one is wanted."""
+    """Parts given out one by one, with a pause of `pause_s` seconds before each."""
 
     parts: Sequence[bytes]
     pause_s: float = 0.0
@@ -56,7 +56,8 @@ class Body(httpx2.AsyncByteStream):
 
 
 class Demo(httpx2.AsyncBaseTransport):
-    """Answers requests. `pause_s` before each word of a stream makes it look alive; none by default."""
+    """Scripted model as a transport. `pause_s` (seconds before each part of a stream) makes it look alive; none by
+    default."""
 
     def __init__(self, pause_s: float = 0.0) -> None:
         self._pause_s = pause_s
@@ -68,7 +69,7 @@ class Demo(httpx2.AsyncBaseTransport):
         return httpx2.Response(answer.status, headers=answer.headers, stream=answer.body)
 
     def answer(self, method: str, path: str, body: bytes) -> Answer:
-        """`path` with or without /v1. Unknown paths, methods and bodies get OpenAI's errors."""
+        """Answer a request. `path` with or without /v1. Unknown paths, methods and bodies get OpenAI's errors."""
         path = path.removeprefix("/v1").rstrip("/")
         if path == "/models":
             return _json(200, {"object": "list", "data": [_MODEL]})
@@ -138,7 +139,7 @@ class Demo(httpx2.AsyncBaseTransport):
         return Answer(200, [*headers, (b"x-request-id", f"req_{name}".encode())], Body(parts, self._pause_s))
 
     def _prompt_tokens(self, request: Json) -> tuple[int, int]:
-        """The prompt's tokens, and how many of them began a recent prompt in the same way."""
+        """Return the prompt's tokens, and the number of them that also began a recent prompt."""
         prompt = json.dumps([request.get("tools"), *request["messages"]], ensure_ascii=True).encode()
         known = 0
         chain = b""
@@ -158,12 +159,12 @@ _MODEL: Final[Json] = {"id": NAME, "object": "model", "created": CREATED, "owned
 
 
 def tokens(text: bytes) -> int:
-    """Four bytes a token, rounded up: near enough to be believed, simple enough to be checked by hand."""
+    """Count four bytes as a token, rounded up: near enough to be plausible, simple enough to be checked by hand."""
     return -(-len(text) // 4)
 
 
 def _wrong(request: Any) -> str:
-    """What makes it no chat request, "" for nothing."""
+    """Return the reason why it is not a chat request; "" for none."""
     if not isinstance(request, dict):
         return "The body must be a JSON object."
     messages = request.get("messages")
@@ -173,7 +174,7 @@ def _wrong(request: Any) -> str:
 
 
 def _limited(turn: Turn, request: Json) -> tuple[Turn, str]:
-    """The turn cut by `stop` and by the token limit, and the finish reason."""
+    """Return the turn cut by `stop` and by the token limit, and the finish reason."""
     if turn.calls:
         return turn, "tool_calls"
     text = turn.text
@@ -206,7 +207,7 @@ def _one_call(call: Call, name: str) -> Json:
 
 
 def _call_deltas(calls: list[Json]) -> list[Json]:
-    """Each call as providers stream it: id, type and name first, then its arguments piece by piece."""
+    """Return each call as providers stream it: id, type and name first, then its arguments piece by piece."""
     deltas: list[Json] = []
     for index, call in enumerate(calls):
         kind = call["type"]
@@ -221,7 +222,7 @@ def _call_deltas(calls: list[Json]) -> list[Json]:
 
 
 def _words(text: str) -> list[str]:
-    """Words with the space before them; joined they are the text."""
+    """Return the words with the space before them; joined they are the text."""
     out: list[str] = []
     for piece in text.split(" "):
         out.append(piece if not out else " " + piece)
@@ -229,7 +230,7 @@ def _words(text: str) -> list[str]:
 
 
 def _utf8(text: str) -> bytes:
-    """JSON may hold lone surrogates, UTF-8 may not: they become question marks."""
+    """Return the text as UTF-8. JSON may hold lone surrogates, UTF-8 may not: they become question marks."""
     return text.encode("utf-8", "replace")
 
 

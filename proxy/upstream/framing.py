@@ -1,11 +1,11 @@
 """HTTP/1.1 as bytes, without I/O: a request's head out of its parts, an answer's parts out of its bytes.
 
-Strict where two readers could disagree on where an answer ends (RFC 9112, 6.3): a Content-Length beside a
-Transfer-Encoding, lengths that differ, codings other than `chunked`, bare line feeds and folded lines are refused. Who
-is asked is a server that somebody configured, but what it says is made of what models and other people say.
+The reader is strict if two readers could disagree on the end of an answer (RFC 9112, 6.3). It refuses a Content-Length
+with a Transfer-Encoding, lengths that differ, codings other than `chunked`, bare line feeds and folded lines. The
+upstream is a server that somebody configured, but its answers contain text of models and other people.
 
-Written here and not by llhttp (httptools): it tells neither where in its data an answer ended, nor can it be told that
-an answer to HEAD has no body. It would save 3 us of a head and a third of one of a chunk.
+llhttp (httptools) is not used. It does not report the position in its data at which an answer ended. It also cannot be
+told that an answer to HEAD has no body. It would save 3 us per head and a third of a microsecond per chunk.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ import httpx2
 from proxy.upstream.headers import Headers
 
 HEAD_LIMIT: Final = 100 << 10
-"""Bytes of an answer's head, the informational ones before it included."""
+"""Bytes of an answer's head, including the informational heads before it."""
 TRAILER_LIMIT: Final = 16 << 10
 SIZE_LIMIT: Final = 4 << 10
 """Bytes of the line that begins a chunk."""
 
 START: Final = b"HTTP/1."
-"""What an answer begins with."""
+"""The first bytes of an answer."""
 
 SWITCHING: Final = 101
-"""The one informational answer after which no other comes."""
+"""The only informational status after which no other answer comes."""
 
 _TOKEN: Final = ("!#$%&'*+-.^_`|~" + string.digits + string.ascii_letters).encode()
 _VISIBLE: Final = bytes(range(0x21, 0x7F))
@@ -36,7 +36,7 @@ _NOT_IN_VALUES: Final = b"\x00\n\r\x0b\x0c"
 _IN_VALUES: Final = bytes(byte for byte in range(256) if byte not in _NOT_IN_VALUES)
 
 _STATUS: Final = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: [^\x00\n\r\x0b\x0c]*+)?\r\n")
-# Possessive, since with plain stars a line of spaces takes time with the square of its length.
+# Possessive, because with plain stars the time for a line of spaces grows with the square of its length.
 _FIELD: Final = re.compile(rb"(?m)^([%b]++):[ \t]*+([^\x00\n\r\x0b\x0c]*+)\r$" % re.escape(_TOKEN))
 _SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]*+(?:;[^\x00\n\r]*+)?\r\n")
 _SIZE_BEGUN: Final = re.compile(rb"[0-9A-Fa-f]{1,16}[ \t]*+(?:;[^\x00\n\r]*+)?\r?")
@@ -47,25 +47,26 @@ _EMPTY: Final = frozenset({204, 304})
 
 
 class Malformed(httpx2.RemoteProtocolError):
-    """What came is not HTTP, or could be read in two ways."""
+    """The answer is not HTTP, or could be read in two ways."""
 
 
 class Unsendable(httpx2.LocalProtocolError):
-    """A request that cannot be written: what one of its parts holds would end a line, or its body is another length."""
+    """A request that cannot be written: one of its parts would end a line, or its body has another length."""
 
 
 class Body(Protocol):
-    """Takes the bytes of an answer apart. done: all of it has come."""
+    """Parser of an answer's body. done: all of it has come."""
 
     done: bool
 
     def feed(self, data: bytes, parts: list[bytes]) -> bytes:
-        """Add what is body to `parts`; returns the bytes that come after its end. Raises Malformed."""
+        """Add the bytes of the body to `parts`; return the bytes after its end. Raises Malformed."""
         ...
 
 
 class Head(NamedTuple):
-    """The beginning of an answer. headers: names in lower case, in their order. keeps: the connection goes on after."""
+    """The head of an answer. headers: names in lower case, in their order. keeps: the connection stays open
+    afterwards."""
 
     status: int
     headers: Headers
@@ -74,7 +75,7 @@ class Head(NamedTuple):
 
 
 def write_head(method: str, where: bytes, headers: Headers) -> bytes:
-    """A request's head, with the empty line. Raises Unsendable."""
+    """Return a request's head, with the empty line. Raises Unsendable."""
     names = [name for name, _ in headers]
     verb = method.encode("ascii", "replace").replace(b"?", b" ")
     if b"".join(names).translate(None, _TOKEN) or not all(names):
@@ -88,7 +89,7 @@ def write_head(method: str, where: bytes, headers: Headers) -> bytes:
 
 
 def read_head(block: bytes, method: str) -> Head:
-    """`block`: up to the empty line and without it, so that each line has its end. Raises Malformed."""
+    """Parse a head. `block`: the bytes before the empty line, so that each line has its end. Raises Malformed."""
     line = _STATUS.match(block)
     if line is None:
         raise Malformed("it begins with no status line")
@@ -110,7 +111,7 @@ def read_head(block: bytes, method: str) -> Head:
             elif length is None:
                 length = value
             elif length == value:
-                continue  # once is enough; what differs is refused
+                continue  # a repeated length is dropped; a different one is refused
             else:
                 raise Malformed("it has two lengths")
         headers.append((name, value))
@@ -119,13 +120,13 @@ def read_head(block: bytes, method: str) -> Head:
     if chunked and length is not None:
         raise Malformed("it has a Content-Length and a Transfer-Encoding")
     if method == "CONNECT" and 200 <= status < 300:
-        return Head(status, headers, Sized(0), True)  # a tunnel, whatever its version of HTTP
+        return Head(status, headers, Sized(0), True)  # a tunnel, in any version of HTTP
     body = _body(method, status, chunked, length)
     return Head(status, headers, body, not (closes or status == SWITCHING or isinstance(body, Endless)))
 
 
 def _body(method: str, status: int, chunked: bool, length: bytes | None) -> Body:
-    """How the answer's end is known: RFC 9112, 6.3, in its order."""
+    """Return the parser for the answer's body, by the rules of RFC 9112, 6.3, in their order."""
     if method == "HEAD" or status < 200 or status in _EMPTY:
         return Sized(0)
     if chunked:
@@ -134,7 +135,7 @@ def _body(method: str, status: int, chunked: bool, length: bytes | None) -> Body
 
 
 def _fields(block: bytes, at: int) -> list[tuple[bytes, bytes]]:
-    """Header lines. Each line of the rest of the block is one, or nothing of it is believed."""
+    """Return the header lines. Raises Malformed if any line of the rest of the block is not a header."""
     found: list[tuple[bytes, bytes]] = _FIELD.findall(block, at)
     if len(found) != block.count(b"\n", at):
         raise Malformed("a line of its head is no header")
@@ -142,7 +143,7 @@ def _fields(block: bytes, at: int) -> list[tuple[bytes, bytes]]:
 
 
 class Sized:
-    """A body of so many bytes."""
+    """A body of known length in bytes."""
 
     __slots__ = ("_left", "done")
 
@@ -178,7 +179,8 @@ class Endless:
 
 
 class Chunked:
-    """A body in chunks. What has come of a chunk is given out before the rest of it; trailers are read and dropped."""
+    """A body in chunks. The received part of a chunk is given out before the rest of it; trailers are read and
+    dropped."""
 
     __slots__ = ("_begun", "_last", "_left", "_rest", "done")
 
@@ -187,10 +189,10 @@ class Chunked:
         self._left = 0
         """Bytes of the chunk still to come."""
         self._begun = False
-        """Whether a chunk's line end is still to come."""
+        """True while a chunk's line end is still to come."""
         self._last = False
         self._rest = b""
-        """The beginning of something that cannot be read before more of it is there."""
+        """Bytes that cannot be parsed before more bytes arrive."""
 
     def feed(self, data: bytes, parts: list[bytes]) -> bytes:
         if self._rest:
@@ -221,7 +223,7 @@ class Chunked:
                     return b""
                 at, size = line.end(), int(line[1], 16)
                 stop = at + size
-                if size and data.startswith(b"\r\n", stop):  # all of it is here, as nearly always
+                if size and data.startswith(b"\r\n", stop):  # the whole chunk is here, as nearly always
                     parts.append(data[at:stop])
                     at = stop + 2
                 else:

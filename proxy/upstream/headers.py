@@ -1,9 +1,9 @@
-"""Which headers go on, in both directions: end-to-end ones as they came, in their order, doubled ones doubled.
+"""Rules for the headers that go on, in both directions: end-to-end ones stay in their order, and duplicates stay.
 
-What belongs to one connection only (RFC 9110, 7.6.1: the named ones, and whatever `Connection` lists) must not
-travel further: a `Transfer-Encoding` or `Content-Length` of the other side would describe bytes that this side
-does not send. Our own credentials and marks are removed in both directions as well. Plain lists of pairs rather
-than a dict, since a dict loses order and doubles.
+Headers of one connection only must not travel further (RFC 9110, 7.6.1: the named ones, and those that `Connection`
+lists). A `Transfer-Encoding` or `Content-Length` of the other side would describe bytes that this side does not send.
+The proxy's own credentials and headers are removed in both directions as well. Headers are plain lists of pairs,
+because a dict loses order and duplicates.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ HOP_BY_HOP: Final = frozenset(
 """RFC 9110 7.6.1 and RFC 2616 13.5.1: about one connection, never about the message."""
 
 ANSWERED_HERE: Final = HOP_BY_HOP | {b"host", b"content-length", b"expect"}
-"""Of a request also these: Host names us, the length is set anew, and our server has answered Expect itself."""
+"""Also dropped from a request: Host names the proxy, the length is set again, and the server has already answered
+Expect."""
 
 OURS: Final = b"x-context-"
-"""What begins so is between the client and us; x-context-key is a credential of ours."""
+"""Prefix of headers between the client and the proxy; x-context-key is a credential of the proxy."""
 
 STEERING: Final = frozenset(
     {
@@ -54,10 +55,11 @@ STEERING: Final = frozenset(
         b"x-rewrite-url",
     }
 )
-"""A client's word about the method, path or account. Beside our own key it would choose where that key is used."""
+"""Headers by which a client chooses method, path or account. With the proxy's own key they would choose where that key
+is used."""
 
 TELLING: Final = 8
-"""Keys shorter than this ("none", "test") are no secrets, and would take innocent headers with them."""
+"""Characters below which a key ("none", "test") is not a secret: it would remove unrelated headers."""
 
 
 def outgoing(
@@ -69,11 +71,11 @@ def outgoing(
     chunked: bool = False,
     identity: bool = False,
 ) -> Headers:
-    """What goes to the upstream.
+    """Return the headers for the upstream.
 
-    `key` replaces the client's Authorization, and what would steer its use (STEERING) stays here. `length` is the
-    body's, in bytes; `chunked` that it is not known.
-    `identity` asks for an answer that is not compressed, since it will be read here.
+    `key` replaces the client's Authorization, and headers that would steer its use (STEERING) are dropped. `length` is
+    the body's, in bytes. `chunked`: the length is not known. `identity` asks for an uncompressed answer, because the
+    proxy will read it.
     """
     came = [(name.lower(), value) for name, value in headers]
     dropped = _with_listed(ANSWERED_HERE if key is None else ANSWERED_HERE | STEERING, came)
@@ -85,7 +87,7 @@ def outgoing(
         if name == b"authorization" and key is not None:
             if bearer is not None:
                 out.append((name, bearer))
-            bearer = None  # once, in the place of the first
+            bearer = None  # once, at the position of the first
         elif name == b"accept-encoding" and identity:
             if accept is not None:
                 out.append((name, accept))
@@ -104,15 +106,15 @@ def outgoing(
 
 
 def returning(headers: Iterable[tuple[bytes, bytes]], key: str | None = None) -> Headers:
-    """What goes to the client: names in lower case, as ASGI wants them. A header that repeats our `key`, encoded
-    or not, is left out, and so is one that only we may say (OURS).
+    """Return the headers for the client: names in lower case, as ASGI requires. A header that repeats the proxy's
+    `key`, encoded or not, is dropped. A header with the proxy's own prefix (OURS) is dropped too.
 
-    Content-Length stays where it is true of the bytes that follow; who changes them removes it (`without`).
+    Content-Length stays if it is true of the bytes that follow. Code that changes these bytes removes it (`without`).
     """
     came = [(name.lower(), value) for name, value in headers]
     dropped = _with_listed(HOP_BY_HOP, came)
     if b"transfer-encoding" in [name for name, _ in came]:
-        dropped = dropped | {b"content-length"}  # RFC 9112 6.3: beside Transfer-Encoding it counts for nothing
+        dropped = dropped | {b"content-length"}  # RFC 9112 6.3: Transfer-Encoding overrides it
     kept = [header for header in came if header[0] not in dropped and not header[0].startswith(OURS)]
     if key is None or len(key) < TELLING:
         return kept
@@ -121,12 +123,12 @@ def returning(headers: Iterable[tuple[bytes, bytes]], key: str | None = None) ->
 
 
 def without(headers: Iterable[tuple[bytes, bytes]], *names: bytes) -> Headers:
-    """All but these (in lower case)."""
+    """Return all headers except these (in lower case)."""
     return [(name, value) for name, value in headers if name.lower() not in names]
 
 
 def first(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str:
-    """The first value of a header (its name in lower case), decoded and stripped; "" where there is none."""
+    """Return the first value of a header (its name in lower case), decoded and stripped; "" if there is none."""
     for key, value in headers:
         if key.lower() == name:
             return value.decode("latin-1").strip()
@@ -134,7 +136,7 @@ def first(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str:
 
 
 def _with_listed(names: frozenset[bytes], headers: Collection[tuple[bytes, bytes]]) -> frozenset[bytes]:
-    """These and what the Connection headers name, in lower case."""
+    """Return these names and those that the Connection headers list, in lower case."""
     listed = [value for name, value in headers if name == b"connection"]
     if not listed or listed in _USUAL:
         return names
@@ -142,4 +144,4 @@ def _with_listed(names: frozenset[bytes], headers: Collection[tuple[bytes, bytes
 
 
 _USUAL: Final = ([b"keep-alive"], [b"Keep-Alive"])
-"""What names nothing but what is always dropped."""
+"""Connection headers that list only names that are always dropped."""

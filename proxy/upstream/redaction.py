@@ -1,7 +1,7 @@
-"""Blanks a secret in bytes that pass in pieces: an upstream's error may repeat the operator's key to a client.
+"""Redaction of a secret in bytes that pass in pieces: an upstream's error may repeat the operator's key to a client.
 
-The key is found as it is, percent-encoded, and in base64 by itself. As many asterisks take its place, so that a
-Content-Length stays true. What might be the beginning of it is held back until the next piece tells.
+The key is found as it is, percent-encoded, and in base64 by itself. It is replaced by the same number of asterisks, so
+that a Content-Length stays true. Bytes that may begin the key are held back until the next piece decides.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from urllib.parse import quote
 
 @lru_cache(maxsize=64)
 def forms_of(key: str) -> tuple[bytes, ...]:
-    """The key as it is, percent-encoded in each usual way, and in base64 of both alphabets without its padding; each
-    once, the longest first."""
+    """Return the key as it is, percent-encoded in each usual way, and in base64 of both alphabets without its padding.
+    Each form occurs once, the longest first."""
     raw = key.encode()
     quoted = [quote(key, safe=safe) for safe in ("", "/", "/+=")]
     quoted += [re.sub("%[0-9A-F]{2}", lambda found: found[0].lower(), text) for text in quoted]
@@ -25,18 +25,18 @@ def forms_of(key: str) -> tuple[bytes, ...]:
 
 
 class Redactor:
-    """One body. `feed` each piece, then `end`."""
+    """Redactor of one body. `feed` each piece, then `end`."""
 
     __slots__ = ("_forms", "_held", "_pattern")
 
     def __init__(self, forms: Sequence[bytes]) -> None:
-        """forms: what is blanked, the longest first."""
+        """Prepare the search. forms: the texts to redact, the longest first."""
         self._forms = forms
         self._pattern = re.compile(b"|".join(map(re.escape, forms)))
         self._held = b""
 
     def feed(self, piece: bytes) -> bytes:
-        """What may go on by now."""
+        """Take a piece. Return the bytes that may go on now."""
         found = self._blanked(self._held + piece)
         keep = 0
         for form in self._forms:
@@ -45,7 +45,7 @@ class Redactor:
         return found[: len(found) - keep]
 
     def end(self) -> bytes:
-        """The rest."""
+        """Return the rest."""
         rest, self._held = self._held, b""
         return rest
 

@@ -1,4 +1,4 @@
-"""An answer as it comes: the bytes, and how each kind of end is told."""
+"""An answer as it arrives: its bytes, and the error for each kind of broken end."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ log = logging.getLogger(__name__)
 
 
 BODILESS: Final = (204, 304)
-"""Answers without a body. A Content-Length of theirs tells what another answer would have, and our server takes it for
-a promise of bytes: left out, as RFC 9110 (8.6) allows."""
+"""Statuses without a body. Their Content-Length is that of another answer, but the server takes it for a promise of
+bytes. It is left out, as RFC 9110 (8.6) allows."""
 SUCCESSES: Final = range(200, 300)
-"""Whatever has another status, a redirect too, may repeat in its body what was sent."""
+"""Statuses of success. An answer with any other status, a redirect too, may repeat the sent request in its body."""
 WITHHELD: Final = (
     b'{"error":{"message":"the upstream did not do what was asked; its answer is compressed, and unreadable",'
     b'"type":"upstream_error","param":null,"code":"upstream_error"}}'
@@ -33,7 +33,8 @@ async def _once(body: bytes) -> AsyncIterator[bytes]:
 
 
 class Reply:
-    """An answer whose head has come. The body is read once, by `chunks` or `read`; `close` at the end, always."""
+    """An answer whose head has arrived. The body is read once, by `chunks` or `read`; `close` is always called at the
+    end."""
 
     __slots__ = (
         "_closed", "_held", "_metrics", "_parts", "_redactor", "_source", "_target",
@@ -45,12 +46,12 @@ class Reply:
     ) -> None:
         self.status = status
         self.headers: Headers = returning(came, target.key)
-        """For the client: hop-by-hop ones removed, Content-Length still that of the body as it comes."""
+        """Headers for the client: without hop-by-hop ones. Content-Length is still that of the body as it comes."""
         if status in BODILESS:
             self.headers = without(self.headers, b"content-length")
         self.content_type = ""
         self.encoding = ""
-        """How the bytes are compressed ("gzip", "gzip, br"), "" where they can be read as they are."""
+        """The compression of the bytes ("gzip", "gzip, br"); "" if they are not compressed."""
         for name, value in reversed(self.headers):  # the first of each counts
             if name == b"content-type":
                 self.content_type = value.decode("latin-1").strip()
@@ -61,7 +62,7 @@ class Reply:
         self._source = source
         self._parts = source.__aiter__()
         self._held: list[bytes] = []
-        """What was read and is to be given out once more, the last part first."""
+        """Parts that were read and are to be given out again, the last part first."""
         self._closed = False
         self._redactor: Redactor | None = None
         if status not in SUCCESSES and target.key is not None and len(target.key) >= TELLING:
@@ -70,7 +71,7 @@ class Reply:
                 self._withhold()
 
     def _withhold(self) -> None:
-        """What is compressed, though it was asked for as it is, cannot be looked through for the key."""
+        """Replace a body that is compressed against the proxy's request: it cannot be searched for the key."""
         kept = without(self.headers, b"content-encoding", b"content-length", b"content-type")
         length = (b"content-length", b"%d" % len(WITHHELD))
         self.headers = [*kept, (b"content-type", b"application/json"), length]
@@ -78,11 +79,13 @@ class Reply:
         self._parts = _once(WITHHELD)
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """The body's bytes as they come. Raises UpstreamBroken and UpstreamTimeout after what came before."""
+        """Return the body's bytes as they come. Raises UpstreamBroken and UpstreamTimeout after the bytes before the
+        fault."""
         return self
 
     async def read(self, limit: int) -> bytes:
-        """The whole body. Over `limit` bytes: AnswerTooLong, but nothing is lost, `chunks` gives it from the start."""
+        """Return the whole body. Raises AnswerTooLong over `limit` bytes; then `chunks` still gives the body from the
+        start."""
         parts: list[bytes] = []
         size = 0
         async for part in self:
@@ -94,19 +97,20 @@ class Reply:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def peek(self, limit: int) -> bytes:
-        """The whole body, which is given out once more by `chunks` and `read`. Over `limit` bytes: AnswerTooLong."""
+        """Return the whole body, which `chunks` and `read` give out again. Raises AnswerTooLong over `limit` bytes."""
         body = await self.read(limit)
         self._held = [body] if body else []
         return body
 
     async def close(self) -> None:
-        """Give the connection back, or close it where the body has not been heard to its end. Never raises or waits."""
+        """Return the connection, or close it if the body was not read to its end. Never raises an error, never
+        waits."""
         if self._closed:
             return
         self._closed = True
         try:
             await self._source.aclose()
-        except Exception:  # the answer is over either way, and an error now would hide the one that ended it
+        except Exception:  # the answer is over in both cases, and an error now would hide the first one
             self._metrics.swallowed_total.labels(where="upstream_close").inc()
             log.warning("closing the connection to upstream %s failed", self._target.name, exc_info=True)
 
@@ -114,7 +118,7 @@ class Reply:
         return self
 
     async def __anext__(self) -> bytes:
-        """The next bytes, never none. Closes at the end, whatever the end is."""
+        """Return the next bytes, never an empty piece. The reply is closed at its end, whatever the end is."""
         if self._held:
             return self._held.pop()
         try:
@@ -129,7 +133,7 @@ class Reply:
         return part
 
     async def _next(self) -> bytes:
-        """The next bytes that may go on."""
+        """Return the next bytes that may go on."""
         redactor = self._redactor
         while True:
             try:
@@ -144,7 +148,7 @@ class Reply:
                 return part
 
     def _told(self, error: httpx2.TransportError) -> UpstreamError:
-        """The connection's error as others know it, counted once."""
+        """Return the proxy's error for an error of the connection, and count it once."""
         name = self._target.name
         slow = isinstance(error, httpx2.TimeoutException)
         if not self._closed:

@@ -1,8 +1,8 @@
-"""What the scripted model says and which tools it calls: a pure function of the request.
+"""The scripted model's texts and tool calls: a pure function of the request.
 
-It is there to be tried with, in somebody's real agent with real tools. So it calls at most two tools a prompt and
-then answers from their results, and whatever it fills in is harmless: a command is only ever `ls`, and a tool that
-writes is called only where the prompt names it.
+It is made for a trial in somebody's real agent with real tools. It therefore calls at most two tools a prompt and then
+answers from their results. Its arguments are harmless: a command is only `ls` or the `echo` that ends a run. A tool
+that writes is called only if the prompt names it or a tool choice forces it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ROUNDS: Final = 2
 """Tool calls for one user prompt, at most."""
 
 FINISH: Final = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
-"""mini-swe-agent ends when a command prints this; a model that never does so would be asked for ever."""
+"""mini-swe-agent ends when a command prints this; it would ask a model that never does so without end."""
 
 _ASKS: Final = re.compile(
     r"\b(use|using|call|look|find|search|fetch|get|read|list|show|run|check|open|query|explore|inspect|fix|solve|debug|"
@@ -49,7 +49,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What the model does: says something, or calls."""
+    """The model's turn: a text, or calls."""
 
     text: str
     calls: tuple[Call, ...] = ()
@@ -57,7 +57,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """One of the client's tools, as far as the script needs it."""
+    """One of the client's tools, reduced to the fields that the script needs."""
 
     name: str
     description: str
@@ -66,7 +66,7 @@ class Tool:
 
 
 def take_turn(request: Json) -> Turn:
-    """The next turn of the assistant. `request` has a non-empty list of messages that are objects."""
+    """Return the next turn of the assistant. `request` has a non-empty list of messages that are objects."""
     messages: list[Json] = request["messages"]
     prompt, since = _latest_prompt(messages)
     results = [text_of(message) for message in since if message.get("role") in ("tool", "function")]
@@ -84,7 +84,7 @@ def take_turn(request: Json) -> Turn:
 
 
 def text_of(message: Json) -> str:
-    """A message's text, its parts joined."""
+    """Return a message's text, its parts joined."""
     content = message.get("content")
     if isinstance(content, str):
         return content
@@ -93,7 +93,7 @@ def text_of(message: Json) -> str:
 
 
 def _latest_prompt(messages: list[Json]) -> tuple[str, list[Json]]:
-    """The last user message's text, and all that came after it."""
+    """Return the last user message's text, and all messages after it."""
     for index in range(len(messages) - 1, -1, -1):
         if messages[index].get("role") == "user":
             return text_of(messages[index]), messages[index + 1 :]
@@ -110,7 +110,7 @@ def _names_called(message: Json) -> list[str]:
     return out
 
 
-# Which tools
+# The choice of tools
 
 
 def _tools(request: Json) -> list[Tool]:
@@ -151,7 +151,7 @@ def _choose(request: Json, messages: list[Json], prompt: str, called: list[str])
 
 
 def _narrowed(tools: list[Tool], choice: Json) -> tuple[list[Tool], bool]:
-    """The tools that a tool_choice object leaves, and whether one of them must be called."""
+    """Return the tools that a tool_choice object leaves, and True if one of them must be called."""
     allowed = choice.get("allowed_tools")
     if isinstance(allowed, dict):
         given = allowed.get("tools")
@@ -167,7 +167,8 @@ def _inner_names(entry: Any) -> list[str]:
 
 
 def _finishing(tools: list[Tool], messages: list[Json]) -> Call | None:
-    """The command by which an agent wants to be told that the work is done, once something has been done."""
+    """Return the command that tells an agent that the work is done; None before an assistant message exists or if none
+    is asked for."""
     shell = next((tool for tool in tools if "command" in _properties(tool.schema)), None)
     if shell is None or not any(message.get("role") == "assistant" for message in messages):
         return None
@@ -181,9 +182,10 @@ def _is_named(tool: Tool, prompt: str) -> bool:
 
 
 def _best(tools: list[Tool], prompt: str, *, forced: bool) -> list[Tool]:
-    """The tool whose words fit the prompt best; the first where none does and something is to be looked at.
+    """Return the tool whose words fit the prompt best; the first if none does and the prompt asks for an action.
 
-    One that changes things has to be named in full, or forced. Its name says more than its description, however long.
+    A tool that changes things must be named in full, or forced. Its name counts more than its description, however
+    long.
     """
     usable = tools if forced else [tool for tool in tools if not _WRITES.search(tool.name)]
     if not usable:
@@ -201,7 +203,7 @@ def _words(text: str) -> set[str]:
     return {word.rstrip("s") for word in re.findall(r"[^\W_]{3,}", spaced.lower())} - _STOPWORDS
 
 
-# What goes into them
+# The arguments of the calls
 
 
 def _call(tool: Tool, prompt: str) -> Call:
@@ -217,7 +219,7 @@ def _properties(schema: Json) -> Json:
 
 
 class Fill:
-    """Fills a JSON schema's required members with what the prompt offers, each number of it once."""
+    """Fill a JSON schema's required members with values from the prompt, each number once."""
 
     def __init__(self, prompt: str, root: Json, *, writes: bool = False) -> None:
         self._prompt = prompt
@@ -226,7 +228,7 @@ class Fill:
         self._numbers = [float(number) for number in re.findall(r"(?<![\w.])-?\d{1,15}(?![\d])(?:\.\d+)?", prompt)]
 
     def value(self, schema: Any, name: str, depth: int) -> Any:
-        """A value that fits. Past eight levels null, since schemas may be recursive."""
+        """Return a value that fits. Below eight levels it is null, because schemas may be recursive."""
         schema = self._resolved(schema)
         if depth > 8:
             return None
@@ -300,7 +302,7 @@ def _quoted(prompt: str) -> str:
     return next((group for group in found.groups() if group), "") if found else ""
 
 
-# What it says
+# The texts
 
 
 def _wanted_schema(request: Json) -> Json | None:
@@ -351,7 +353,8 @@ def _state(prompt: str, called: list[str]) -> str:
 
 
 def _short(text: str, limit: int, *, lines: bool = False) -> str:
-    """The beginning: of the first paragraph on one line, or (`lines`) of all, its lines kept."""
+    """Return the beginning of the text: of the first paragraph on one line, or (`lines`) of all, with its lines
+    kept."""
     text = text.strip()
     if not lines:
         text = re.sub(r"\s+", " ", text.split("\n\n")[0])

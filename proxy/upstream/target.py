@@ -1,4 +1,4 @@
-"""Who can be asked, and at which address: the configured upstreams, taken apart once at the start."""
+"""The upstreams that can be asked, and their addresses: the configured upstreams, parsed once at the start."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PATH_SAFE: Final = re.compile(r"[!\"$->@-~]*")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """An upstream as configured. `key` is its own key, None where the client's Authorization goes on."""
+    """An upstream as configured. `key` is its own key, None if the client's Authorization goes on."""
 
     name: str
     base_url: str
@@ -38,7 +38,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A base URL in the parts that go on the wire."""
+    """A base URL, split into the parts that go on the wire."""
 
     scheme: bytes
     host: bytes
@@ -48,7 +48,8 @@ class Address:
     """Its path, without a slash at the end; "" for none."""
 
     def request_target(self, path: str, query: bytes) -> bytes:
-        """Where a client's path goes: a base with a path takes the place of its /v1, one without leaves it as it is."""
+        """Return the request target for a client's path. A base with a path replaces the /v1 of the client's path. A
+        base without a path leaves it as it is."""
         path = "/" + path.lstrip("/")
         if self.base:
             if path == "/v1" or path.startswith("/v1/"):
@@ -60,7 +61,7 @@ class Address:
 
 
 def locate(target: Target) -> Address:
-    """Raises ConfigError where the base URL is not one."""
+    """Return the address of a target. Raises ConfigError if the base URL is not one."""
     url = urlsplit("http://demo" if target.base_url == DEMO else target.base_url)
     if url.scheme not in ("http", "https") or not url.hostname:
         raise ConfigError(f"upstreams.{target.name}.base_url", target.base_url, "an http:// or https:// URL")

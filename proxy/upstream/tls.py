@@ -1,7 +1,7 @@
 """TLS settings of a connection to an upstream: the authorities to trust, and the certificate to show.
 
-The authorities are the system's or those of the target's own bundle. The environment names none: which connection a
-request with somebody's key goes over is said in the settings.
+The authorities are the system's or those of the target's own bundle. The environment names none: the settings alone
+decide which connection carries a request with somebody's key.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ BUNDLES: Final = (
     "/etc/ssl/cert.pem", "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", "/etc/pki/tls/cert.pem",
     "/etc/ssl/certs/ca-certificates.crt", "/etc/ssl/ca-bundle.pem",
 )  # fmt: skip
-"""Where systems keep their authorities, for a Python whose own OpenSSL was built for another system (truststore's
+"""Paths where systems keep their authorities, for a Python whose own OpenSSL was built for another system (truststore's
 list)."""
 
 
 def client_context(target: Target) -> ssl.SSLContext:
-    """The TLS context for a target. Raises ConfigError where one of its files cannot be read."""
+    """Return the TLS context for a target. Raises ConfigError if one of its files cannot be read."""
     try:
         context = _trusting(target.ca_bundle or None)
     except OSError as error:  # ssl.SSLError is one
@@ -44,7 +44,8 @@ def client_context(target: Target) -> ssl.SSLContext:
 
 
 def _trusting(bundle: str | None) -> ssl.SSLContext:
-    """A context that trusts a bundle's authorities, else the system's; never those of SSL_CERT_FILE or SSL_CERT_DIR."""
+    """Return a context that trusts a bundle's authorities, else the system's; never those of SSL_CERT_FILE or
+    SSL_CERT_DIR."""
     if bundle is not None:
         return ssl.create_default_context(cafile=bundle)
     if sys.platform == "darwin":
@@ -55,7 +56,7 @@ def _trusting(bundle: str | None) -> ssl.SSLContext:
 
 
 def _system_authorities() -> tuple[str | None, str | None]:
-    """The system's file and folder of authorities. Raises OSError where it has none."""
+    """Return the system's file and folder of authorities. Raises OSError if it has none."""
     built_in = ssl.get_default_verify_paths()  # its `openssl_` ones: the others are the environment's
     file, folder = Path(built_in.openssl_cafile), Path(built_in.openssl_capath)
     hashed = folder.is_dir() and any(re.fullmatch(r"[0-9a-fA-F]{8}\.\d", entry.name) for entry in folder.iterdir())

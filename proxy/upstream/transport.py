@@ -1,8 +1,8 @@
 """HTTP transports to an upstream, each an `httpx2.AsyncBaseTransport`: over aiohttp's connector, or httpx2's own.
 
 aiohttp's connector resolves names, connects (happy eyeballs), encrypts, tunnels through outbound proxies and keeps
-connections. It is called directly, since a session adds redirects, cookies and decompression. The answer is read by
-`answer.Answer`, whose head says what aiohttp's own reader does not keep.
+connections. It is called directly, because a session adds redirects, cookies and decompression. The answer is read by
+`answer.Answer`. The head of that module names what aiohttp's own reader loses.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from proxy.upstream.target import Target, locate
 from proxy.upstream.tls import client_context
 
 KEPT_S: Final = 4.0
-"""Time for which an idle connection is kept: less than the 5 s after which uvicorn (so vLLM and LiteLLM) and Node close
-theirs, since a request that crosses such a close is lost, and must not be sent twice. Clients' own pools do not keep
-theirs longer (httpx: 5 s)."""
+"""Seconds for which an idle connection is kept. It is less than the 5 s after which uvicorn (so vLLM and LiteLLM) and
+Node close theirs. A request that crosses such a close is lost, and must not be sent twice. Clients' own pools do not
+keep theirs longer (httpx: 5 s)."""
 
 ATTEMPT_S: Final = 0.25
-"""Time that one address of a host has before the next is tried beside it (RFC 8305, 5: 250 ms)."""
+"""Seconds that one address of a host has before the next is tried in parallel (RFC 8305, 5: 250 ms)."""
 
 RETRY_AFTER_S: Final = 0.02
-"""Before the one further try to connect; a refused connection is told within 100 ms."""
+"""Seconds before the one further try to connect; a refused connection is reported within 100 ms."""
 
 PROXIES: Final = ("http", "https")
 """Schemes of an outbound proxy's URL."""
@@ -46,7 +46,7 @@ SOCKS: Final = ("socks5", "socks5h")
 
 
 def new_transport(target: Target, limits: Pool) -> httpx2.AsyncBaseTransport:
-    """The transport that the target's settings name. Raises ConfigError where they cannot be kept.
+    """Return the transport that the target's settings name. Raises ConfigError if the settings do not allow one.
 
     Time limits come with each request, as httpx2 has them (`extensions["timeout"]`), with `total` for the whole answer.
     `extensions["target"]` is the path and query as they are sent.
@@ -68,14 +68,14 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
         address = locate(target)
         self._kept = limits.keepalive
         self._slots = asyncio.Semaphore(limits.connections)
-        """Not the connector's own limit: whoever is cancelled in the moment of being given a connection of it takes the
-        turn of the next one along."""
+        """Limit of connections. The connector's own limit is not used: a task that is cancelled while it gets a
+        connection takes the turn of the next task there."""
         self._answers: set[Answer] = set()
         self._connector: aiohttp.TCPConnector | None = None
         self._where = URL(f"{address.scheme.decode()}://{address.host_header.decode()}", encoded=True)
         """The origin that is connected to."""
         self._before = b""
-        """The part of a request's first line before the path, where an outbound proxy reads it."""
+        """The part of a request's first line before the path, for an outbound proxy that reads it."""
         self._to_proxy: Headers = []
         """Headers for the outbound proxy."""
         self._options: dict[str, Any] = {}
@@ -112,14 +112,14 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
         return httpx2.Response(answer.status, headers=answer.headers, stream=answer)
 
     async def aclose(self) -> None:
-        """Close every connection, those in use too."""
+        """Close every connection, including those in use."""
         for answer in list(self._answers):
             answer.close()
         if self._connector is not None:
             await self._connector.close()
 
     def _over(self, answer: Answer, connection: Connection, *, clean: bool) -> None:
-        """Keep or close the connection of an answer that is over."""
+        """Keep or close the connection of an answer that has ended."""
         protocol = connection.protocol
         assert protocol is not None  # noqa: S101  # it is given back once
         idle = 0 if self._connector is None else sum(map(len, self._connector._conns.values()))
@@ -133,7 +133,7 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
         self._slots.release()
 
     async def _connection(self, times: dict[str, float]) -> Connection:
-        """A connection from others or a new one; the right to have one goes back where none comes about."""
+        """Return a kept or a new connection; if none can be made, the slot is released."""
         try:
             if self._slots.locked():
                 async with asyncio.timeout(times["pool"]):
@@ -143,11 +143,11 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
         except TimeoutError as error:
             if self._slots.locked():
                 raise httpx2.PoolTimeout("all connections are in use") from error
-            await self._slots.acquire()  # one came back in this moment
+            await self._slots.acquire()  # a slot became free at this moment
         try:
             try:
                 return await self._connect(times["connect"])
-            except httpx2.ConnectError:  # nothing has been sent yet, so once more harms nobody
+            except httpx2.ConnectError:  # nothing was sent yet, so a second try does no harm
                 await asyncio.sleep(RETRY_AFTER_S)
                 return await self._connect(times["connect"])
         except BaseException:
@@ -168,12 +168,12 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
             raise httpx2.ConnectError("the outbound proxy answered with no status line") from error
         except aiohttp.ServerDisconnectedError as error:
             raise httpx2.ConnectError("the outbound proxy closed the connection") from error
-        except (aiohttp.ClientError, OSError, UnicodeError) as error:  # UnicodeError: a host name that cannot be one
+        except (aiohttp.ClientError, OSError, UnicodeError) as error:  # UnicodeError: an invalid host name
             cause = error.__cause__ or error
             raise httpx2.ConnectError(str(cause) or type(cause).__name__) from error
 
     def _start(self) -> None:
-        """Make what needs a running loop."""
+        """Make the objects that need a running loop."""
         loop = asyncio.get_running_loop()
         self._asked = aiohttp.ClientRequest("GET", self._where, loop=loop, **self._options)
         self._connector = aiohttp.TCPConnector(
@@ -182,24 +182,24 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
             ssl=self.tls or True,
             happy_eyeballs_delay=ATTEMPT_S,
             interleave=1,
-            use_dns_cache=False,  # it would turn the order of the addresses with each connection
+            use_dns_cache=False,  # it would rotate the order of the addresses with each connection
             resolver=aiohttp.ThreadedResolver(),  # the system's, whatever else is installed
         )
 
 
 class _Silence:
-    """Parser of an idle connection. Data closes the connection before it comes here: it would be taken for the
-    beginning of somebody's answer."""
+    """Parser of an idle connection. Data closes the connection before the data comes here, because it would be taken
+    for the beginning of an answer."""
 
     def feed_data(self, _: bytes) -> tuple[bool, bytes]:
         return False, b""
 
     def feed_eof(self) -> None:
-        """Nobody waits for it."""
+        """Ignore the end: nobody waits for it."""
 
 
 class Httpx2Transport(httpx2.AsyncHTTPTransport):
-    """httpx2's own: HTTP/2 where the upstream offers it, and SOCKS proxies."""
+    """httpx2's own transport: HTTP/2 if the upstream offers it, and SOCKS proxies."""
 
     def __init__(self, target: Target, limits: Pool) -> None:
         needed = ["h2", "socksio"] if urlsplit(target.proxy).scheme in SOCKS else ["h2"]
@@ -232,7 +232,7 @@ class Httpx2Transport(httpx2.AsyncHTTPTransport):
 
 
 class _Limited(httpx2.AsyncByteStream):
-    """A body that has to end by a deadline, in loop time."""
+    """A body that must end by a deadline, in loop time."""
 
     def __init__(self, stream: httpx2.AsyncByteStream, deadline: float) -> None:
         self._stream = stream
@@ -259,7 +259,8 @@ def _patience(seconds: float) -> aiohttp.ClientTimeout:
 
 
 def _credentials(proxy: str) -> tuple[URL, str]:
-    """An outbound proxy's URL without its user and password, and the header's value that says these, "" for none."""
+    """Return an outbound proxy's URL without its user and password, and the header value that carries these; "" for
+    none."""
     url = URL(proxy, encoded=True)
     if not url.raw_user:
         return url.origin(), ""

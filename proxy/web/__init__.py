@@ -1,1 +1,1 @@
-"""Who asks: raw ASGI, so that bytes, the client's leaving and a broken answer arrive as they are."""
+"""The web layer: raw ASGI, so that bytes, a client's disconnect and a broken answer arrive unchanged."""

@@ -1,7 +1,7 @@
-"""The composition root: everything is made here once, and every request finds its way from here.
+"""The composition root: every object is made here once, and every request is routed from here.
 
-Raw ASGI in front, since the hot path must not pay for routing and models; FastAPI behind it for our own pages. The
-way of a request is decided by `scope["path"]` alone, which no header can change.
+Raw ASGI stands in front, because the hot path must not pay for routing and models. FastAPI stands behind it for the
+proxy's own pages. The route of a request is decided by `scope["path"]` alone, which no header can change.
 """
 
 from __future__ import annotations
@@ -69,22 +69,22 @@ ROUTES = (
         "Passed through byte for byte; with an `api_key_env` what `passthrough.paths` lists.",
     ),
 )
-"""What docs/reference/routes.md lists before the admin API."""
+"""The rows that docs/reference/routes.md lists before the admin API."""
 CHAT = ("/v1/chat/completions", "/chat/completions")
-"""Where chat requests come in, behind a session's part where there is one; with and without /v1."""
+"""Paths of chat requests, behind a session's part if there is one; with and without /v1."""
 
 
 def make_store(settings: Settings) -> Store:
-    """The store that `db` names. ConfigError where there is none of that kind."""
+    """Return the store that `db` names. Raises ConfigError if there is no store of that kind."""
     try:
         return connect(settings.db, durability=settings.store.durability, spool_mb=settings.limits.spool_mb)
     except StoreRefused as problem:
-        # The value may hold a password: only what is allowed is told.
+        # The value may hold a password, so the error gives only the allowed values.
         raise ConfigError("db", "***", f"a path, :memory: or a postgresql:// URL ({problem.message})") from problem
 
 
 def make_policies(settings: Settings) -> dict[str, Policy]:
-    """Every policy that can be named, with what the settings put in its place."""
+    """Return every policy that can be named, with the values that the settings replace."""
     patterns = compile_patterns(settings.groups.observation)
     made = {}
     for name, path in settings.policy_files().items():
@@ -101,7 +101,7 @@ def make_policies(settings: Settings) -> dict[str, Policy]:
 
 
 def make_parts(settings: Settings, store: Store) -> Parts:
-    """What every exchange works with."""
+    """Return the services that every exchange uses."""
     known = {"upstream": list(settings.targets)}
     metrics = Metrics(known)
     counters: dict[str, Weigh] = {}
@@ -125,7 +125,7 @@ def make_parts(settings: Settings, store: Store) -> Parts:
     metrics.live_bytes.set_function(lambda: threads.size)
     metrics.message_cache_bytes.set_function(lambda: messages.size)
     metrics.store_queue.set_function(lambda: store.queued)
-    metrics.store_log_bytes.set_function(lambda: getattr(store, "log_bytes", 0))  # SQLite alone has a log of its own
+    metrics.store_log_bytes.set_function(lambda: getattr(store, "log_bytes", 0))  # only SQLite has a log of its own
     models = settings.models()
     purse = Purse(settings.helper.dollars_a_day)
     return Parts(
@@ -145,7 +145,7 @@ def make_parts(settings: Settings, store: Store) -> Parts:
 
 
 class ContextProxy:
-    """The ASGI application. `parts` is there for tests and tools that look inside."""
+    """The ASGI application. `parts` is public for tests and tools that inspect it."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -154,7 +154,7 @@ class ContextProxy:
         self.webhooks = Webhooks(settings, self.parts.news, self.parts.metrics)
         self.draining = False
         self._told: set[str] = set()
-        """Paths of which the log has said that they pass unmanaged."""
+        """Paths that the log has already reported as unmanaged."""
         self.room = Room(settings.limits.requests, self.parts.metrics)
         self._rules = PathRules(settings.passthrough.paths)
         several = len({share_of(key.tenant, key.name) for key in settings.keys}) > 1
@@ -172,15 +172,16 @@ class ContextProxy:
         elif scope["type"] == "http":
             await self._app(scope, receive, send)
         else:
-            # WebSockets are not passed on: closing before accepting is answered with 403 by the server.
+            # WebSockets are not passed on: the server answers a close before the accept with 403.
             await send({"type": "websocket.close", "code": 1008})
 
     def give_notice(self) -> None:
-        """Say at /readyz that this process will stop, and go on serving until requests are sent elsewhere."""
+        """Report at /readyz that this process will stop, and go on serving until requests are sent elsewhere."""
         self.draining = True
 
     def drain(self) -> None:
-        """What has no end of its own ends now: a server calls this before it waits for open answers. Once or often."""
+        """End the streams that have no end of their own. A server calls this before it waits for open answers. It may
+        be called again."""
         self.draining = True
         self.parts.news.close()
 
@@ -190,7 +191,7 @@ class ContextProxy:
             if message["type"] == "lifespan.startup":
                 try:
                     await self.store.open()
-                except ProxyError as problem:  # told to the server, which then refuses to start
+                except ProxyError as problem:  # reported to the server, which then refuses to start
                     log.error("the store cannot be opened: %s", problem)
                     await send({"type": "lifespan.startup.failed", "message": str(problem)})
                     return
@@ -209,7 +210,7 @@ class ContextProxy:
                     await self.parts.client.close()
                     await self.webhooks.close()
                     self.parts.workers.shutdown(wait=False, cancel_futures=True)
-                finally:  # whatever goes wrong before it: what is queued has to be written
+                finally:  # after any error before it: queued items must be written
                     await self.store.close()
                 log.info("stopped; %d items could not be stored", self.store.dropped)
                 await send({"type": "lifespan.shutdown.complete"})
@@ -252,7 +253,8 @@ class ContextProxy:
 
     @contextmanager
     def _counted(self, route: str, send: Send) -> Iterator[Send]:
-        """A `send` whose status is counted at the end; "none" where nothing was sent, and the outer layer tells why."""
+        """Yield a `send` whose status is counted at the end; "none" if nothing was sent: the outer layer then
+        answers."""
         status = "none"
 
         def noting(message: Message) -> Awaitable[None]:
@@ -268,8 +270,8 @@ class ContextProxy:
             metrics.requests_total.labels(route=route, status=metrics.label("status", status)).inc()
 
     def _unmanaged(self, path: str, shown: str | None) -> None:
-        """Count what passes without being managed. What carries a conversation past us is told once a path in the log,
-        and in the answer (`_telling`)."""
+        """Count a request that passes unmanaged. If its path carries a conversation, log it once a path. The answer
+        names it too (`_telling`)."""
         metrics = self.parts.metrics
         metrics.unmanaged_total.labels(path=metrics.label("path", path)).inc()
         if shown is not None and shown not in self._told and len(self._told) < conversational.MOST:
@@ -278,12 +280,12 @@ class ContextProxy:
 
 
 def share_of(tenant: str, key: str) -> str:
-    """Who has a share of the budget for bodies: the tenant, or a key that is for all of them."""
+    """Return the owner of a share of the body budget: the tenant, or a key that is for all tenants."""
     return f"key {key}" if tenant == ALL_TENANTS else tenant
 
 
 def _telling(send: Send, shown: str) -> Send:
-    """A `send` that names the path in the answer."""
+    """Return a `send` that names the path in a header of the answer."""
 
     def telling(message: Message) -> Awaitable[None]:
         if message["type"] == "http.response.start":
@@ -295,7 +297,7 @@ def _telling(send: Send, shown: str) -> Send:
 
 
 def create_app(settings: Settings | None = None, **overrides: Any) -> ContextProxy:
-    """The application for these settings, ready to be served. Raises ConfigError."""
+    """Return the application for these settings, ready to be served. Raises ConfigError."""
     return ContextProxy(settings or Settings(**_plain(overrides)))
 
 

@@ -1,8 +1,8 @@
-"""Budget of memory for the bodies that requests hold: one that would go beyond it gets 503 with Retry-After.
+"""Budget of memory for the bodies that requests hold: a body beyond it gets 503 with Retry-After.
 
-A body is counted as it comes, not as it is declared: who only promises bytes takes none from others. Two rules keep
-one client from holding all of it. A tenant gets half, where there are several. And where there is no room, the body
-that has been coming for longest gives way: a client that means it sends its body at once.
+A body is counted as it comes, not as it is declared: a client that only declares a length takes nothing from others.
+Two rules keep one client from holding the whole budget. A tenant gets half, if there are several. If there is no room,
+the body that has been arriving for longest is dropped, because a normal client sends its body at once.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from proxy.errors import Unavailable
 from proxy.metrics import Metrics
 
 SLOW_S: Final = 5.0
-"""Seconds after which a body that has not come whole gives way where others need the room."""
+"""Seconds after which an incomplete body is dropped if others need the room."""
 
 
 class BodyBudget:
-    """`most` bytes for all bodies together. several: whether they may be of several tenants."""
+    """`most` bytes for all bodies together. several: True if the bodies may be of several tenants."""
 
     __slots__ = ("_by_tenant", "_coming", "_metrics", "_most", "_several", "held")
 
@@ -32,11 +32,11 @@ class BodyBudget:
         self._most = most
         self._metrics = metrics
         self._coming: dict[BodyShare, float] = {}
-        """Bodies that are being read and since when, the oldest first."""
+        """Bodies that are being read, with the start time of each, the oldest first."""
 
     @contextmanager
     def share(self, tenant: str = "") -> Iterator[BodyShare]:
-        """The share of one request, given back at its end."""
+        """Yield the share of one request, and free it at the end."""
         share = BodyShare(self, tenant)
         try:
             yield share
@@ -44,8 +44,8 @@ class BodyBudget:
             self.give_back(share)
 
     def take(self, size: int, share: BodyShare) -> None:
-        """Raises Unavailable where there is no room for so many bytes more of a body. A body that is here alone is let
-        in however long it is: its own limit is another."""
+        """Reserve `size` more bytes for a body. Raises Unavailable if there is no room. A body that is alone here is
+        accepted at any length: another limit bounds it."""
         own, of_tenant = share.size, self._by_tenant[share.tenant]
         if self._several and of_tenant > own and of_tenant + size > self._most // 2:
             self._metrics.refused_requests_total.inc()
@@ -61,7 +61,7 @@ class BodyBudget:
         share.size += size
 
     def give_back(self, share: BodyShare) -> None:
-        """What it holds is free again. Once or often."""
+        """Free the bytes that a share holds. It may be called again."""
         self.held -= share.size
         self._by_tenant[share.tenant] -= share.size
         if not self._by_tenant[share.tenant]:
@@ -69,15 +69,15 @@ class BodyBudget:
         share.size = 0
 
     def begin(self, share: BodyShare) -> None:
-        """Its body is being read."""
+        """Record that the body of this share is being read."""
         self._coming[share] = asyncio.get_running_loop().time()
 
     def end(self, share: BodyShare) -> None:
-        """Its body is read, or never will be."""
+        """Record that the body of this share is read, or never will be."""
         self._coming.pop(share, None)
 
     def _make_room(self, wanted_by: BodyShare) -> bool:
-        """Have the body that has been coming for longest give way; False where none is slow."""
+        """Drop the body that has been arriving for longest; return False if none is slow."""
         slow = asyncio.get_running_loop().time() - SLOW_S
         for share, since in self._coming.items():
             if since > slow:
@@ -92,7 +92,7 @@ class BodyBudget:
 
 
 class BodyShare:
-    """What one request holds of the budget."""
+    """The part of the budget that one request holds."""
 
     __slots__ = ("_budget", "_gave_way", "_reading", "size", "tenant")
 
@@ -104,25 +104,25 @@ class BodyShare:
         self._gave_way = False
 
     def add(self, size: int) -> None:
-        """So many more bytes have come. Raises Unavailable."""
+        """Reserve so many more bytes, which have arrived. Raises Unavailable."""
         self._budget.take(size, self)
 
     def give_way(self) -> None:
-        """Others need the room: end the reading."""
+        """End the reading, because others need the room."""
         self._gave_way = True
         if self._reading is not None:
             self._reading.cancel()
 
     async def whole(self, reading: Coroutine[Any, Any, bytes]) -> bytes:
-        """The body, as `reading` reads it, which calls `add`. Raises what it raises, and Unavailable where the body has
-        to give way."""
+        """Return the body as `reading` reads it; `reading` calls `add`. Raises any error of `reading`, and Unavailable
+        if the body is dropped."""
         task = self._reading = asyncio.current_task()
         self._budget.begin(self)
         try:
             return await reading
         except asyncio.CancelledError as error:
             if task is None or not self._gave_way:
-                raise  # the server gives this request up (shutdown)
+                raise  # the server cancels this request (shutdown)
             task.uncancel()
             raise Unavailable("the body came slowly, and others need its room", hint="Try again.") from error
         finally:

@@ -1,9 +1,9 @@
-"""What a page of another site must not do through a person's browser.
+"""Checks against pages of other sites that use a person's browser to reach the proxy.
 
-A proxy on loopback trusts whoever reaches it, and every page that the person opens can make their browser reach it. So
-where no keys protect us, the Host must be a name that only we can have (a page whose own name was pointed at 127.0.0.1
-brings its own), and a request that a page made must come from our own; and a state-changing call must say that it is
-JSON, which no form can.
+A proxy on loopback trusts every client that reaches it. Any page that the person opens can make the browser reach it.
+Three checks therefore apply if no keys protect the proxy. The Host must be a name that only this proxy can have,
+because a page whose own name points to 127.0.0.1 sends that name. A request that a page made must come from the proxy's
+own pages. A state-changing call must declare JSON, which no form can.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from proxy.web.keys import BORROWED
 from proxy.web.listen import Scope, has_body
 
 JSON: Final = ("application/json", "application/x-ndjson", "application/jsonl")
-"""Types that a form cannot have and that a page may send to us only after asking (a CORS preflight)."""
+"""Types that a form cannot have. A page may send them only after a CORS preflight."""
 METHODS: Final = b"GET, POST, PUT, PATCH, DELETE"
 ALLOWED: Final = b"authorization, content-type, last-event-id, x-context-key"
-"""What a page of an allowed origin may send."""
+"""Headers that a page of an allowed origin may send."""
 NO_PAGE: Final = ("none", "same-origin")
-"""Sec-Fetch-Site where no other site has to do with it."""
+"""Values of Sec-Fetch-Site that involve no other site."""
 
 HARDENED: Final[Headers] = [
     (b"cache-control", b"no-store"),
@@ -32,20 +32,20 @@ HARDENED: Final[Headers] = [
     (b"referrer-policy", b"no-referrer"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
 ]
-"""On every answer of the admin API: JSON is never a page, never kept, never guessed at."""
+"""Headers of every answer of the admin API: JSON is never shown as a page, never cached, never sniffed."""
 
 
 class Browsers:
-    """Whose pages may ask."""
+    """The rules for the hosts and origins that may send requests."""
 
     def __init__(self, settings: Settings) -> None:
         self._hosts = frozenset({"localhost", settings.host.lower(), *settings.dashboard.hosts})
         self._origins = frozenset(settings.dashboard.origins)
 
     def check_host(self, scope: Scope, *, short: bool = False) -> None:
-        """Raises WrongHost unless the Host is an IP address, localhost or a name from the settings: any other name may
-        be one that a page's owner has pointed at us. short: a name without a dot will do as well, since nobody can
-        have such a one on the internet, and a machine's own name is one."""
+        """Raises WrongHost unless the Host is an IP address, localhost or a name from the settings. The owner of a page
+        may have pointed any other name at the proxy. short: a name without a dot is allowed too. Nobody can own such a
+        name on the internet, and a machine's own name is one."""
         host = first(scope["headers"], b"host").lower()
         if host and not self._is_ours(host) and not (short and "." not in host):
             raise WrongHost(
@@ -63,9 +63,9 @@ class Browsers:
         return True
 
     def check_origin(self, scope: Scope, *, near: bool = False) -> bytes | None:
-        """The origin of an allowed page of another site, None where no other site asks. Raises Forbidden for all
-        others: what browsers say in Origin and Sec-Fetch-Site no page can change. near: a page that no site on the
-        internet can be is allowed as well."""
+        """Return the origin of an allowed page of another site; None if no other site sends the request. Raises
+        Forbidden for all other pages. No page can change the values that browsers send in Origin and Sec-Fetch-Site.
+        near: a page that cannot come from a site on the internet is allowed too."""
         headers = scope["headers"]
         origin = first(headers, b"origin").lower()
         if origin in self._origins or (near and _is_near(origin)):
@@ -77,7 +77,7 @@ class Browsers:
         return None
 
     def check_type(self, scope: Scope) -> None:
-        """Raises WrongType where a state-changing call does not say that it brings JSON."""
+        """Raises WrongType if a state-changing call does not declare JSON."""
         method = scope["method"]
         if method in ("GET", "HEAD", "OPTIONS") or (method == "DELETE" and not has_body(scope)):
             return
@@ -87,7 +87,7 @@ class Browsers:
 
 
 def _authority(origin: str) -> str | None:
-    """Host and port of an origin; None where it has none, as "null" and what is no URL."""
+    """Return host and port of an origin; None if it has none, for example "null" and text that is no URL."""
     try:
         return urlsplit(origin).netloc or None
     except ValueError:
@@ -95,14 +95,14 @@ def _authority(origin: str) -> str | None:
 
 
 def _is_near(origin: str) -> bool:
-    """Whether an origin is that of a page which this machine serves on loopback, or of an installed application, which
-    has a scheme of its own (`app://obsidian.md`)."""
+    """True if an origin is local: a page that this machine serves on loopback, or an installed application. Such an
+    application has its own scheme (`app://obsidian.md`)."""
     try:
         parts = urlsplit(origin)
         name = parts.hostname
     except ValueError:
         return False
-    if not name or parts.scheme in ("", "file"):  # a page that was saved; "null" is any page in a frame
+    if not name or parts.scheme in ("", "file"):  # a saved page; "null" is any page in a frame
         return False
     if parts.scheme not in ("http", "https"):
         return True
@@ -113,24 +113,24 @@ def _is_near(origin: str) -> bool:
 
 
 def preflight() -> Headers:
-    """The headers, beside those of `shared`, that allow a page to ask what it is about to."""
+    """Return the headers, in addition to those of `shared`, that allow a page its announced request."""
     allowed = [(b"access-control-allow-methods", METHODS), (b"access-control-allow-headers", ALLOWED)]
     return [*allowed, (b"access-control-max-age", b"600"), (b"content-length", b"0")]
 
 
 def is_preflight(scope: Scope) -> bool:
-    """Whether a browser asks for a page what that may do, as browsers do by themselves."""
+    """True if this is a CORS preflight, which browsers send by themselves."""
     return bool(first(scope["headers"], b"origin") and first(scope["headers"], b"access-control-request-method"))
 
 
 def brings_credential(scope: Scope) -> bool:
-    """Whether the request that a preflight is for will bring a credential for the upstream."""
+    """True if the request that a preflight announces will bring a credential for the upstream."""
     wanted = first(scope["headers"], b"access-control-request-headers").lower()
     return any(name.strip().encode("latin-1") in BORROWED for name in wanted.split(","))
 
 
 def asked_for(scope: Scope) -> Headers:
-    """The headers, beside those of `shared`, that allow a page just what it asks for."""
+    """Return the headers, in addition to those of `shared`, that allow a page exactly what it asks for."""
     headers = scope["headers"]
     allowed = [(b"access-control-allow-methods", first(headers, b"access-control-request-method").encode("latin-1"))]
     if wanted := first(headers, b"access-control-request-headers"):
@@ -139,5 +139,5 @@ def asked_for(scope: Scope) -> Headers:
 
 
 def shared(origin: bytes) -> Headers:
-    """The headers with which a page of this origin may read the answer. No cookies: there are none."""
+    """Return the headers that allow a page of this origin to read the answer. No cookies: there are none."""
     return [(b"access-control-allow-origin", origin), (b"vary", b"origin")]

@@ -18,7 +18,7 @@ from proxy.web.request_log import FACTS
 
 
 class Answer:
-    """The way back to one client over ASGI."""
+    """The answer to one client, sent over ASGI."""
 
     __slots__ = ("_send",)
 
@@ -26,19 +26,19 @@ class Answer:
         self._send = send
 
     async def start(self, status: int, headers: Headers) -> None:
-        """Status and headers."""
+        """Send status and headers."""
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def write(self, data: bytes) -> None:
-        """More of the body."""
+        """Send a part of the body."""
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def end(self, data: bytes = b"") -> None:
-        """The last of the body."""
+        """Send the last part of the body."""
         await self._send({"type": "http.response.body", "body": data})
 
     async def abort(self) -> None:
-        """Nothing more is said: the server closes a connection whose answer was left unfinished."""
+        """Send nothing more: the server closes a connection whose answer was left unfinished."""
 
 
 async def chat(
@@ -50,9 +50,9 @@ async def chat(
     session: str | None,
     share: BodyShare,
 ) -> None:
-    """One chat request. path: what upstream is asked for, percent-encoded. session: the one that the path names. share:
-    what its body holds of the budget."""
-    caller: Caller = scope[CALLER]  # put there by the gate; without it nobody is served
+    """Handle one chat request. path: the path for upstream, percent-encoded. session: the session that the path names.
+    share: the part of the body budget that this request holds."""
+    caller: Caller = scope[CALLER]  # set by the gate; without it the request fails
     limit = parts.settings.limits.body_mb << 20
     body = await share.whole(read_body(receive, limit, declared_length(scope), share.add))
     incoming = Incoming(
@@ -72,13 +72,13 @@ async def chat(
 
 
 async def _decoded(parts: Parts, incoming: Incoming, held: Callable[[int], None]) -> Incoming:
-    """The request with its body as it was before it was compressed; held: told how many bytes that takes."""
+    """Return the request with its body decompressed. held: called with the number of decompressed bytes."""
     applied, limit = codings(incoming.headers), parts.settings.limits.managed_mb << 20
     if not applied:
         return incoming
     work = partial(decode, incoming.body, applied, limit)
     try:
-        # Some kilobytes may stand for megabytes, and zlib lets others run meanwhile.
+        # Some kilobytes may stand for megabytes, and zlib lets other threads run meanwhile.
         body = await asyncio.get_running_loop().run_in_executor(parts.workers, work)
     except NotDecodedError:
         return replace(incoming, unmanaged="encoding")

@@ -1,17 +1,19 @@
-"""One client's connection: uvicorn's own protocol, with an end to every wait and a bound to everything that it holds.
+"""One client's connection: uvicorn's own protocol, with a deadline for every wait and a bound for all data that it
+holds.
 
-ASGI begins where a request's head is complete, so what never completes can only be seen here (measured: uvicorn holds
-for ever a socket that says nothing, half a head, one byte a second of head or body). Beside the deadlines:
+ASGI begins when a request's head is complete, so an incomplete head can only be seen here. Measured: uvicorn keeps
+these open for ever: a socket that sends nothing, half a head, one byte a second of head or body. The class adds
+deadlines and these rules:
 
 - Fields behind a chunked body (trailers) are dropped. They would end up among the headers, behind every check of them.
-- What comes behind a request that is being answered (pipelining) waits in a short queue, and no more is read; what
-  cannot be read there ends the connection after the answer, and never writes into it. A client that leaves is noticed
-  all the same.
-- A request that is answered before its body has come (no key, no room) has a moment to bring the rest. Then its
-  connection is closed: nobody holds a place with a body that nobody reads.
-- A connection that is not read, because enough of it waits, would not say that the client has left: so the socket is
-  asked (Linux alone tells; elsewhere it is noticed when reading goes on).
-- An offer to change the protocol (`Upgrade: h2c`, as Java sends it) is declined by going on.
+- Requests behind the one that is being answered (pipelining) wait in a short queue, and no more is read. Bytes that
+  cannot be parsed there end the connection after the answer, and never write into it. A client that leaves is noticed
+  in this state too.
+- A request may be answered before its body has come (no key, no room). Then the client has a moment to send the rest.
+  After that its connection is closed: nobody holds a place with a body that nobody reads.
+- A connection that is not read, because enough data waits, would not report that the client has left. So the socket is
+  polled. Only Linux reports it; elsewhere it is noticed when reading goes on.
+- An offer to change the protocol (`Upgrade: h2c`, as Java sends it) is declined: the exchange goes on in HTTP/1.1.
 """
 
 from __future__ import annotations
@@ -38,38 +40,38 @@ from proxy.web.listen import LEAVING, Leaving, has_body
 log = logging.getLogger(__name__)
 
 RATE: Final = 500
-"""Bytes a second that a body has to bring on average over `timeouts.body_s`."""
+"""Bytes a second that a body must bring on average over `timeouts.body_s`."""
 STEADY: Final = 32 * 1024
-"""Bytes a second that a body has to bring in all, from its beginning."""
+"""Bytes a second that a body must bring on average, from its beginning."""
 GRACE: Final = 4
-"""Times `timeouts.body_s` that a body may take beside that: a short one may come slowly."""
+"""Times `timeouts.body_s` that a body may take in addition to that: a short body may come slowly."""
 QUEUED: Final = 16
 """Requests that may wait on a connection behind the one that is being answered."""
 SLACK: Final = 256 * 1024
-"""Bytes that one receive may bring; a head is looked at between two of them."""
+"""Bytes that one receive may bring; a head is checked between two receives."""
 LOOKS: Final = 4
-"""How often within the shorter deadline each connection is looked at: a quarter of it is how late it is noticed."""
+"""Checks of each connection within the shorter deadline. A quarter of the deadline is the longest delay of a check."""
 
 WATCHED_S: Final = 0.2
-"""Seconds between two looks at the socket of a connection that is not read."""
+"""Seconds between two checks of the socket of a connection that is not read."""
 ENDED: Final = getattr(select, "POLLRDHUP", 0)
-"""The poll's word for a client that says nothing more, 0 where there is none."""
+"""The poll flag for a client that sends nothing more; 0 if the system has none."""
 
 HEAD: Final = 0
-"""A head is awaited, or the rest of one."""
+"""A head, or the rest of one, is awaited."""
 BODY: Final = 1
 DONE: Final = 2
-"""The request is here; until the answer has ended nothing is owed."""
+"""The request is here; the client owes nothing until the answer has ended."""
 
 
 async def crowded(_scope: Scope, _receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-    """The whole application for connections beyond `limits.connections`."""
+    """Answer as the whole application for connections beyond `limits.connections`."""
     error = Unavailable("too many connections are open", hint="Try again in a moment.")
     await send_error(send, error, [(b"connection", b"close")])  # type: ignore[arg-type]  # uvicorn's names for the same
 
 
 class Connection(HttpToolsProtocol):
-    """Made by the server for each connection; `connections` makes a class of it that knows the settings."""
+    """A connection. The server makes one for each client; `connections` makes a subclass that has the settings."""
 
     header_s = 10.0
     body_s = 30.0
@@ -94,12 +96,12 @@ class Connection(HttpToolsProtocol):
         self._closing: float | None = None
         self._address = ""
         self._placed = False
-        """It counts in `shares`."""
+        """True while the connection counts in `shares`."""
         self._waiting = 0
         """Bytes of bodies that wait here behind the request that is being answered."""
         self._came = 0
         self._taken = 0.0
-        """Seconds that a body has taken, those aside in which it waited for us."""
+        """Seconds that a body has taken, without the time in which it waited for the proxy."""
         self._looked = self._since
         self._running: RequestResponseCycle | None = None
         self._look_again: asyncio.TimerHandle | None = None
@@ -107,7 +109,7 @@ class Connection(HttpToolsProtocol):
         self._lingering: asyncio.TimerHandle | None = None
         self._every = min(self.header_s, self.body_s) / LOOKS
 
-    # What the event loop calls
+    # Called by the event loop
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn's own
         super().connection_made(transport)
@@ -132,7 +134,7 @@ class Connection(HttpToolsProtocol):
         self._waiting = 0
         running = self._running
         if running is not None and not running.response_complete:
-            self._leave(running)  # uvicorn tells the newest one alone, which may be waiting behind this one
+            self._leave(running)  # uvicorn tells only the newest request, which may be waiting behind this one
         self.pipeline.clear()
         super().connection_lost(exc)
 
@@ -158,13 +160,13 @@ class Connection(HttpToolsProtocol):
         if self.flow.read_paused and self._watching is None and ENDED:
             self._watching = self.loop.call_later(WATCHED_S, self._watch)
 
-    # What the parser calls
+    # Called by the parser
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= QUEUED:
             raise ValueError("too many requests wait on one connection")
         super().on_message_begin()
-        self.scope[LEAVING] = Leaving()  # type: ignore[typeddict-unknown-key]  # a key of ours
+        self.scope[LEAVING] = Leaving()  # type: ignore[typeddict-unknown-key]  # a key of the proxy
         if self._phase == DONE:
             self._expect_head()
 
@@ -174,7 +176,7 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade():
-            return  # the parser stops here, before any body, and `data_received` hears of it
+            return  # the parser stops here, before any body, and raises in `data_received`
         super().on_headers_complete()
         self.half_open.remove(self._address, self)
         self._came, self._taken = 0, 0.0
@@ -183,7 +185,7 @@ class Connection(HttpToolsProtocol):
         self._since = self.loop.time()
         self._bytes = 0
         if self.pipeline and not ENDED:
-            self.flow.resume_reading()  # or nobody would notice that the client has left
+            self.flow.resume_reading()  # or a client that has left would not be noticed
 
     def on_body(self, body: bytes) -> None:
         self._came += len(body)
@@ -194,7 +196,7 @@ class Connection(HttpToolsProtocol):
             if self.shares.pipelined > PIPELINED:
                 raise ValueError("the bodies of requests that wait on connections take too much memory")
         if not cycle.body and not cycle.response_complete and not self.parser.should_upgrade():
-            # What came in one piece is handed on as it is: uvicorn's way is two copies of what may be a long history.
+            # A body in one piece is passed on as it is. uvicorn would copy it twice, and it may be a long history.
             cycle.body = body
             body = b""
         elif isinstance(cycle.body, bytes):
@@ -208,10 +210,10 @@ class Connection(HttpToolsProtocol):
         self._phase = DONE
         if self.cycle is self._running:
             self.flow.resume_reading()  # a long body has stopped it, and the application may never ask for more
-        if self.cycle.response_complete:  # answered before it had come: nobody else watches what follows
+        if self.cycle.response_complete:  # answered before it had come: this alone watches what follows
             self._expect_head()
 
-    # What is different
+    # Differences from uvicorn
 
     def on_response_complete(self) -> None:
         answered = self._running
@@ -222,12 +224,12 @@ class Connection(HttpToolsProtocol):
             self._lingering = self.loop.call_later(LINGER_S, self._end_unread, answered)
 
     def _end_unread(self, answered: RequestResponseCycle) -> None:
-        """Close, where the body of a request that was answered has still not come."""
+        """Close the connection if the body of a request that was answered has still not come."""
         if answered is self.cycle and self._phase == BODY:
             self._late("", told=False)
 
     def _take_place(self, cycle: RequestResponseCycle) -> bool:
-        """Whether this connection may have a request answered."""
+        """Take a place for this connection; return True if it may have a request answered."""
         self._leave_place()
         room = self.shares.has_room(self._address)
         if not room and cycle.scope["path"] in PROBES and not has_body(cycle.scope):  # type: ignore[arg-type]
@@ -254,8 +256,8 @@ class Connection(HttpToolsProtocol):
         super()._start_asgi_task(cycle, self._closing_after(cycle, app))
 
     def _closing_after(self, cycle: RequestResponseCycle, app: ASGI3Application) -> ASGI3Application:
-        """The application, and the connection's end behind an answer that it leaves unfinished: so it breaks one off on
-        purpose, and uvicorn would take that for a mistake and log an error."""
+        """Return the application, with a close of the connection after an unfinished answer. The application leaves an
+        answer unfinished on purpose. uvicorn would take that for a mistake and log an error."""
 
         async def closing(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
             await app(scope, receive, send)
@@ -270,7 +272,7 @@ class Connection(HttpToolsProtocol):
         if running is None or running.response_complete or (running is self.cycle and running.more_body):
             self._end(400, msg)
             return
-        # An answer is under way, and what cannot be read came behind its request: nothing is heard any more.
+        # An answer is being sent, and unreadable bytes came behind its request: nothing more is read.
         self._deaf = True
         if self.pipeline and self.pipeline[0][0].more_body:
             self.pipeline.popleft()
@@ -279,7 +281,7 @@ class Connection(HttpToolsProtocol):
 
     @staticmethod
     def _leave(running: RequestResponseCycle) -> None:
-        """Nobody is there any more for what is being answered."""
+        """Tell the request that is being answered that its client has left."""
         running.disconnected = True
         running.message_event.set()
         running.scope[LEAVING].tell()  # type: ignore[typeddict-item]
@@ -288,19 +290,19 @@ class Connection(HttpToolsProtocol):
         return self._running is not None and not self._running.response_complete
 
     def evict(self) -> None:
-        """Close, since others need the place."""
+        """Close the connection, because others need the place."""
         self.metrics.refused_connections_total.labels(why="half_open").inc()
         self._deaf = True
         self.transport.abort()
 
     def _end(self, status: int, why: str) -> None:
-        """Close, with a word where none of an answer has been said yet."""
+        """Close the connection, with an error answer if no answer has begun."""
         self._deaf = True
         running = self._running
         self.metrics.refused_connections_total.labels(why=str(status)).inc()
         if running is None or running.response_complete or not running.response_started:
             if running is not None:
-                self._leave(running)  # what it says from now on is nobody's
+                self._leave(running)  # what it sends from now on goes nowhere
             error = ProxyError(why)
             error.code, error.type = "invalid_request", "invalid_request_error"
             body = render(error)
@@ -309,8 +311,9 @@ class Connection(HttpToolsProtocol):
         self.transport.close()
 
     def _decline(self, rest: bytes) -> None:
-        """The parser has stopped behind a head that offers another protocol, and would take the body for that. So a new
-        one reads the same head without the offer, and all that follows."""
+        """Decline a protocol change. The parser has stopped behind a head that offers another protocol, and would take
+        the body for that protocol. A new parser therefore reads the same head without the offer, and all that
+        follows."""
         method = self.parser.get_method()
         connection = [
             token.strip() for name, value in self.headers if name == b"connection" for token in value.split(b",")
@@ -331,18 +334,18 @@ class Connection(HttpToolsProtocol):
         self._bytes = 0
 
     def _look(self) -> None:
-        """Whether the client has let us wait too long; looks again in a while."""
+        """Check the deadlines of the client and close the connection if one has passed. Schedule the next check."""
         now = self.loop.time()
         self._look_again = self.loop.call_later(self._every, self._look)
         if self.transport.is_closing():
             self._closing = self._closing or now
             if now - self._closing >= self.body_s:
-                self.transport.abort()  # it does not read what was left to say
+                self.transport.abort()  # it does not read the rest of the answer
             return
         running = self._running
         passed, self._looked = now - self._looked, now
         if self._phase == DONE or self.flow.read_paused:
-            self._since, self._bytes = now, 0  # it waits for us
+            self._since, self._bytes = now, 0  # the client waits for the proxy
         elif self._phase == HEAD:
             late = now - self._since >= self.header_s
             if late and not self._is_answering() and self.timeout_keep_alive_task is None:
@@ -359,7 +362,7 @@ class Connection(HttpToolsProtocol):
                 self._since, self._bytes = now, 0
 
     def _watch(self) -> None:
-        """Close once the client has left; looks again in a moment for as long as nothing is read."""
+        """Close the connection once the client has left. Schedule the next check as long as nothing is read."""
         self._watching = None
         if not self.flow.read_paused or self.transport.is_closing():
             return
@@ -378,14 +381,14 @@ class Connection(HttpToolsProtocol):
 
 
 def has_ended(number: int) -> bool:
-    """Whether the other side of this socket has closed or reset it, unread bytes before that or not."""
+    """True if the other side of this socket has closed or reset it, with or without unread bytes before that."""
     poll = select.poll()
     poll.register(number, ENDED)
     return bool(poll.poll(0))
 
 
 def connections(settings: Settings, metrics: Metrics) -> type[Connection]:
-    """The class of an application's connections, for uvicorn's `http`."""
+    """Return the class of an application's connections, for uvicorn's `http`."""
     known = {
         "header_s": settings.timeouts.header_s,
         "body_s": settings.timeouts.body_s,

@@ -1,8 +1,8 @@
-"""Connections that have brought a request, by the address that they came from.
+"""Counts of connections that have brought a request, by the address that they came from.
 
-While there is room nobody is refused. Once nearly all places are taken, an address that holds more than its share gets
-no more of them, so that one client cannot keep all others out. Probes have a few places of their own: an orchestrator
-ends a process whose /healthz does not answer.
+While there is room, no connection is refused. Once nearly all places are taken, an address with more than its share
+gets no more of them. One client therefore cannot keep all others out. Probes have a few reserved places: an
+orchestrator ends a process whose /healthz does not answer.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import Counter
 from typing import Final
 
 NEARLY: Final = 7 / 8
-"""Part of all places from which on an address's share counts."""
+"""Fraction of all places above which an address's share counts."""
 RESERVED: Final = 16
 """Places beyond the limit, for probes."""
 PROBES: Final = frozenset({"/healthz", "/readyz"})
@@ -34,22 +34,22 @@ class ConnectionShare:
         """Bytes of bodies that wait."""
 
     def has_room(self, address: str) -> bool:
-        """Whether there is a place for one more connection of this address. "" is nobody's address."""
+        """True if there is a place for one more connection of this address. "" is no address."""
         if self.taken >= self._most:
             return False
         return not address or self.taken < NEARLY * self._most or self._by_address[address] < self._share
 
     def has_room_for_probe(self) -> bool:
-        """The same for a probe, whose connection ends with its answer."""
+        """True if there is a place for a probe, whose connection ends with its answer."""
         return self.taken < self._most + RESERVED
 
     def add(self, address: str) -> None:
-        """One more connection has brought a request."""
+        """Count one more connection that has brought a request."""
         self.taken += 1
         self._by_address[address] += 1
 
     def remove(self, address: str) -> None:
-        """It is gone, or has to bring another request's head."""
+        """Uncount a connection: it is closed, or must bring another request's head."""
         self.taken -= 1
         self._by_address[address] -= 1
         if not self._by_address[address]:

@@ -1,8 +1,8 @@
 """Content codings of request bodies: gzip, deflate and zstd are decoded, so that compressed requests are managed too.
 
-The decoded size is bounded while decoding, since a few kilobytes can stand for gigabytes. So are the members and the
-processor time, since many megabytes can stand for nothing. What cannot be decoded goes on as it came. zstd is in Python
-from 3.14 on; before that the package `zstandard` is used where it is installed.
+The decoded size is bounded while decoding, because a few kilobytes can stand for gigabytes. The number of members and
+the processor time are also bounded, because many megabytes can stand for nothing. A body that cannot be decoded goes on
+as it came. Python has zstd from 3.14 on. Before that the package `zstandard` is used if it is installed.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import Any, Final
 WINDOW_LOG: Final = 27
 """Largest window of a zstd frame, as a power of two: RFC 8878 recommends 8 MB, its tools write up to 128 MB."""
 PIECE: Final = 1 << 16
-"""Bytes that are decoded in one step. A step's rest is copied, so it must be far shorter than a body."""
+"""Bytes that are decoded in one step. The rest of a step is copied, so a step must be far shorter than a body."""
 MEMBERS: Final = 1000
-"""Members that a gzip file may have: each costs a decoder of its own, and one is what clients write."""
+"""Members that a gzip file may have: each costs a new decoder, and clients write one."""
 SECONDS: Final = 1.0
-"""Processor time that a body's codings may take: many times as much as a usual one of the allowed length needs."""
+"""Seconds of processor time for a body's codings: many times the need of a normal body of the allowed length."""
 CODINGS: Final = 3
-"""Codings that may lie over each other."""
+"""Codings that may be applied to one body."""
 
 
 class NotDecodedError(Exception):
-    """The body has a coding that is not known, is damaged, or is longer or costs more than what is allowed."""
+    """The body has an unknown coding, is damaged, or exceeds the allowed length or cost."""
 
 
 class _Deadline:
@@ -38,13 +38,13 @@ class _Deadline:
         self._until = time.thread_time() + seconds
 
     def check(self) -> None:
-        """Raises NotDecodedError once it has passed."""
+        """Raises NotDecodedError once the time has passed."""
         if time.thread_time() > self._until:
             raise NotDecodedError("takes too long")
 
 
 def codings(headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
-    """The codings of a body in the order in which they were applied, `identity` left out."""
+    """Return the codings of a body in the order in which they were applied, without `identity`."""
     named = [
         part.strip().lower()
         for name, value in headers
@@ -55,8 +55,8 @@ def codings(headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
 
 
 def decode(body: bytes, applied: list[str], limit: int, seconds: float = SECONDS) -> bytes:
-    """The body without its codings. Raises NotDecodedError. limit: bytes that it may have then, or in between. seconds:
-    processor time for all of it."""
+    """Return the body without its codings. Raises NotDecodedError. limit: bytes that it may have after each decoding.
+    seconds: processor time for all of it."""
     deadline = _Deadline(seconds)
     if len(applied) > CODINGS:
         raise NotDecodedError(f"{len(applied)} codings over each other")
@@ -74,7 +74,7 @@ def decode(body: bytes, applied: list[str], limit: int, seconds: float = SECONDS
 
 
 def _gzip(body: bytes, limit: int, deadline: _Deadline) -> bytes:
-    """Every member of a gzip file, one after the other (RFC 1952 2.2)."""
+    """Decode every member of a gzip file, one after the other (RFC 1952 2.2)."""
     parts: list[bytes] = []
     at = size = members = 0
     while at < len(body) and size <= limit:
@@ -88,7 +88,7 @@ def _gzip(body: bytes, limit: int, deadline: _Deadline) -> bytes:
 
 
 def _deflate(body: bytes, limit: int, deadline: _Deadline) -> bytes:
-    """zlib's format, or the bare stream that some clients send under this name."""
+    """Decode zlib's format, or the bare stream that some clients send under this name."""
     try:
         return _inflated(body, 0, zlib.MAX_WBITS, limit + 1, deadline)[0]
     except zlib.error:
@@ -96,7 +96,7 @@ def _deflate(body: bytes, limit: int, deadline: _Deadline) -> bytes:
 
 
 def _inflated(body: bytes, at: int, wbits: int, room: int, deadline: _Deadline) -> tuple[bytes, int]:
-    """(one stream from `at` on, or its first `room` bytes; where it ends)."""
+    """Return (one stream from `at` on, or its first `room` bytes; the position of its end)."""
     reader = zlib.decompressobj(wbits)
     whole = memoryview(body)
     parts: list[bytes] = []
@@ -112,7 +112,8 @@ def _inflated(body: bytes, at: int, wbits: int, room: int, deadline: _Deadline) 
 
 
 class _Source:
-    """A body as a file that is read in pieces: zstd has frames of no content, of which one read may skip millions."""
+    """A body as a file that is read in pieces: zstd has frames without content, and one read may skip millions of
+    them."""
 
     def __init__(self, body: bytes, deadline: _Deadline) -> None:
         self._body = body
@@ -120,7 +121,7 @@ class _Source:
         self._deadline = deadline
 
     def read(self, size: int = -1) -> bytes:
-        """The next bytes, at most `size` and PIECE of them."""
+        """Return the next bytes, at most `size` and at most PIECE of them."""
         self._deadline.check()
         begin = self._at
         self._at = min(len(self._body), begin + (PIECE if size < 0 else min(size, PIECE)))
@@ -145,7 +146,7 @@ def _zstd(body: bytes, limit: int, deadline: _Deadline) -> bytes:
 
 
 def _zstd_reader(source: _Source) -> tuple[Any, type[Exception]] | None:
-    """(a file that decodes as it is read, what it raises); None where there is no decoder."""
+    """Return (a file that decodes as it is read, the error that it raises); None if there is no decoder."""
     try:
         own = importlib.import_module("compression.zstd")
     except ImportError:

@@ -1,7 +1,7 @@
-"""Paths that carry conversations in a format that is passed on unmanaged: who sends there has to be told.
+"""Paths that carry conversations in a format that is passed on unmanaged: the client must be told.
 
-A client whose requests go to such a path keeps its whole history, pays for all of it, and would otherwise see nothing
-of that. The answer says so in a header, and the log once for each path.
+A client whose requests go to such a path keeps its whole history and pays for all of it, without a sign of that. The
+answer therefore says so in a header, and the log once for each path.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 UNMANAGED: Final = b"x-context-unmanaged"
 """The header that names the path."""
 MOST: Final = 100
-"""Paths that are logged: clients choose them."""
+"""Paths that are logged. There is a limit, because clients choose the paths."""
 SHOWN: Final = 200
 """Characters of a path that are shown."""
 _CONVERSATIONAL: Final = re.compile(
@@ -21,11 +21,11 @@ _CONVERSATIONAL: Final = re.compile(
 )
 """Ends of paths: Anthropic, OpenAI, Ollama, Bedrock, Gemini."""
 _OTHER: Final = re.compile(r"/threads/[^/]+/messages/?")
-"""An end of a path that looks alike and asks no model: OpenAI's assistants."""
+"""The end of a similar path that calls no model: OpenAI's assistants."""
 
 
 def is_conversational(method: str, path: str) -> bool:
-    """True where a request to this path brings a conversation to a model. path: decoded, without the session's part."""
+    """True if a request to this path brings a conversation to a model. path: decoded, without the session's part."""
     if method != "POST":
         return False
     return _CONVERSATIONAL.search(path) is not None and _OTHER.search(path) is None

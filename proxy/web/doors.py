@@ -1,7 +1,8 @@
-"""What a request asks for, and which keys open that: decided once, on `scope["path"]` and the method alone.
+"""Routing of a request to what it asks for and the keys that open it, by `scope["path"]` and the method alone.
 
-Whoever lets in and whoever dispatches use the same answer, so that no way of writing a path is let in as one thing and
-served as another. Closed unless said otherwise: a path of ours that no route has needs an admin's key to be told so.
+The access check and the dispatch use the same result. No spelling of a path can therefore pass the check as one thing
+and be served as another. The default is closed: a path of the proxy without a route needs an admin's key even for the
+answer that there is none.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from typing import Any, Final, Literal
 Kind = Literal["health", "metrics", "api", "pages", "data"]
 
 PLANE: Final = "x-plane"
-"""Where a route of the admin API says which keys open it beside an admin's, in its OpenAPI entry."""
+"""Key in a route's OpenAPI entry that names the keys that open it in addition to an admin's."""
 READ: Final[dict[str, Any]] = {PLANE: "read"}
 """For routes that a read key opens: `openapi_extra=READ`. Without it a route is for admins."""
 
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """What is behind a path. planes: the keys that open it; empty: nobody needs one. path: the route's, `""` where
-    there is none."""
+    """The target of a path. planes: the keys that open it; empty: no key is needed. path: the route's, `""` if there is
+    none."""
 
     kind: Kind
     planes: frozenset[str]
@@ -48,10 +49,10 @@ class Way:
 
 
 class Doors:
-    """All that there is to ask for."""
+    """The table of everything that a request can ask for."""
 
     def __init__(self, routes: Iterable[Any]) -> None:
-        """routes: those of the admin API, as FastAPI has them."""
+        """Read the routes. routes: those of the admin API, as FastAPI has them."""
         self.ways = tuple(
             Way(method, route.path, route.path_regex, _planes(route, method))
             for route in routes
@@ -59,7 +60,7 @@ class Doors:
         )
 
     def find(self, method: str, path: str) -> Door:
-        """What this is."""
+        """Return the target of a method and a path."""
         if path in ("/healthz", "/readyz"):
             return HEALTH
         if path == "/metrics":

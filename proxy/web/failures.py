@@ -1,7 +1,7 @@
-"""Tells the client what went wrong, in OpenAI's shape; and where an answer has begun, breaks it off.
+"""Error answers for the client, in OpenAI's shape; an answer that has begun is broken off.
 
-Once the first byte is out there is nothing honest left but an end that looks like one: the connection is closed in
-the middle of its chunked body or short of its Content-Length, so that no client takes a part for the whole.
+Once the first byte is sent, only a visible break is honest. The connection is closed in the middle of its chunked body
+or short of its Content-Length. No client then takes a part for the whole.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from proxy.web.listen import App, Message, Receive, Scope, Send
 log = logging.getLogger(__name__)
 
 LINGER_S: Final = 2.0
-"""How long a request that is too large is read on and thrown away after it has been refused."""
+"""Seconds for which a request that is too large is read and discarded after it was refused."""
 
 
 def render(error: ProxyError, *, apart: bool = False) -> bytes:
-    """The error's body; also what goes after `data: ` where a stream breaks. apart: what to do about it in a field of
-    its own, as the admin API has it; OpenAI's clients show the message alone."""
+    """Return the error's body; also the text after `data: ` if a stream breaks. apart: the hint goes into its own
+    field, as in the admin API. OpenAI's clients show the message alone."""
     told = {"message": str(error), "type": error.type, "param": None, "code": error.code}
     if apart:
         told = {"message": error.message, "type": error.type, "code": error.code, "hint": error.hint}
@@ -49,11 +49,12 @@ async def send_error(
     receive: Receive | None = None,
     apart: bool = False,
 ) -> None:
-    """A whole answer that is this error. `headers` come after its own.
+    """Send a whole answer that is this error. `headers` come after its own.
 
-    What would fail in the same way again says so (`x-should-retry: false`, which the SDKs obey). An upstream that was
-    away, and ourselves when we are busy, do not: clients retry a lost connection, and must not lose that through us.
-    With `receive` a client in the middle of what is too large gets to read why, before the connection is closed.
+    A request that would fail again in the same way gets `x-should-retry: false`, which the SDKs obey. Errors for
+    an unreachable upstream or a busy proxy do not carry it: clients retry a lost connection, and may go on doing so.
+    With `receive`, a client that is still sending a body that is too large can read the reason before the connection is
+    closed.
     """
     body = render(error, apart=apart)
     out = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
@@ -65,7 +66,7 @@ async def send_error(
         out.append((b"x-should-retry", b"false"))
     closing = isinstance(error, TooLarge | HeadersTooLarge)
     if closing:
-        out.append((b"connection", b"close"))  # or the rest of it would have to be read
+        out.append((b"connection", b"close"))  # or the rest of the body would have to be read
     await send({"type": "http.response.start", "status": error.status, "headers": [*out, *headers]})
     if closing and receive is not None:
         await send({"type": "http.response.body", "body": body, "more_body": True})
@@ -75,7 +76,8 @@ async def send_error(
 
 
 async def _linger(receive: Receive) -> None:
-    """Closing with bytes unread makes the kernel send a reset, which can overtake the answer (RFC 9112 9.6)."""
+    """Read and discard the rest of a body. Closing with bytes unread makes the kernel send a reset, which can overtake
+    the answer (RFC 9112 9.6)."""
     with suppress(TimeoutError):
         async with asyncio.timeout(LINGER_S):
             message = await receive()
@@ -84,9 +86,9 @@ async def _linger(receive: Receive) -> None:
 
 
 def answering(app: App, metrics: Metrics) -> App:
-    """The outermost layer: every error that comes out of `app` is told, or ends the connection.
+    """Return the outermost layer: every error that comes out of `app` is answered, or ends the connection.
 
-    An error that is not ours is a mistake of ours: counted, logged with where it happened, told as a plain 500.
+    An error of another type is a fault of the proxy: it is counted, logged with its place, and answered as a plain 500.
     """
 
     async def answered(scope: Scope, receive: Receive, send: Send) -> None:
@@ -104,10 +106,10 @@ def answering(app: App, metrics: Metrics) -> App:
             await app(scope, receive, send_noting)
         except ClientGone:
             metrics.client_gone_total.inc()
-        except asyncio.CancelledError:  # only by the server, when it stops and waits no longer
+        except asyncio.CancelledError:  # only by the server, when it stops and no longer waits
             if not begun:
                 await send_error(send, Unavailable("the proxy is stopping", hint="Try again in a moment."))
-        except Exception as error:  # the last resort: nothing above this could tell the client anything
+        except Exception as error:  # the last resort: no code above this could tell the client anything
             if not isinstance(error, ProxyError):
                 metrics.swallowed_total.labels(where="web").inc()
                 log.exception("a request failed through a mistake of the proxy's own")
@@ -115,7 +117,7 @@ def answering(app: App, metrics: Metrics) -> App:
             if not begun:
                 await send_error(send, error, receive=receive)
                 return
-            # Returning with the answer unfinished makes the server close the connection: truncation, to be seen.
+            # Returning with the answer unfinished makes the server close the connection: a visible truncation.
             log.warning("an answer was broken off: %s", error)
 
     return answered

@@ -1,7 +1,8 @@
-"""The outermost layer behind the checks of the head: nothing gets past it that it does not let in.
+"""The access check behind the checks of the head: only a request that it admits gets past it.
 
-Raw ASGI, before any routing: what a request asks for is found once (`doors`), who asks is certain (`keys`), and no page
-of another site is behind it (`browsers`). What is let in carries both in its scope; what is not ends here.
+Raw ASGI, before any routing. It finds the target of a request once (`doors`), identifies the caller (`keys`), and
+rejects pages of other sites (`browsers`). An admitted request carries target and caller in its scope. Any other request
+ends here.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from proxy.web.listen import App, Message, Receive, Scope, Send
 from proxy.web.path_rules import check_path
 
 CALLER: Final = "context.caller"
-"""Where the scope has the Caller; not there where a request needs none."""
+"""Key of the scope for the Caller; absent if a request needs none."""
 DOOR: Final = "context.door"
-"""Where the scope has the Door."""
+"""Key of the scope for the Door."""
 
 
 def gated(app: App, settings: Settings, doors: Doors) -> App:
-    """Lets in who may. Raises Unauthorized, Forbidden, WrongHost and BadRequest for chat; `failures.answering` stands
-    outside. For our own pages they are told here."""
+    """Admit allowed requests only. Raises Unauthorized, Forbidden, WrongHost and BadRequest for chat;
+    `failures.answering` stands outside. For the proxy's own pages these errors are answered here."""
     keys, browsers = Keys(settings), Browsers(settings)
 
     async def gate(scope: Scope, receive: Receive, send: Send) -> None:
@@ -67,11 +68,11 @@ def gated(app: App, settings: Settings, doors: Doors) -> App:
                 await send({"type": "http.response.start", "status": 204, "headers": preflight()})
                 await send({"type": "http.response.body", "body": b""})
                 return
-            if door.planes:  # what is open to all is served to nobody in particular: it has no caller
+            if door.planes:  # an open route serves everybody: it has no caller
                 scope[CALLER] = keys.admit(scope, door.planes)
             if door.kind == "api":
                 browsers.check_type(scope)
-        except ProxyError as problem:  # told here, where the page that may ask is known: it has to be able to read it
+        except ProxyError as problem:  # answered here, where the page is known that must read the error
             await send_error(send, problem, apart=True)
             return
         await app(scope, receive, send)
@@ -80,14 +81,15 @@ def gated(app: App, settings: Settings, doors: Doors) -> App:
 
 
 def _check_local(scope: Scope) -> None:
-    """Without keys loopback alone is served, whichever server runs us and wherever it listens."""
+    """Check that the client is on loopback. Without keys only loopback is served, whichever server runs the app and
+    wherever it listens. Raises Forbidden."""
     client = scope.get("client")
     if client is None or client[0] in ("127.0.0.1", "::1"):
         return
     try:
         local = ipaddress.ip_address(client[0].partition("%")[0]).is_loopback
     except ValueError:
-        return  # a socket that is no network's
+        return  # a socket without a network address
     if not local:
         raise Forbidden(
             "no keys are configured, so only this machine itself is served", hint="`context-proxy key` makes one."
@@ -95,13 +97,13 @@ def _check_local(scope: Scope) -> None:
 
 
 async def _is_preflight(scope: Scope, keys: Keys, browsers: Browsers, send: Send) -> bool:
-    """Whether a page of another site asks what it may do. Then it is told here: a preflight would go upstream with the
-    operator's key. Raises Forbidden where the page may do nothing."""
+    """Answer a preflight of a page of another site here and return True; return False for other requests. Upstream, a
+    preflight would carry the operator's key. Raises Forbidden if the page may do nothing."""
     if scope["method"] != "OPTIONS" or not is_preflight(scope):
         return False
     page = browsers.check_origin(scope, near=brings_credential(scope) and not keys.lends)
     if page is None:
-        return False  # our own page
+        return False  # the proxy's own page
     await send({"type": "http.response.start", "status": 204, "headers": [*asked_for(scope), *shared(page)]})
     await send({"type": "http.response.body", "body": b""})
     return True
@@ -112,7 +114,7 @@ def _has_credential(scope: Scope) -> bool:
 
 
 def _hardened(send: Send, door: Door, page: bytes | None) -> Send:
-    """A `send` that adds what browsers have to be told."""
+    """Return a `send` that adds the headers for browsers."""
     if door.kind != "api":
         return send
     added = [*HARDENED, *(shared(page) if page is not None else [])]

@@ -1,8 +1,8 @@
-"""What no request gets past: too many header bytes, and a Host that is missing, doubled or no host.
+"""Limits on every request: the bytes of its headers, and exactly one valid Host.
 
-The fast HTTP parser takes header blocks of megabytes and any number of Hosts (measured: 5 MB, 100,000 headers, two
-Hosts), so it is for us to refuse them. Nothing here or behind it decides on a URL put together from the Host
-header: only `scope["path"]` says where a request goes.
+The fast HTTP parser accepts header blocks of megabytes and any number of Hosts (measured: 5 MB, 100,000 headers, two
+Hosts). The proxy must therefore refuse them. No code here or behind it decides on a URL built from the Host header:
+only `scope["path"]` gives the route of a request.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from proxy.settings import Settings
 from proxy.web.listen import App, Receive, Scope, Send
 
 LINE: Final = 4
-"""Bytes of a header line beside its name and value: colon, space, CR, LF."""
+"""Bytes of a header line in addition to its name and value: colon, space, CR, LF."""
 
 _HOST: Final = re.compile(rb"(?:[A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.%A-Za-z0-9]+\])(?::[0-9]{0,5})?")
 
 
 def guarded(app: App, settings: Settings) -> App:
-    """Refuses before `app` sees it. Raises HeadersTooLarge and BadRequest; `failures.answering` stands outside."""
+    """Refuse a bad request before `app` sees it. Raises HeadersTooLarge and BadRequest; `failures.answering` stands
+    outside."""
     limit = settings.limits.header_kb * 1024
 
     async def guard(scope: Scope, receive: Receive, send: Send) -> None:
@@ -33,7 +34,7 @@ def guarded(app: App, settings: Settings) -> App:
 
 
 def check_head(scope: Scope, limit: int) -> None:
-    """Raises HeadersTooLarge where request line and headers exceed `limit` bytes, BadRequest for a wrong Host."""
+    """Raises HeadersTooLarge if request line and headers exceed `limit` bytes, BadRequest for a wrong Host."""
     size = len(scope.get("raw_path") or scope["path"]) + len(scope["query_string"])
     hosts = []
     for name, value in scope["headers"]:

@@ -1,7 +1,7 @@
 """Half-open connections: those that have not brought the head of a request, by the address that they came from.
 
-One address may hold `most` of them. What is over that, or over what the server holds in all, costs the oldest one its
-connection: a client that means it sends its head at once, so the one that has been silent for longest means nothing.
+One address may hold `most` of them. If an address exceeds that, or the server exceeds its total, the oldest connection
+is closed. A normal client sends its head at once, so the connection that has been silent for longest has the least use.
 """
 
 from __future__ import annotations
@@ -9,26 +9,26 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 FRESH_S: Final = 0.5
-"""Seconds for which a connection is not closed for its address's share: clients may come in a burst, and what they have
-sent may not have been read yet."""
+"""Seconds for which a connection is not closed for its address's share. Clients may come in a burst, and their data may
+not have been read yet."""
 AT_ONCE: Final = 64
-"""Connections that are closed for one that comes."""
+"""Connections that are closed for one new connection, at most."""
 
 
 class Silent(Protocol):
-    """A connection, as far as this is concerned."""
+    """The interface of a connection that this module uses."""
 
     def evict(self) -> None:
         """Close it at once."""
 
 
 class HalfOpen:
-    """All of them."""
+    """All half-open connections."""
 
     __slots__ = ("_by_address", "_count", "_most")
 
     def __init__(self, most: int) -> None:
-        """most: of one address."""
+        """Start empty. most: connections of one address."""
         self._most = most
         self._count = 0
         self._by_address: dict[str, dict[Silent, float]] = {}
@@ -37,7 +37,7 @@ class HalfOpen:
         return self._count
 
     def add(self, address: str, connection: Silent, now: float) -> None:
-        """A connection that has brought nothing yet. The address's oldest ones are closed where it has too many."""
+        """Add a connection that has brought nothing yet. The address's oldest ones are closed if it has too many."""
         held = self._by_address.setdefault(address, {})
         if connection not in held:
             held[connection] = now
@@ -49,7 +49,7 @@ class HalfOpen:
             self._close(address, oldest)
 
     def remove(self, address: str, connection: Silent) -> None:
-        """It has brought a head, or is gone. Once or often."""
+        """Remove a connection that has brought a head, or is closed. It may be called again."""
         held = self._by_address.get(address)
         if held is not None and held.pop(connection, None) is not None:
             self._count -= 1
@@ -57,7 +57,7 @@ class HalfOpen:
                 del self._by_address[address]
 
     def make_room(self) -> bool:
-        """Close the oldest one of the address that has most; False where there is none."""
+        """Close the oldest connection of the address that has most; return False if there is none."""
         if not self._by_address:
             return False
         address = max(self._by_address, key=lambda each: len(self._by_address[each]))
@@ -70,8 +70,8 @@ class HalfOpen:
 
 
 def address_of(client: tuple[str, int] | None) -> str:
-    """Whose share a connection counts for: an IPv4 address, or the network of an IPv6 address, since one host has 2^64
-    of those. A Unix socket has none."""
+    """Return the address whose share a connection counts for. It is an IPv4 address, or the network of an IPv6 address,
+    because one host has 2^64 IPv6 addresses. A Unix socket has none."""
     host = client[0] if client else ""
     if ":" not in host:
         return host

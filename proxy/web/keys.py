@@ -1,8 +1,8 @@
-"""Who calls, by the key that came with the request.
+"""Identification of the caller by the key that came with the request.
 
-A key is looked up by its SHA-256 and compared as bytes in constant time. What comes out is a Caller with a name and a
-tenant or an error: there is no empty one that a failed check could fall back to. Keys of ours are taken out of the
-request here, before anything that forwards, stores or logs has seen it.
+A key is looked up by its SHA-256 and compared as bytes in constant time. The result is a Caller with a name and a
+tenant, or an error. There is no empty Caller that a failed check could fall back to. The proxy's keys are removed from
+the request here, before any code forwards, stores or logs it.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from proxy.settings import DEMO, Key, Settings
 from proxy.web.listen import Scope
 
 OURS: Final = b"x-context-key"
-"""The header that is for keys of ours alone."""
+"""The header that is only for keys of the proxy."""
 BORROWED: Final = frozenset({b"authorization", b"api-key", b"x-api-key"})
-"""Headers for the upstream's keys, in which one of ours may stand as well."""
+"""Headers for the upstream's keys, which may also hold a key of the proxy."""
 ANY: Final = "any"
-"""The plane of whoever reaches this machine's own address while no keys are configured."""
+"""The plane of a caller on this machine's own address while no keys are configured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks, once that is certain. name: the key's. tenant: whose sessions; `*` for everybody's. plane: what the key
-    is for, or `any`."""
+    """An identified caller. name: the key's. tenant: the tenant of its sessions; `*` for every tenant. plane: the
+    purpose of the key, or `any`."""
 
     name: str
     tenant: str
@@ -41,12 +41,12 @@ class Caller:
 
     @property
     def one_tenant(self) -> str | None:
-        """The tenant, None where the caller is bound to none."""
+        """The tenant; None if the caller is bound to none."""
         return None if self.tenant == ALL_TENANTS else self.tenant
 
 
 LOCAL: Final = Caller("loopback", ALL_TENANTS, ANY)
-"""Who calls where no keys are configured."""
+"""The caller if no keys are configured."""
 
 
 class Keys:
@@ -55,25 +55,26 @@ class Keys:
     def __init__(self, settings: Settings) -> None:
         self._by_digest = {bytes.fromhex(key.sha256): key for key in settings.keys}
         self.lends = any(target.api_key_env or target.base_url == DEMO for target in settings.targets.values())
-        """Whether what goes to an upstream may be another credential than the one that came."""
+        """True if a request to an upstream may carry another credential than the one that came."""
 
     def __bool__(self) -> bool:
         return bool(self._by_digest)
 
     def find(self, presented: bytes) -> Key | None:
-        """The key that this is."""
+        """Return the configured key that was presented; None if it is none."""
         digest = sha256(presented).digest()
         found = self._by_digest.get(digest)
-        # By the hash alone somebody would be let in who can make dictionaries lie; it costs nothing to be sure.
+        # A lookup by the hash alone would admit an attacker who can make dictionaries lie. The second check costs
+        # nothing.
         if found is None or not compare_digest(digest, bytes.fromhex(found.sha256)):
             return None
         return found
 
     def admit(self, scope: Scope, planes: frozenset[str], *, borrowed: bool = True) -> Caller:
-        """Who asks for what is open to these planes. borrowed: whether Authorization may hold our key; for chat only
-        where an upstream has a key of its own, else it is the client's credential there.
+        """Return the caller of something that is open to these planes. borrowed: True if Authorization may hold a key
+        of the proxy. For chat that holds only if an upstream has its own key; else it is the client's credential there.
 
-        Takes our keys out of the request's headers. Raises Unauthorized and Forbidden.
+        Removes the proxy's keys from the request's headers. Raises Unauthorized and Forbidden.
         """
         if not self._by_digest:
             return LOCAL
@@ -96,13 +97,13 @@ class Keys:
         return Caller(key.name, key.tenant, key.plane)
 
     def _take(self, scope: Scope) -> tuple[bytes | None, bytes | None]:
-        """(the key in x-context-key, one of ours in another header), both taken out of the headers."""
+        """Return (the key in x-context-key, a proxy key in another header), both removed from the headers."""
         own: bytes | None = None
         lent: bytes | None = None
         kept: list[tuple[bytes, bytes]] = []
         for name, value in scope["headers"]:
             if name == OURS:
-                # Two that differ are none: which of them counts must not depend on who reads first.
+                # Two different keys count as none: the choice must not depend on the order of reading.
                 own = value.strip() if own is None or own == value.strip() else b""
                 continue
             ours = next((v for v in _readings(value) if self.find(v)), None) if name in BORROWED else None
@@ -115,7 +116,7 @@ class Keys:
 
 
 def _readings(value: bytes) -> Iterable[bytes]:
-    """What a credential header may mean: all of it, or what follows its scheme."""
+    """Yield the possible keys in a credential header: the whole value, and the part after its scheme."""
     value = value.strip()
     yield value
     _, space, rest = value.partition(b" ")

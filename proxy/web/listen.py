@@ -1,10 +1,11 @@
-"""Hears the client while work is done for it: its body, and that it has left.
+"""Reads the request body and detects a client disconnect while a handler runs.
 
-ASGI tells a client's leaving only to who asks, so somebody must always be asking, from before the upstream is
-contacted to the last byte: a task that listens beside the one that works. Connections of ours (`connection.py`) tell it
-by themselves (`Leaving`), which saves both tasks. A half-closed connection counts as left: the server gives up its side
-as well, so an answer could not be delivered. Work is cancelled once and then waited for; a second cancellation would
-hit its clean-up.
+ASGI reports a disconnect only to code that waits for it. A task must therefore always wait, from before the upstream is
+contacted to the last byte: it listens while another task works. The proxy's own connections (`connection.py`) report a
+disconnect by themselves (`Leaving`), which saves both tasks.
+
+A half-closed connection counts as left: the server closes its side as well, so an answer could not be delivered. Work
+is cancelled once and then awaited; a second cancellation would hit its clean-up.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 T = TypeVar("T")
 
 LEAVING: Final = "context.leaving"
-"""Where the scope of a connection of ours has its Leaving."""
+"""Key of the scope for the Leaving of a connection of the proxy."""
 HELD: Final = 256 * 1024
 """Bytes of a request body that may wait for the upstream to take them."""
 
 
 class Leaving:
-    """A client's leaving, told by its connection."""
+    """A client's disconnect, reported by its connection."""
 
     __slots__ = ("_left", "_task")
 
@@ -42,17 +43,17 @@ class Leaving:
         self._task: asyncio.Task[Any] | None = None
 
     def tell(self) -> None:
-        """The client has left. Once or often: only the first time counts."""
+        """Record that the client has left, and cancel the work. Only the first call counts."""
         if not self._left and self._task is not None:
             self._task.cancel()
         self._left = True
 
     def has_left(self) -> bool:
-        """Whether it was told."""
+        """True if the disconnect was reported."""
         return self._left
 
     async def attend(self, work: Coroutine[Any, Any, T]) -> T:
-        """As `while_connected`, in the task that asks."""
+        """Do the work of `while_connected` in the calling task."""
         if self.has_left():
             work.close()
             raise ClientGone("the client has left")
@@ -61,7 +62,7 @@ class Leaving:
             return await work
         except asyncio.CancelledError as error:
             if task is None or not self.has_left():
-                raise  # the server gives this request up (shutdown)
+                raise  # the server cancels this request (shutdown)
             task.uncancel()
             raise ClientGone("the client has left") from error
         finally:
@@ -69,10 +70,10 @@ class Leaving:
 
 
 async def while_connected(scope: Scope, receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`. Raises ClientGone once it has ended after the client left.
+    """Return the result of `work`. Raises ClientGone once it has ended after the client left.
 
-    Nothing else may call `receive` meanwhile; what it still brings of a request body is dropped (`Upload` keeps it).
-    Where the work ends by itself at the moment in which the client leaves, its own result counts.
+    No other code may call `receive` meanwhile; further bytes of a request body are dropped (`Upload` keeps them). If
+    the work ends by itself at the moment in which the client leaves, its own result counts.
     """
     leaving: Leaving | None = scope.get(LEAVING)
     if leaving is not None:
@@ -86,8 +87,9 @@ async def read_body(
     declared: int | None = None,
     held: Callable[[int], None] = lambda _: None,
 ) -> bytes:
-    """The whole request body. Over `limit` bytes, or `declared` so (`declared_length`): TooLarge, before the rest.
-    held: called with the bytes of each part before it is kept; what it raises ends the reading."""
+    """Return the whole request body. Raises TooLarge if it has over `limit` bytes, or declares so (`declared_length`),
+    before the rest is read. held: called with the size of each part before the part is kept; an error from it ends the
+    reading."""
     if declared is not None and declared > limit:
         raise TooLarge(f"the request body is {declared} bytes long; {limit} are allowed", hint="See limits.body_mb.")
     message = await receive()
@@ -112,7 +114,7 @@ async def read_body(
 
 
 def declared_length(scope: Scope) -> int | None:
-    """What Content-Length says; None where there is none or it is not a number."""
+    """Return the value of Content-Length; None if there is none or it is not a number."""
     for name, value in scope["headers"]:
         if name == b"content-length":
             return int(value) if value.isdigit() else None
@@ -120,7 +122,7 @@ def declared_length(scope: Scope) -> int | None:
 
 
 def has_body(scope: Scope) -> bool:
-    """Whether the request announces a body (RFC 9112 6: by one of these two headers, never by its method)."""
+    """True if the request announces a body (RFC 9112 6: by one of these two headers, never by its method)."""
     return any(
         name == b"transfer-encoding" or (name == b"content-length" and value != b"0")
         for name, value in scope["headers"]
@@ -128,9 +130,10 @@ def has_body(scope: Scope) -> bool:
 
 
 class Upload:
-    """A request body passed on as it comes, while the client's leaving is still noticed.
+    """A request body passed on as it comes, while the client's disconnect is still noticed.
 
-    Hearing goes on ahead of the reading, but at most HELD bytes: then it stops, and so does the client (back-pressure).
+    Receiving runs ahead of the reading, but at most by HELD bytes. Then it stops, and so does the client
+    (back-pressure).
     """
 
     def __init__(self, receive: Receive, leaving: Leaving | None = None) -> None:
@@ -142,7 +145,7 @@ class Upload:
         self._changed = asyncio.Event()
 
     async def parts(self) -> AsyncIterator[bytes]:
-        """The body's pieces. Only while `while_connected` is running."""
+        """Yield the body's pieces. Use it only while `while_connected` is running."""
         while True:
             while self._parts:
                 part = self._parts.popleft()
@@ -156,13 +159,14 @@ class Upload:
             await self._changed.wait()
 
     async def while_connected(self, work: Coroutine[Any, Any, T]) -> T:
-        """As the function of that name; `work` reads `parts`."""
+        """Do the work of the function of that name; `work` reads `parts`."""
         if self._leaving is None:
             return await _attend(self._hear(), work)
         if self._leaving.has_left():
             work.close()
             raise ClientGone("the client has left")
-        # Who hears may be waiting for the upstream to take what has come, so a connection of ours tells by itself.
+        # The receiving task may wait for the upstream to take data, so the proxy's own connection reports the
+        # disconnect.
         return await self._leaving.attend(_attend(self._hear(), work))
 
     async def _hear(self) -> None:
@@ -182,14 +186,15 @@ class Upload:
 
 
 def patient(send: Send, seconds: float) -> Send:
-    """A `send` that gives a client up as gone when it takes nothing for so long: a full socket must not hold us."""
+    """Return a `send` that treats a client as gone if it takes nothing for `seconds`: a full socket must not block the
+    proxy. Then it raises ClientGone."""
 
     async def send_in_time(message: Message) -> None:
         sending = send(message).__await__()
         try:
             waiting = next(sending)
         except StopIteration:
-            return  # taken at once, as nearly always: then no clock is needed
+            return  # taken at once, as nearly always: then no timeout is needed
         try:
             async with asyncio.timeout(seconds):
                 await _resumed(sending, waiting)
@@ -201,11 +206,11 @@ def patient(send: Send, seconds: float) -> Send:
 
 @coroutine
 def _resumed(work: Generator[Any, Any, T], waiting: Any) -> Generator[Any, Any, T]:
-    """The rest of what has already been run to where it waits. waiting: for what."""
+    """Run the rest of a coroutine that already ran to its first wait. waiting: the future that it waits for."""
     while True:
         try:
             got = yield waiting
-        except BaseException as error:  # noqa: BLE001  # a cancellation, which is for the work to hear
+        except BaseException as error:  # noqa: BLE001  # a cancellation, which the work must receive
             step = partial(work.throw, error)
         else:
             step = partial(work.send, got)
@@ -232,7 +237,8 @@ async def _attend(hearing: Coroutine[Any, Any, None], work: Coroutine[Any, Any, 
             asked = doing.cancel()
             await asyncio.wait((doing,))
     except asyncio.CancelledError:
-        # The server gives this request up (shutdown). Once for all: what is told twice here is told once below.
+        # The server cancels this request (shutdown). The work is cancelled once, not again if it was already cancelled
+        # above.
         if not asked and not doing.done():
             doing.cancel()
         await _ended(doing)
@@ -245,14 +251,14 @@ async def _attend(hearing: Coroutine[Any, Any, None], work: Coroutine[Any, Any, 
 
 
 async def _ended(task: asyncio.Task[Any]) -> None:
-    """Wait for a cancelled task, however often we are cancelled ourselves meanwhile."""
+    """Wait for a cancelled task, however often the caller is cancelled meanwhile."""
     while not task.done():
         try:
             await asyncio.wait((task,))
         except asyncio.CancelledError:
             continue
     if not task.cancelled():
-        task.exception()  # taken note of: the request is given up, nobody else will ask for it
+        task.exception()  # retrieved, because no other code will ask for it
 
 
 def _part(message: Message) -> bytes:

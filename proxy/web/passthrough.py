@@ -1,8 +1,8 @@
-"""Everything that is not managed: any method, any path, bytes on as they come in both directions.
+"""Passthrough of everything that is not managed: any method, any path, bytes unchanged in both directions.
 
-Half of what agents send goes to paths that no proxy has heard of, so nothing here looks at what it carries, but for
-the `model` of a JSON body where several upstreams have to be told apart. The upload is not held in memory and has no
-limit of its own: what works without the proxy works through it.
+Half of the requests that agents send go to paths that no proxy knows, so this code does not read their content. The one
+exception is the `model` of a JSON body, if several upstreams must be distinguished. The upload is not held in memory
+and has no limit of its own. A request that works without the proxy works through it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from proxy.web.listen import (
 from proxy.web.path_rules import PathRules
 
 PEEKED: Final = 4 << 20
-"""Bytes of a JSON body that are read whole to find its model; longer ones go to the first upstream."""
+"""Bytes of a JSON body that are read whole to find its model; longer bodies go to the first upstream."""
 
 
 class _Named(msgspec.Struct):
@@ -52,12 +52,12 @@ async def passthrough(
     rules: PathRules | None = None,
     allowed: Callable[[], None] = lambda: None,
 ) -> None:
-    """One request through to `target` (else the one that its model names, else the first) and its answer back.
+    """Send one request to `target` (else the one that its model names, else the first) and return its answer.
 
-    `path` is percent-encoded, as it came. Raises what `Client.send` raises before anything is sent to the client;
-    UpstreamBroken and UpstreamTimeout after that too, and then the connection must be broken off; and ClientGone.
-    share: what a body that is kept holds of the budget. rules: what may be asked for with a key of the operator's; the
-    rest raises Forbidden. allowed: called once that is clear.
+    `path` is percent-encoded, as it came. Raises the errors of `Client.send` before anything is sent to the client.
+    Raises UpstreamBroken and UpstreamTimeout after that too; then the connection must be broken off. Raises ClientGone.
+    share: the part of the budget that a kept body holds. rules: the paths that are allowed with a key of the operator;
+    others raise Forbidden. allowed: called once that is clear.
     """
     body: bytes | None = None
     if target is None:
@@ -78,7 +78,7 @@ async def passthrough(
 
 
 def model_of(body: bytes) -> str | None:
-    """The top-level `model` of a JSON object; None where there is none or the body is something else."""
+    """Return the top-level `model` of a JSON object; None if there is none or the body is something else."""
     try:
         return _DECODER.decode(body).model
     except (msgspec.DecodeError, ValueError, RecursionError):  # ValueError: a name that is not UTF-8

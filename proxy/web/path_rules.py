@@ -1,7 +1,7 @@
-"""Rules for paths that go upstream: no dot segments, and with a key of the operator's only the paths that are allowed.
+"""Rules for paths that go upstream: no dot segments, and only allowed paths with a key of the operator.
 
-An upstream may resolve `..` behind the check of a path, however it is written; and with the operator's key a client
-reaches whatever that key opens: files, fine-tuned models and keys of the whole organization.
+An upstream may resolve `..` behind the check of a path, in any spelling. With the operator's key a client can reach
+everything that the key opens: files, fine-tuned models and keys of the whole organization.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from proxy.errors import BadRequest, Forbidden
 from proxy.web.listen import Scope
 
 DECODINGS: Final = 4
-"""How often a path may be percent-encoded, and is looked at decoded."""
+"""Rounds of percent-decoding in which a path is checked."""
 _SEPARATORS: Final = re.compile(r"[/\\]")
 _PLAIN: Final = re.compile(r"(?!\.\.|\.\Z)[A-Za-z0-9._~:@-]+")
 """A segment that every server reads alike."""
@@ -23,15 +23,15 @@ _VERSION: Final = re.compile(r"/v1(?=/|$)")
 
 
 def check_path(scope: Scope) -> None:
-    """Raises BadRequest where a path has a dot segment in any way of writing it."""
+    """Raises BadRequest if a path has a dot segment in any spelling."""
     path = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1")
     if has_dot_segments(path):
         raise BadRequest("the path has a dot segment (. or ..)", hint="Send the path without it.")
 
 
 def has_dot_segments(path: str) -> bool:
-    """Whether a server might find `.` or `..` between two separators: percent-encoded once or often, with backslashes,
-    or with parameters (`..;x`). One that is encoded more often than is looked at counts as well."""
+    """True if a server might find `.` or `..` between two separators: percent-encoded once or often, with backslashes,
+    or with parameters (`..;x`). A path that is encoded more often than it is checked counts as well."""
     for _ in range(DECODINGS):
         if "." in path and any(part.partition(";")[0] in (".", "..") for part in _SEPARATORS.split(path)):
             return True
@@ -43,18 +43,18 @@ def has_dot_segments(path: str) -> bool:
 
 
 class PathRules:
-    """The paths that may be asked for with a key of the operator's."""
+    """The paths that are allowed with a key of the operator."""
 
     def __init__(self, allowed: Iterable[str]) -> None:
-        """allowed: `METHOD /path`, as in the settings. `*` stands for characters of one segment, `**` for any number of
-        segments, `*` alone for every method and path."""
+        """Compile the patterns. allowed: `METHOD /path`, as in the settings. `*` stands for characters of one segment,
+        `**` for any number of segments, `*` alone for every method and path."""
         self._patterns = [_compile("**" if each == "*" else each) for each in allowed]
 
     def check(self, method: str, path: str) -> None:
-        """Raises Forbidden where that is not allowed. path: percent-encoded, with or without /v1 in front.
+        """Raises Forbidden if the request is not allowed. path: percent-encoded, with or without /v1 in front.
 
-        It is decoded once, and what is then not plain is refused whatever is allowed: an upstream that decodes more
-        (twice, overlong UTF-8, full-width letters, up to a NUL) must not find another path in it.
+        The path is decoded once. A result that is not plain is refused, whatever is allowed. An upstream that decodes
+        more (twice, overlong UTF-8, full-width letters, up to a NUL) must not find another path in it.
         """
         decoded = "/" + unquote(path.lstrip("/"), "latin-1")
         if not _is_plain(decoded):
@@ -72,7 +72,8 @@ class PathRules:
 
 
 def _compile(allowed: str) -> re.Pattern[str]:
-    """`**` may hold everything, `*` all but the ends of a segment and of the method; a whole segment is never empty."""
+    """Compile a pattern. `**` matches everything, `*` all except the ends of a segment and of the method. A whole
+    segment is never empty."""
     return re.compile(".*".join(_compile_segments(part) for part in allowed.split("**")))
 
 
@@ -82,7 +83,7 @@ def _compile_segments(allowed: str) -> str:
 
 
 def _is_plain(path: str) -> bool:
-    """Every segment is one of few characters; none is empty but after a last slash."""
+    """True if every segment consists of the plain characters; none is empty, except after a last slash."""
     segments = path[1:].split("/")
     if segments[-1] == "":
         segments.pop()

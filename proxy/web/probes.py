@@ -1,7 +1,7 @@
-"""Whether the process lives, whether it can serve, and its numbers.
+"""Probes: the process lives, the process can serve, and its metrics.
 
-Chat works without the store, so a store that is away is told in the body of /readyz and does not make it fail: an
-orchestrator that took the proxy out would turn a lost history into a lost service. /healthz touches nothing.
+Chat works without the store, so an unreachable store is reported in the body of /readyz and does not make it fail. An
+orchestrator that removed the proxy would turn a lost history into a lost service. /healthz uses no resource.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from proxy.store.base import Store
 
 @dataclass(frozen=True, slots=True)
 class _Probed:
-    """What is asked. The framework remembers the functions behind its routes for as long as the process lives: had they
-    this in a closure, no app would ever be let go, nor the conversations that it has in memory."""
+    """The objects that the probes read. The framework keeps the functions behind its routes for the lifetime of the
+    process. With these objects in a closure, no app would ever be freed, and its conversations in memory would stay
+    too."""
 
     store: Store
     metrics: Metrics
@@ -44,7 +45,7 @@ async def _numbers(request: Request) -> Response:
 
 
 def probes(store: Store, metrics: Metrics, *, draining: Callable[[], bool] = lambda: False) -> FastAPI:
-    """The app with /healthz, /readyz and /metrics. `draining`: whether we have been told to stop."""
+    """Return the app with /healthz, /readyz and /metrics. `draining`: returns True if the process is to stop."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     app.state.probed = _Probed(store, metrics, draining)
     for path, told in (("/healthz", _healthz), ("/readyz", _readyz), ("/metrics", _numbers)):

@@ -1,11 +1,11 @@
 """Request log: one line for each request, when its answer has ended.
 
-The line holds the method, the path without its query, the status and the milliseconds; for a managed request also the
-session, the policy, the prompt's tokens before and after, and the cached tokens. It never holds a header, a body, a
-query or an error's text: credentials and messages stand there.
+The line holds the method, the path without its query, the status and the milliseconds. For a managed request it also
+holds the session, the policy, the prompt's tokens before and after, and the cached tokens. It never holds a header, a
+body, a query or an error's text, because these may contain credentials and messages.
 
-The exchange writes what it knows into the scope's facts; this layer adds what the connection knows. Probes are logged
-at debug, since they come every few seconds.
+The exchange writes its facts into the scope; this layer adds the facts of the connection. Probes are logged at debug
+level, because they come every few seconds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from proxy.web.listen import App, Message, Receive, Scope, Send
 log = logging.getLogger("proxy.requests")
 
 FACTS: Final = "context.facts"
-"""Where a request's scope has the dictionary that the exchange fills."""
+"""Key of a request's scope for the dictionary that the exchange fills."""
 PATH: Final = 200
 """Characters of a path that are logged."""
 QUIET: Final = frozenset({"/healthz", "/readyz", "/metrics"})
@@ -29,7 +29,7 @@ GONE: Final = 499
 
 
 def logged(app: App) -> App:
-    """The outermost layer: a line for each request that `app` has answered."""
+    """Return the outermost layer: it logs a line for each request that `app` has answered."""
 
     async def logging_app(scope: Scope, receive: Receive, send: Send) -> None:
         level = logging.DEBUG if scope.get("path") in QUIET else logging.INFO
@@ -62,7 +62,7 @@ def logged(app: App) -> App:
 
 
 def shown_path(scope: Scope) -> str:
-    """The path as it came, without its query; cut, and without what a terminal would obey."""
+    """Return the path as it came, without its query; cut, and without control characters that a terminal would obey."""
     raw: bytes = scope.get("raw_path") or str(scope["path"]).encode("utf-8", "surrogateescape")
     text = raw.partition(b"?")[0].decode("ascii", "replace")
     return "".join(one if one.isprintable() else "?" for one in text[:PATH])

@@ -1,7 +1,7 @@
-"""How many requests are worked on at once: one more than that is told to come back, at once, and costs nothing else.
+"""Concurrency limit. An excess request gets 503 with Retry-After immediately.
 
-What is let in beyond what can be done makes all of it slow; a client that is told 503 with Retry-After tries again by
-itself. Our own pages are not counted: an operator gets in when it is full.
+More requests than the proxy can serve make all of them slow. A client that gets 503 with Retry-After tries again by
+itself. The proxy's own pages are not counted: an operator gets in when the proxy is full.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from proxy.metrics import Metrics
 
 
 class Room:
-    """`most` at once."""
+    """A limit of `most` concurrent requests."""
 
     __slots__ = ("_metrics", "_most", "broken_off", "taken")
 
     def __init__(self, most: int, metrics: Metrics) -> None:
         self.taken = 0
         self.broken_off = 0
-        """Requests that the server cancelled, because it stops and waits no longer."""
+        """Requests that the server cancelled, because it stops and no longer waits."""
         self._most = most
         self._metrics = metrics
 
     @contextmanager
     def place(self) -> Iterator[None]:
-        """Raises Unavailable where there is none."""
+        """Hold a place for the time of a request. Raises Unavailable if there is none."""
         if self.taken >= self._most:
             self._metrics.refused_requests_total.inc()
             raise Unavailable(f"{self._most} requests are being worked on", hint="Try again in a moment.")

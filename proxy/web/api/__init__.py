@@ -1,1 +1,1 @@
-"""The admin API: one file a subject, each with its routes and the shapes of what they take and give."""
+"""The admin API: one file a subject, with its routes and its request and response models."""

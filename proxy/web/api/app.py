@@ -1,4 +1,4 @@
-"""The admin API as one application: its routes, its OpenAPI description, and the bound on what it reads."""
+"""The admin API as one application: its routes, its OpenAPI description, and the limit on request bodies."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ ABOUT: Final = (
 
 
 def create_api(parts: Parts) -> FastAPI:
-    """The application with every route under /api."""
+    """Return the application with every route under /api."""
     app = FastAPI(
         title="context-proxy",
         version="1",
@@ -61,7 +61,7 @@ def create_api(parts: Parts) -> FastAPI:
     app.state.replaying = asyncio.Lock()
     app.state.remembered = Remembered()
     for router in ROUTERS:
-        # The routes themselves, not a router within a router: the gate reads their patterns.
+        # The routes themselves, not a nested router: the access check reads their patterns.
         app.router.routes.extend(router.routes)
     tell_all(app)
     app.get("/api/openapi.json", openapi_extra=READ, include_in_schema=False)(_described)
@@ -69,17 +69,18 @@ def create_api(parts: Parts) -> FastAPI:
 
 
 async def _described(request: Request) -> dict[str, Any]:
-    app: FastAPI = request.app  # not in a closure, which the framework would keep, and with it all that the app holds
+    app: FastAPI = request.app  # not in a closure, which the framework would keep, and with it all objects of the app
     return app.openapi()
 
 
 def bounded(api: App, limit: int) -> App:
-    """`api`, for bodies of at most `limit` bytes that a strict reader of JSON takes; for others, the error."""
+    """Return `api` for bodies of at most `limit` bytes that a strict JSON reader accepts. Other bodies get the
+    error."""
 
     async def read(scope: Scope, receive: Receive, send: Send) -> None:
         try:
             if "\0" in scope["path"] or b"%00" in scope["query_string"] or b"\0" in scope["query_string"]:
-                raise BadRequest("a NUL in the path or the query: nothing is called so")  # no database has it in a text
+                raise BadRequest("a NUL in the path or the query: nothing is called so")  # no database stores it
             body = await read_body(receive, limit, declared_length(scope))
             if body:
                 _check(scope, body)

@@ -1,4 +1,4 @@
-"""What there is to choose from, and the whole proxy in figures: policies, models, tenants, stats."""
+"""The choices of the proxy, and its state in numbers: policies, models, tenants, stats."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ router = APIRouter(prefix="/api", tags=["proxy"], responses=EVERY)
 
 
 class PolicyShown(BaseModel):
-    """A policy. stages and voices: what it is made of, in order. is_default: for requests that name none."""
+    """A policy. stages and voices: its parts, in order. is_default: true if it applies to requests that name none."""
 
     name: str
     mode: str
@@ -36,8 +36,8 @@ class PolicyShown(BaseModel):
 
 
 class ModelShown(BaseModel):
-    """What is known of a model. input, output: dollars per million tokens; w, r: prices of an uncached and of a cached
-    token in units of `input`."""
+    """The known facts of a model. input, output: dollars per million tokens. w, r: prices of an uncached and of a
+    cached token in units of `input`."""
 
     model_config = ConfigDict(protected_namespaces=())
 
@@ -59,7 +59,7 @@ class TenantLine(BaseModel):
 
 
 class Whole(BaseModel):
-    """The proxy since it started, and its store. figures: its counters, for who sees every tenant."""
+    """The proxy since its start, and its store. figures: its counters, for a caller that sees every tenant."""
 
     version: str
     policy: str
@@ -77,7 +77,7 @@ class Whole(BaseModel):
 async def list_policies(
     desk: AtDesk, limit: Limit = 200, cursor: Cursor = None, q: Annotated[str, Query(max_length=64)] = ""
 ) -> Page[PolicyShown]:
-    """The policies that can be named, by name."""
+    """List the policies that can be named, by name."""
     at = pages.place(cursor, str)
     usual = desk.parts.settings.policy
     found = [p for name, p in sorted(desk.parts.policies.items()) if q in name and (at is None or name > at[0])]
@@ -100,7 +100,7 @@ def _named(part: object) -> str:
 async def list_models(
     desk: AtDesk, limit: Limit = 200, cursor: Cursor = None, q: Annotated[str, Query(max_length=256)] = ""
 ) -> Page[ModelShown]:
-    """The models that are known, in the order in which they are looked through."""
+    """List the known models, in the order in which they are searched."""
     at = pages.place(cursor, int)
     start = max(0, at[0]) if at else 0
     found = [model for model in desk.parts.models if q in model.name]
@@ -117,7 +117,7 @@ def _model(model: Model) -> ModelShown:
 
 @router.get("/stats", openapi_extra=READ)
 async def stats(desk: AtDesk) -> Whole:
-    """The whole proxy: how its store is, and its counters since it started."""
+    """Show the whole proxy: the state of its store, and its counters since its start."""
     store, parts = desk.parts.store, desk.parts
     everybody = desk.caller.one_tenant is None
     return Whole(
@@ -135,7 +135,7 @@ async def stats(desk: AtDesk) -> Whole:
 
 
 def _figures(registry: Any) -> dict[str, float]:
-    """Counters summed over their labels, but for `kind`: what was paid and what would have been are two figures."""
+    """Return counters summed over their labels, except `kind`: the cost paid and the cost avoided are two figures."""
     found: dict[str, float] = {}
     for metric in registry.collect():
         for sample in metric.samples:
@@ -148,7 +148,7 @@ def _figures(registry: Any) -> dict[str, float]:
 
 @router.get("/tenants", openapi_extra=READ)
 async def list_tenants(desk: AtDesk, limit: Limit = 50, cursor: Cursor = None) -> Page[TenantLine]:
-    """Tenants with sessions in the store, by name; of a key that is one tenant's, that one."""
+    """List the tenants with sessions in the store, by name; for a key of one tenant, only that tenant."""
     at = pages.place(cursor, str)
     if desk.tenant is not None:
         found = [name for name in [desk.tenant] if await _exists(desk, name)]

@@ -1,6 +1,6 @@
-"""`/api/context`: the functions of REPLOID's context manager over a history that is posted (FEATURES.md D9).
+"""`/api/context`: the functions of REPLOID's context manager over a posted history (FEATURES.md D9).
 
-Nothing is stored and no session is touched: the same functions that the library has, for programs in other languages.
+Nothing is stored and no session is changed. These are the functions of the library, for programs in other languages.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Tokens = Annotated[int, Field(ge=0, le=1 << 53)]
 
 
 class Posted(BaseModel):
-    """A history, each message as chat completions or as Gemini has it (`parts`), and the model it is for."""
+    """A history and the model it is for. Each message has the form of chat completions or of Gemini (`parts`)."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True, protected_namespaces=())
 
@@ -46,13 +46,14 @@ class Posted(BaseModel):
 
 
 class PruneBody(Posted):
-    """maxTokens: what has to be met; without it, 80 % of the model's limit."""
+    """A history to prune. maxTokens: the limit that must be met; without it, 80 % of the model's limit."""
 
     max_tokens: Annotated[Tokens | None, Field(alias="maxTokens")] = None
 
 
 class SummarizeBody(Posted):
-    """maxItems: messages that stay, beside the system's. text: the summary, where somebody has written one."""
+    """A history to summarize. maxItems: messages that stay, in addition to the system's. text: an existing summary, if
+    there is one."""
 
     max_items: Annotated[int, Field(alias="maxItems", ge=0, le=MOST)] = 10
     text: Annotated[str | None, Field(max_length=1_000_000)] = None
@@ -98,7 +99,7 @@ class PrunedStats(BaseModel):
 
 
 class Pruned(BaseModel):
-    """What stays and what does not, each message as it was posted."""
+    """The messages that stay and the removed ones, each as it was posted."""
 
     pruned: list[dict[str, Any]]
     removed: list[dict[str, Any]]
@@ -106,14 +107,14 @@ class Pruned(BaseModel):
 
 
 class SummaryStats(BaseModel):
-    """Messages that the summary stands for, and messages kept."""
+    """Messages that the summary replaces, and messages kept."""
 
     summarizedItems: int  # noqa: N815
     keptItems: int  # noqa: N815
 
 
 class Summarized(BaseModel):
-    """The history with the summary in it; `summary` is null where none was worth it."""
+    """The history with the summary in it; `summary` is null if none was useful."""
 
     summarized: list[dict[str, Any]]
     summary: dict[str, Any] | None
@@ -121,7 +122,7 @@ class Summarized(BaseModel):
 
 
 class Stats(BaseModel):
-    """How full the model's context is."""
+    """The use of the model's context."""
 
     items: int
     tokens: int
@@ -131,13 +132,13 @@ class Stats(BaseModel):
 
 
 class Estimated(BaseModel):
-    """Tokens, by the model's vocabulary where the proxy counts exactly."""
+    """Tokens, by the model's vocabulary if the proxy counts exactly."""
 
     tokens: int
 
 
 class Scored(BaseModel):
-    """Importance, 0 to 100: of the one message, or of each."""
+    """Importance, 0 to 100: of the one message, or of each message."""
 
     score: float | None = None
     scores: list[float] | None = None
@@ -155,7 +156,7 @@ async def prune(desk: AtDesk, body: PruneBody) -> Pruned:
 
 @router.post("/auto")
 async def auto(desk: AtDesk, body: Posted) -> Pruned:
-    """Prune to 80 % of the model's limit where the history is over it (`autoManageContext`)."""
+    """Prune to 80 % of the model's limit if the history is over it (`autoManageContext`)."""
     models, weigh = _model(desk, body.model_name)
     made = await _run(lambda: library.auto_manage_context(body.context, body.model_name, models=models, weigh=weigh))
     return Pruned.model_validate(made)
@@ -163,14 +164,14 @@ async def auto(desk: AtDesk, body: Posted) -> Pruned:
 
 @router.post("/summarize")
 async def summarize(body: SummarizeBody, _: AtDesk) -> Summarized:
-    """Put a summary in the place of all but the last messages (`summarizeContext`)."""
+    """Replace all messages except the last ones by a summary (`summarizeContext`)."""
     made = await _run(lambda: library.summarize_context(body.context, body.max_items, text=body.text))
     return Summarized.model_validate(made)
 
 
 @router.post("/stats")
 async def stats(desk: AtDesk, body: Posted) -> Stats:
-    """Tell how full the model's context is with this history (`getContextStats`)."""
+    """Show how full the model's context is with this history (`getContextStats`)."""
     models, weigh = _model(desk, body.model_name)
     made = await _run(lambda: library.get_context_stats(body.context, body.model_name, models=models, weigh=weigh))
     return Stats.model_validate(made)
@@ -178,7 +179,7 @@ async def stats(desk: AtDesk, body: Posted) -> Stats:
 
 @router.post("/estimate")
 async def estimate(desk: AtDesk, body: EstimateBody) -> Estimated:
-    """Tokens of a text, a message or a history (`estimateTokens`)."""
+    """Count the tokens of a text, a message or a history (`estimateTokens`)."""
     _, weigh = _model(desk, body.model_name)
     return Estimated(tokens=await _run(lambda: library.estimate_tokens(body.content, weigh=weigh)))
 
@@ -194,15 +195,16 @@ async def score(body: ScoreBody, _: AtDesk) -> Scored:
 
 
 def _model(desk: Desk, name: str) -> tuple[tuple[Model, ...], Weigh]:
-    """The models whose limits count, and what counts this one's tokens. The source's own limit of an unknown model
-    stands where ours know none."""
+    """Return the models whose limits count, and the counter of this model's tokens. REPLOID's own limit of an unknown
+    model applies if the proxy knows none."""
     found = find_model(desk.parts.models, name)
     known = found.window or found.own.get("importance", {}).get("window")
     return (desk.parts.models if known else ()), desk.parts.weigh(found)
 
 
 async def _run(work: Callable[[], T]) -> T:
-    """What the function gives, computed beside the event loop. Raises Unprocessable for what is no history."""
+    """Return the result of the function, computed in a thread next to the event loop. Raises Unprocessable if the input
+    is not a history."""
     try:
         return await asyncio.to_thread(work)
     except NotManaged as problem:

@@ -1,7 +1,7 @@
-"""What a route of the admin API works with: who asks, the proxy's parts, and the session that the path names.
+"""Context of an admin API route: the caller, the proxy's services, and the session that the path names.
 
-A session is addressed by its name under the caller's tenant. A name may hold whatever a client wrote into a header; one
-that a path cannot carry unharmed (a slash, a space) is addressed as `~` and its base64url.
+A session is addressed by its name under the caller's tenant. A name may hold any text that a client wrote into a
+header. A name that a path cannot carry unchanged (a slash, a space) is addressed as `~` and its base64url.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from proxy.web.gate import CALLER
 from proxy.web.keys import Caller
 
 PLAIN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]*")
-"""Names that stand in a path as they are."""
+"""Names that stand in a path unchanged."""
 NEWEST: Final = 16
-"""Threads, those begun last, among which the one used last is looked for."""
+"""Threads, newest first, that are searched for the one used last."""
 LAST: Final = chr(0x10FFFF)
-"""Behind the name of every session."""
+"""Sorts behind the name of every session."""
 
 
 @dataclass(frozen=True, slots=True)
 class Desk:
-    """Who asks, and what is asked of. tenant: the caller's, or the one that a caller who sees all has named; None where
-    every tenant's is meant."""
+    """The caller and the services of one request. tenant: the caller's, or the one named by a caller who sees all
+    tenants. None stands for every tenant."""
 
     parts: Parts
     caller: Caller
@@ -53,14 +53,14 @@ class Place:
 
 
 def address(session: str) -> str:
-    """How a session's name is written in a path."""
+    """Return the form of a session's name in a path."""
     if PLAIN.fullmatch(session):
         return session
     return "~" + base64.urlsafe_b64encode(session.encode("utf-8", "surrogatepass")).decode().rstrip("=")
 
 
 def named(written: str) -> str:
-    """The session's name that an address stands for. Raises BadRequest."""
+    """Return the session's name that an address stands for. Raises BadRequest."""
     if not written.startswith("~"):
         return written
     try:
@@ -91,7 +91,7 @@ AtDesk = Annotated[Desk, Depends(_desk)]
 
 
 async def one_tenant(desk: Desk) -> str:
-    """The tenant that is meant, where it has to be one: the only one where there is but one. Raises Conflict."""
+    """Return the tenant of a request that needs exactly one; the only tenant if there is one. Raises Conflict."""
     if desk.tenant is not None:
         return desk.tenant
     found = await tenants(desk.parts.store, "", 2)
@@ -101,7 +101,8 @@ async def one_tenant(desk: Desk) -> str:
 
 
 async def tenants(store: Store, after: str, limit: int) -> list[str]:
-    """The tenants with sessions, in order, behind one. One row is read for each, however many sessions they have."""
+    """Return the tenants with sessions, in order, after `after`. One row is read for each, however many sessions they
+    have."""
     found: list[str] = []
     while len(found) < limit:
         rows = await store.sessions((found[-1] if found else after, LAST), 1)
@@ -123,7 +124,7 @@ async def _place(
 
 
 async def _tenant_of(desk: Desk, session: str) -> str:
-    """The one tenant that has a session of this name. Raises NotFound and Conflict."""
+    """Return the one tenant that has a session of this name. Raises NotFound and Conflict."""
     owners = await desk.parts.store.owners(session)
     if not owners:
         raise NotFound("there is no such session", hint="GET /api/sessions lists them.")
@@ -133,7 +134,7 @@ async def _tenant_of(desk: Desk, session: str) -> str:
 
 
 async def newest_thread(place: Place) -> ThreadRecord:
-    """The thread that was used last, side calls left aside where there are others. Raises NotFound."""
+    """Return the thread that was used last; side calls count only if there is no other. Raises NotFound."""
     known = place.record.threads
     candidates = [row for row in known if row.kind != "side"] or known
     best: ThreadRecord | None = None

@@ -1,7 +1,7 @@
-"""`GET /api/events`: what happens, as it happens, as server-sent events; and what is said of each kind.
+"""`GET /api/events`: the proxy's events as server-sent events, as they occur, and a description of each kind.
 
-The answer writes to the socket itself, without a layer between: it ends at once when the client leaves, when the proxy
-is told to stop, and when the client takes nothing for as long as an upstream may be silent.
+The answer writes to the socket itself, without a layer between. It ends at once in three cases: the client leaves, the
+proxy stops, or the client takes nothing for too long. That time is the one for which an upstream may be silent.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from proxy.web.listen import Receive, Scope, Send, patient, while_connected
 router = APIRouter(prefix="/api/events", tags=["events"], responses=EVERY)
 
 BEAT_S: Final = 15.0
-"""A stream that is silent for so long gets a comment, so that nobody between takes it for dead."""
+"""Seconds of silence after which a stream gets a comment, so that no intermediary takes it for dead."""
 RETRY_MS: Final = 1000
-"""How long browsers wait before they come back."""
+"""Milliseconds that browsers wait before they reconnect."""
 
 
 class EventShown(BaseModel):
     """One event: the JSON behind `data:`. id: rises, over restarts too; it is the `id:` of the stream. session, thread,
-    exchange: empty where there is none. data: what there is to tell, by kind. Two kinds are about the stream itself and
-    have the id 0, and no `id:`: `lost` (`data.lost`: for how many the listener was too slow) and `gap` (it asked for
-    what is no longer here)."""
+    exchange: empty if there is none. data: the details, by kind. Two kinds are about the stream itself and have the id
+    0, and no `id:`. `lost` gives in `data.lost` the number of events for which the listener was too slow. `gap` reports
+    that requested events are no longer here."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -61,7 +61,7 @@ class EventShown(BaseModel):
 
 
 class KindShown(BaseModel):
-    """A kind of event. tells: when it comes, and what it says."""
+    """A kind of event. tells: the time at which it is sent, and its content."""
 
     kind: str
     tells: str
@@ -87,7 +87,7 @@ STREAM: Final[dict[int | str, dict[str, Any]]] = {
 
 @router.get("/kinds", openapi_extra=READ)
 async def kinds() -> list[KindShown]:
-    """The kinds of events that there are."""
+    """List the kinds of events."""
     return [KindShown(kind=kind, tells=text) for kind, text in news.KINDS.items()]
 
 
@@ -107,8 +107,8 @@ async def listen(
     follow: Annotated[bool, Query(description="False: only those that are here already, and then the end.")] = True,
     last_event_id: Annotated[str | None, Header(max_length=32, description="The same, as browsers send it.")] = None,
 ) -> Response:
-    """Tell what happens, as server-sent events: `id`, `event` (the kind) and `data` (JSON: `EventShown`). Each replica
-    tells its own."""
+    """Stream events as server-sent events: `id`, `event` (the kind) and `data` (JSON: `EventShown`). Each replica sends
+    its own events."""
     wrong = news.unknown(kind or ())
     if wrong:
         raise BadRequest(f"there is no kind of event {wrong[0]!r}", hint="GET /api/events/kinds lists them.")
@@ -121,7 +121,7 @@ async def listen(
 
 
 class Stream(Response):
-    """The answer. It listens from the moment in which it is sent, and no longer."""
+    """The streaming answer. It listens from the moment in which it is sent, and no longer."""
 
     media_type = "text/event-stream"
 
@@ -141,7 +141,7 @@ class Stream(Response):
         try:
             await while_connected(scope, receive, self._write(listener, patient(send, self._idle_s)))
         except ClientGone:
-            return  # how all of these end: nothing was cut short that anybody waits for
+            return  # the normal end of every stream: no wanted data was cut off
         finally:
             self._news.leave(listener)
 
@@ -155,7 +155,7 @@ class Stream(Response):
 
 
 async def frames(listener: Listener, beat_s: float = BEAT_S) -> AsyncIterator[bytes]:
-    """What a listener hears, in the form of a stream; a comment after each silence."""
+    """Yield the events of a listener in the form of a stream; a comment after each silence."""
     if listener.gap:
         yield _special(news.GAP, {})
     while True:

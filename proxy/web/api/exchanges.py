@@ -1,4 +1,4 @@
-"""`/api/sessions/{session}/exchanges`: every request that was answered, with what was planned and what it cost."""
+"""`/api/sessions/{session}/exchanges`: every request that was answered, with its plan and its cost."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ router = APIRouter(prefix="/api/sessions/{session}/exchanges", tags=["exchanges"
 
 
 class ExchangeShown(BaseModel):
-    """A request and its answer. tokens_before, tokens_after: of the prompt by our own count, as it came and as it went
-    out. predicted: cached tokens as planned; cached_tokens: as the provider reported. fallback: why the original went
-    out. status: open, complete, partial, client_gone, failed, rejected or deferred."""
+    """A request and its answer. tokens_before, tokens_after: of the prompt by the proxy's own count, as it came and as
+    it went out. predicted: cached tokens as planned; cached_tokens: as the provider reported. fallback: the reason for
+    sending the original. status: open, complete, partial, client_gone, failed, rejected or deferred."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -73,11 +73,11 @@ async def list_exchanges(
     thread: Annotated[str, Query(max_length=64, description="Those of this thread.")] = "",
     status: Annotated[str, Query(max_length=32, description="Those that ended so.")] = "",
 ) -> Page[ExchangeShown]:
-    """Exchanges, newest first."""
+    """List exchanges, newest first."""
     at = pages.place(cursor, float)
     found: list[ExchangeRecord] = []
     before = at[0] if at else None
-    # What the filters leave out is passed over a page at a time, so that no read grows with the session.
+    # Filtered rows are skipped a page at a time, so that no read grows with the session.
     for _ in range(20):
         rows = await place.parts.store.exchanges(place.tenant, place.session, limit + 1, before)
         found += [r for r in rows if (not thread or r.thread == thread) and (not status or r.status == status)]
@@ -90,7 +90,7 @@ async def list_exchanges(
 
 @router.get("/{exchange}", openapi_extra=READ)
 async def show(place: AtPlace, exchange: Id) -> ExchangeShown:
-    """One exchange."""
+    """Show one exchange."""
     return shown(await _found(place, exchange))
 
 
@@ -107,7 +107,7 @@ async def body(
         Literal["sent", "original"], Query(description="As upstream got it, or as the client sent it.")
     ] = ("sent"),
 ) -> Response:
-    """The exact bytes of a request, built again from what is stored."""
+    """Return the exact bytes of a request, built again from the stored data."""
     await _found(place, exchange)
     built = await rebuild.prompt(place.parts.store, place.tenant, place.session, exchange)
     if built is None:
@@ -123,7 +123,7 @@ async def _found(place: Place, exchange: str) -> ExchangeRecord:
 
 
 def shown(row: ExchangeRecord) -> ExchangeShown:
-    """A row as it is shown."""
+    """Return a row as it is shown."""
     return ExchangeShown(
         exchange=row.exchange, thread=row.thread, policy=row.policy, schedule=row.schedule, model=row.model,
         upstream=row.upstream, messages=row.messages, tokens_before=row.tokens_before, tokens_after=row.tokens_after,

@@ -1,4 +1,4 @@
-"""What the dashboard draws: who asks, sessions with figures, a prompt as a picture, exchanges over time, money."""
+"""Data for the dashboard: the caller, sessions with figures, a prompt as a picture, exchanges over time, money."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from proxy.web.doors import READ
 router = APIRouter(prefix="/api", tags=["figures"], responses=EVERY)
 
 SESSIONS = 500
-"""Sessions, used last, that money is added up over."""
+"""Sessions, used last, whose cost is added up."""
 DAY = 24 * HOUR
 
 Thread = Annotated[str | None, Query(max_length=64, description="The thread; without it the one last spoken in.")]
@@ -32,7 +32,7 @@ HourShown = wire.described(Hour)
 
 
 class Asking(BaseModel):
-    """Who asks. plane: what the key is for, `any` on loopback without keys. may_change: whether it opens what changes
+    """The caller. plane: the purpose of the key, `any` on loopback without keys. may_change: true if it may change
     something."""
 
     name: str
@@ -48,7 +48,7 @@ class LiveLine(SessionLine):
 
 
 class Spender(BaseModel):
-    """What one session cost."""
+    """The cost of one session."""
 
     tenant: str
     session: str
@@ -58,8 +58,8 @@ class Spender(BaseModel):
 
 
 class Money(BaseModel):
-    """What all sessions together cost, by hours or days. over: sessions that were added up, used last; more: there are
-    others in that time. spenders: those that cost most."""
+    """The cost of all sessions together, by hours or days. over: the number of sessions added up, used last. more: true
+    if there are others in that time. spenders: the sessions that cost most."""
 
     since: float
     step: int
@@ -77,7 +77,7 @@ def _remembered(request: Request) -> Remembered:
 
 @router.get("/me", openapi_extra=READ)
 async def me(desk: AtDesk) -> Asking:
-    """Tell to whom this key belongs, and what it opens."""
+    """Show the owner of this key, and what it opens."""
     caller = desk.caller
     changes = caller.plane in ("admin", "any")
     return Asking(name=caller.name, tenant=caller.tenant, plane=caller.plane, may_change=changes)
@@ -94,7 +94,7 @@ async def live(
     policy: Annotated[str, Query(max_length=64, description="The policy of the newest request.")] = "",
     explicit: Annotated[bool | None, Query(description="Named by the client, or not.")] = None,
 ) -> Response:
-    """Sessions as `/api/sessions` lists them, each with how full it is, what it cost, its loops and fallbacks."""
+    """List sessions as `/api/sessions` does, each with its context use, cost, loops and fallbacks."""
     after = pages.place(cursor, float, str, str)
     rows = await desk.parts.store.list_sessions(
         desk.tenant, after, limit + 1, SessionFilter(q, since, explicit, policy)
@@ -110,7 +110,7 @@ async def live(
 
 @router.get("/sessions/{session}/picture", openapi_extra=READ, response_model=wire.described(Picture))
 async def show_picture(place: AtPlace, thread: Thread = None) -> Response:
-    """The next prompt of a thread, each group a bar of its messages: tokens, what became of each, and why."""
+    """Show the next prompt of a thread. Each group is a bar of its messages: tokens, changes and their reasons."""
     return wire.answer(await picture.picture(place.parts, place.tenant, place.session, thread=thread))
 
 
@@ -120,8 +120,8 @@ async def points(
     limit: Limit = 200,
     thread: Annotated[str, Query(max_length=64, description="Those of this thread.")] = "",
 ) -> Response:
-    """A session's last exchanges, oldest first, each with its tokens, cached tokens and cost."""
-    # Some more than are asked for: what an exchange would have cost depends on the one before.
+    """List a session's last exchanges, oldest first, each with its tokens, cached tokens and cost."""
+    # More than requested, because the hypothetical cost of an exchange depends on the one before.
     found = await figures.newest(place.parts, place.tenant, place.session, limit * 5)
     made, _ = figures.points(place.parts, [row for row in found if not thread or row.thread == thread])
     return wire.answer(made[-limit:])
@@ -134,7 +134,7 @@ async def money(
     since: Annotated[float, Query(ge=0, le=1e12, description="Unix seconds.")] = 0.0,
     step: Annotated[Literal["hour", "day"], Query(description="What is added up to one.")] = "day",
 ) -> Response:
-    """The cost of the sessions used since then, and what it would have been without the proxy, step by step."""
+    """Show the cost of the sessions used since then, and their cost without the proxy, step by step."""
     size = DAY if step == "day" else HOUR
     rows = await desk.parts.store.list_sessions(desk.tenant, None, SESSIONS + 1, SessionFilter("", since, None, ""))
     steps: dict[int, Hour] = {}

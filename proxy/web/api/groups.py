@@ -1,4 +1,4 @@
-"""Groups and messages in the next prompt, and what an operator decides of them: out, back, gone for good, kept."""
+"""Groups and messages in the next prompt, and an operator's decisions about them: drop, restore, remove, pin."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Action = Literal["drop", "restore", "remove", "pin", "unpin"]
 
 
 class Decide(Protocol):
-    """What decides of groups and messages."""
+    """A function that decides about groups and messages."""
 
     async def __call__(
         self,
@@ -39,7 +39,7 @@ class Decide(Protocol):
         thread: str | None = None,
         only: Only = "",
     ) -> Changed:
-        """What was decided. Raises NotFound, Conflict and Unprocessable."""
+        """Return the decisions made. Raises NotFound, Conflict and Unprocessable."""
         ...
 
 
@@ -53,7 +53,8 @@ DECIDE: dict[Action, Decide] = {
 
 
 class IdsBody(BaseModel):
-    """Which ones. ids: of groups or messages; a group has the id of the prompt that it begins with."""
+    """The selected groups or messages. ids: of groups or messages; a group has the id of the prompt that it begins
+    with."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -72,7 +73,7 @@ async def list_groups(
     thread: Thread = None,
     status: Annotated[Literal["", "in", "changed", "out", "dropped", "removed"], Query(description="Those.")] = "",
 ) -> Response:
-    """The groups of a thread, oldest first, with their tokens as they came and as they would go out next."""
+    """List the groups of a thread, oldest first, with their tokens as they came and as they would go out next."""
     at = pages.place(cursor, int)
     found = await showing.listing(place.parts, place.tenant, place.session, thread=thread)
     rows = [one for one in found if (not status or one.status == status) and (at is None or one.first > at[0])]
@@ -82,26 +83,28 @@ async def list_groups(
 
 @router.get("/groups/{group}", openapi_extra=READ, response_model=list[wire.described(ShownMessage)])  # type: ignore[misc]
 async def show_group(place: AtPlace, group: Id, thread: Thread = None) -> Response:
-    """A group's messages in full, as they came and as they would go out next, with why where that differs."""
+    """Show a group's messages in full, as they came and as they would go out next, with the reason for each
+    difference."""
     return wire.answer(await showing.group(place.parts, place.tenant, place.session, group, thread=thread))
 
 
 @router.post("/groups/{group}/{action}", response_model=wire.described(Changed))
 async def decide_group(place: AtPlace, group: Id, action: Action, thread: Thread = None) -> Response:
-    """`drop`: out of every prompt from the next on, and still in the store. `restore`: back, whole, whoever took it
-    out. `remove`: out, and what it said out of the store. `pin`: no policy edits it. `unpin`: policies may again."""
+    """Decide about one group. `drop`: out of every prompt from the next on, and still in the store. `restore`: whole in
+    the prompt again, whoever dropped it. `remove`: out of the prompt, and its content out of the store. `pin`: no
+    policy edits it. `unpin`: policies may edit it again."""
     return await _decide(place, action, [group], thread, "group")
 
 
 @router.post("/messages/{message}/{action}", response_model=wire.described(Changed))
 async def decide_message(place: AtPlace, message: Id, action: Action, thread: Thread = None) -> Response:
-    """The same for one message; calls and their results go together."""
+    """Decide about one message in the same way; calls and their results go together."""
     return await _decide(place, action, [message], thread, "message")
 
 
 @router.post("/decide/{action}", response_model=wire.described(Changed))
 async def decide(place: AtPlace, action: Action, body: IdsBody) -> Response:
-    """The same for several groups and messages at once."""
+    """Decide about several groups and messages at once, in the same way."""
     return await _decide(place, action, body.ids, body.thread, "")
 
 
@@ -112,11 +115,11 @@ async def _decide(place: Place, action: Action, ids: Sequence[str], thread: str 
 
 @router.get("/prompt", openapi_extra=READ, response_model=wire.described(ShownPrompt))
 async def next_prompt(place: AtPlace, thread: Thread = None) -> Response:
-    """The prompt if the client sent its history now, with a why for each message left out or shortened."""
+    """Show the prompt that would go out now, with the reason for each message left out or shortened."""
     return wire.answer(await showing.next_prompt(place.parts, place.tenant, place.session, thread=thread))
 
 
 @router.get("/exchanges/{exchange}/prompt", openapi_extra=READ, response_model=wire.described(ShownPrompt))
 async def prompt(place: AtPlace, exchange: Id) -> Response:
-    """The exact prompt of a past exchange, with a why for each message left out or shortened."""
+    """Show the exact prompt of a past exchange, with the reason for each message left out or shortened."""
     return wire.answer(await showing.prompt(place.parts, place.tenant, place.session, exchange))

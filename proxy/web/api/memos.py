@@ -1,4 +1,4 @@
-"""`/api/memos`: what models noted for later sessions of a tenant, to be read, mended and removed by people."""
+"""`/api/memos`: notes of models for later sessions of a tenant, which people can read, edit and remove."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ router = APIRouter(prefix="/api/memos", tags=["memos"], responses=EVERY)
 
 
 class MemoShown(BaseModel):
-    """A memo. session: where it was last written, "" where that was deleted."""
+    """A memo. session: the session that wrote it last, "" if that session was deleted."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -52,7 +52,7 @@ class MemoShown(BaseModel):
 
 
 class MemoBody(BaseModel):
-    """What is to stand in a memo from now on; what is left out stays."""
+    """The new content of a memo; omitted fields stay."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -65,7 +65,7 @@ class MemoBody(BaseModel):
 
 
 class NewMemo(BaseModel):
-    """A memo that nobody has written yet."""
+    """A new memo."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -77,7 +77,7 @@ class NewMemo(BaseModel):
 
 
 class Gone(BaseModel):
-    """What is gone."""
+    """The deleted memo."""
 
     memo: str
 
@@ -94,7 +94,7 @@ async def list_memos(
     project: Project = None,
     q: Annotated[str, Query(max_length=256, description="Those that have this in text or tags.")] = "",
 ) -> Page[MemoShown]:
-    """A tenant's memos, in the order of their ids."""
+    """List a tenant's memos, in the order of their ids."""
     at = pages.place(cursor, str)
     found = [row async for row in _all(desk, project, q, after=at[0] if at else "", most=limit + 1)]
     return pages.page(found, limit, _shown, lambda row: [row.memo])
@@ -116,7 +116,7 @@ async def _all(desk: Desk, project: str | None, q: str, *, after: str, most: int
 
 @router.get("/export", response_class=StreamingResponse, responses={200: {"content": {"application/x-ndjson": {}}}})
 async def export(desk: AtDesk, project: Project = None) -> StreamingResponse:
-    """All memos of a tenant, one JSON object a line."""
+    """Export all memos of a tenant, one JSON object a line."""
     await one_tenant(desk)
 
     async def lines() -> AsyncIterator[bytes]:
@@ -128,13 +128,13 @@ async def export(desk: AtDesk, project: Project = None) -> StreamingResponse:
 
 @router.get("/{memo}", openapi_extra=READ)
 async def show(desk: AtDesk, memo: Id) -> MemoShown:
-    """One memo."""
+    """Show one memo."""
     return _shown(await _found(desk, memo))
 
 
 @router.post("")
 async def save(desk: AtDesk, body: NewMemo) -> MemoShown:
-    """Save a memo, as an operator or from elsewhere; one that says nearly the same is mended in its place."""
+    """Save a memo, as an operator or from elsewhere. A memo that says nearly the same is updated instead."""
     tenant, parts = await one_tenant(desk), desk.parts
     content, project, now = memos.tidy(body.content), memos.tidy_project(body.project), parts.now()
     reason = memos.junk(content)
@@ -153,7 +153,7 @@ async def save(desk: AtDesk, body: NewMemo) -> MemoShown:
 
 @router.put("/{memo}")
 async def edit(desk: AtDesk, memo: Id, body: MemoBody) -> MemoShown:
-    """Mend a memo."""
+    """Edit a memo."""
     old = notebook.read(await _found(desk, memo))
     content = old.content if body.content is None else memos.tidy(body.content)
     tags = old.tags if body.tags is None else memos.tidy_tags(body.tags)

@@ -1,4 +1,4 @@
-"""`/api/sessions/{session}/messages`: what was said, each message once, with what became of it in the prompt."""
+"""`/api/sessions/{session}/messages`: the messages of a session, each once, with the decisions about it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ router = APIRouter(prefix="/api/sessions/{session}", tags=["messages"], response
 
 
 class MessageLine(BaseModel):
-    """A message in a list. id: its name in prompts, hints and paths. seq: its number in the session. answer: the proxy
-    itself gave it. text: how it begins. tokens: by our own count. snapshot: of an answer, and of the results of its
-    calls, the tokens of its prompt and of itself as the provider reported them."""
+    """A message in a list. id: its name in prompts, hints and paths. seq: its number in the session. answer: true if
+    the proxy itself gave it. text: its beginning. tokens: by the proxy's own count. snapshot: of an answer, and of the
+    results of its calls, the tokens of its prompt and of itself as the provider reported them."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -56,8 +56,8 @@ class MessageLine(BaseModel):
 
 
 class EditShown(BaseModel):
-    """A decision about a message that is in force: which stage made it, why, and what of the message it left. action:
-    text (shortened to `text`), gone, text_only (its calls left), append, pin."""
+    """A decision about a message that is in force: its stage, its reason, and the content that it left. action: text
+    (shortened to `text`), gone, text_only (its calls left), append, pin."""
 
     thread: str
     stage: str
@@ -71,14 +71,15 @@ class EditShown(BaseModel):
 
 
 class MessageShown(MessageLine):
-    """One message as it was stored, and what became of it. message: the whole of it, as the client or model sent it."""
+    """One message as it was stored, with the decisions about it. message: the whole message, as the client or model
+    sent it."""
 
     message: Any
     edits: list[EditShown]
 
 
 class Found(BaseModel):
-    """A message or summary that has words of what was asked. score: higher is better."""
+    """A message or summary that has words of the query. score: higher is better."""
 
     id: str
     kind: str
@@ -86,7 +87,7 @@ class Found(BaseModel):
 
 
 OVER = frozenset({"withdrawn", "unpin"})
-"""Actions that take an earlier decision back."""
+"""Actions that revoke an earlier decision."""
 
 Id = Annotated[str, Path(max_length=64, description="The message's id, as hints and lists name it.")]
 
@@ -102,7 +103,7 @@ async def list_messages(
     q: Annotated[str, Query(max_length=256, description="Those that have this in their text.")] = "",
     newest: Annotated[bool, Query(description="Newest first.")] = False,
 ) -> Page[MessageLine]:
-    """Messages in the order in which they were stored."""
+    """List messages in the order in which they were stored."""
     at = pages.place(cursor, int)
     after = at[0] if at else (1 << 62 if newest else 0)
     only = MessageFilter(role, group, thread, q)
@@ -127,10 +128,10 @@ def _fields(row: MessageRecord, told: Mapping[bytes, int]) -> dict[str, Any]:
 
 @router.get("/messages/{message}", openapi_extra=READ)
 async def show(place: AtPlace, message: Id) -> MessageShown:
-    """One message, whole, with every decision about it that is in force."""
+    """Show one message, whole, with every decision about it that is in force."""
     row = await found(place, message)
     edits = []
-    # The operator's hold in every thread, and are stored under none.
+    # The operator's decisions hold in every thread, and are stored under none.
     for thread in (WIDE, *(one.thread for one in place.record.threads)):
         for edit, _ in await place.parts.store.edits(place.tenant, place.session, thread):
             if edit.key == row.key and edit.action not in OVER:
@@ -139,7 +140,7 @@ async def show(place: AtPlace, message: Id) -> MessageShown:
 
 
 async def found(place: Place, message: str) -> MessageRecord:
-    """The message of this id. Raises NotFound."""
+    """Return the message of this id. Raises NotFound."""
     row = await place.parts.store.message(place.tenant, place.session, message)
     if row is None:
         raise NotFound(f"there is no message {message!r} in this session")
@@ -147,7 +148,7 @@ async def found(place: Place, message: str) -> MessageRecord:
 
 
 def shown_edit(edit: EditRow) -> EditShown:
-    """A decision as it is shown."""
+    """Return a decision as it is shown."""
     return EditShown(
         thread=edit.thread, stage=edit.stage, reason=edit.reason, action=edit.action, text=edit.text,
         before=edit.before, after=edit.after, exchange=edit.exchange, created_at=edit.created_at,
@@ -160,6 +161,6 @@ async def search(
     q: Annotated[str, Query(min_length=1, max_length=1000, description="Words.")],
     limit: Annotated[int, Query(ge=1, le=50)] = 10,
 ) -> list[Found]:
-    """Messages and summaries of the session that have words of the query, best first."""
+    """Search the session for messages and summaries that have words of the query, best first."""
     matches = await place.parts.store.search(place.tenant, place.session, q, limit)
     return [Found(id=key.public_id(m.key), kind=m.kind, text=pages.preview(m.text)) for m in matches]

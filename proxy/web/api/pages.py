@@ -1,7 +1,7 @@
-"""Pages of lists, and JSON of others made fit to be shown.
+"""Pages of lists, and JSON of clients and models made safe to show.
 
-A cursor is what the last line of a page was sorted by, so that a page costs the same wherever it is in the list. It is
-opaque to clients: base64url of a JSON array.
+A cursor holds the sort values of the last line of a page. A page therefore costs the same wherever it is in the list.
+The cursor is opaque to clients: base64url of a JSON array.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ class Page(BaseModel, Generic[T]):
 
 
 def page(rows: Sequence[R], limit: int, line: Callable[[R], T], place: Callable[[R], Sequence[object]]) -> Page[T]:
-    """The page of these rows, of which one more than `limit` was asked for. place: what the list is sorted by."""
+    """Return the page of these rows, of which up to `limit` + 1 were read. place: the sort values of a row."""
     shown = rows[:limit]
     more = cursor(place(shown[-1])) if len(rows) > limit else None
     return Page(items=[line(row) for row in shown], next=more)
 
 
 def cursor(place: Sequence[object]) -> str:
-    """What stands for a place in a list."""
+    """Return the cursor of a place in a list."""
     return base64.urlsafe_b64encode(json.dumps(list(place)).encode()).decode().rstrip("=")
 
 
 def place(written: str | None, *kinds: type) -> tuple[Any, ...] | None:
-    """The place that a cursor stands for, its values of these kinds; None for no cursor. Raises BadRequest."""
+    """Return the place that a cursor stands for, its values of these kinds; None for no cursor. Raises BadRequest."""
     if written is None:
         return None
     try:
@@ -67,7 +67,8 @@ def place(written: str | None, *kinds: type) -> tuple[Any, ...] | None:
 
 
 def shown(body: bytes) -> Any:
-    """The JSON in these bytes as it can be shown: halves of surrogate pairs, NaN and what is no JSON as text."""
+    """Return the JSON in these bytes as it can be shown: halves of surrogate pairs, NaN and anything but JSON as
+    text."""
     try:
         return msgspec.json.decode(body)
     except (ValueError, RecursionError):
@@ -79,7 +80,7 @@ def shown(body: bytes) -> Any:
 
 
 def cleaned(value: Any) -> Any:
-    """The value without halves of surrogate pairs, infinities and NaN."""
+    """Return the value without halves of surrogate pairs, infinities and NaN."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, float) and not math.isfinite(value):
@@ -92,7 +93,7 @@ def cleaned(value: Any) -> Any:
 
 
 def text_of(body: bytes) -> str:
-    """What a message says, for a line in a list."""
+    """Return the text of a message, for a line in a list."""
     message = shown(body)
     content = message.get("content") if isinstance(message, dict) else message
     if isinstance(content, list):
@@ -105,5 +106,5 @@ def text_of(body: bytes) -> str:
 
 
 def preview(text: str) -> str:
-    """The beginning of a text."""
+    """Return the beginning of a text."""
     return text if len(text) <= PREVIEW else text[: PREVIEW - 1] + "…"

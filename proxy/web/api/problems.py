@@ -1,4 +1,4 @@
-"""What went wrong, in the one shape that every answer of the admin API has where it is not what was asked for."""
+"""Errors of the admin API, in the one shape that every error answer of it has."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from proxy.web.failures import render
 
 
 class Told(BaseModel):
-    """What went wrong: `code` for programs, `message` for people, `hint` what to do about it."""
+    """The error: `code` for programs, `message` for people, `hint` for the remedy."""
 
     message: str
     type: str
@@ -56,13 +56,13 @@ EVERY: Final[dict[int | str, dict[str, Any]]] = {
 
 
 def told(error: ProxyError, status: int | None = None) -> Response:
-    """The error as an answer."""
+    """Return the error as an answer."""
     headers = {"retry-after": "1"} if error.status in (429, 503) else {}
     return Response(render(error, apart=True), status or error.status, headers, "application/json")
 
 
 def tell_all(app: FastAPI) -> None:
-    """Have every error of this app told so."""
+    """Register handlers that answer every error of this app in this shape."""
 
     @app.exception_handler(ProxyError)
     async def own(_: Request, error: Exception) -> Response:
@@ -96,7 +96,8 @@ def tell_all(app: FastAPI) -> None:
 
 
 def _validation(error: RequestValidationError) -> ProxyError:
-    """The first thing that is wrong. What was given is not repeated: it may be a secret in the wrong place."""
+    """Return the first error of a validation. The given value is not repeated: it may be a secret in the wrong
+    place."""
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] == "json_invalid":

@@ -1,4 +1,4 @@
-"""What the proxy has recorded of a thread beside its messages: iterations, summaries, threads themselves."""
+"""Records of a thread in addition to its messages: iterations, summaries, the threads themselves."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from proxy.web.doors import READ
 router = APIRouter(prefix="/api/sessions/{session}", tags=["records"], responses=EVERY)
 
 SUMMARIES = frozenset({"summarize_old", "compress_levels", "distil_results"})
-"""Stages that put words of their own in the place of what was said."""
+"""Stages that replace messages by their own words."""
 
 
 class ThreadShown(BaseModel):
-    """One line of history. edits: decisions in force. stopped: why rewriting has stopped for it, if it has."""
+    """One branch of history. edits: decisions in force. stopped: the reason if rewriting has stopped for it."""
 
     thread: str
     parent: str | None
@@ -41,8 +41,8 @@ class ThreadShown(BaseModel):
 
 
 class Summary(BaseModel):
-    """A text that stands in the place of others. by: the stage that put it there, or `helper` for an answer that a
-    helper model gave and a plan may use. message: the id of the message in whose place it stands."""
+    """A text that replaces others. by: the stage that put it there, or `helper` for an answer of a helper model that a
+    plan may use. message: the id of the message that it replaces."""
 
     by: str
     message: str | None
@@ -58,7 +58,7 @@ Thread = Annotated[str | None, Query(max_length=64, description="The thread; wit
 
 @router.get("/threads", openapi_extra=READ)
 async def list_threads(place: AtPlace, limit: Limit = 50, cursor: Cursor = None) -> Page[ThreadShown]:
-    """The threads of a session, oldest first."""
+    """List the threads of a session, oldest first."""
     at = pages.place(cursor, int)
     start = max(0, at[0]) if at else 0
     names = [row.thread for row in place.record.threads[start : start + limit + 1]]
@@ -70,7 +70,7 @@ async def list_threads(place: AtPlace, limit: Limit = 50, cursor: Cursor = None)
 
 @router.get("/threads/{thread}", openapi_extra=READ)
 async def show_thread(place: AtPlace, thread: Annotated[str, Path(max_length=64)]) -> ThreadShown:
-    """One thread."""
+    """Show one thread."""
     return _shown(await found(place, thread), (await newest_thread(place)).thread)
 
 
@@ -78,7 +78,7 @@ async def show_thread(place: AtPlace, thread: Annotated[str, Path(max_length=64)
 async def edits(
     place: AtPlace, thread: Annotated[str, Path(max_length=64)], limit: Limit = 50, cursor: Cursor = None
 ) -> Page[EditShown]:
-    """Every decision in force on a thread, in the order in which they were made."""
+    """List every decision in force on a thread, in the order in which they were made."""
     at = pages.place(cursor, int)
     row = await found(place, thread)
     rows = [one for one in row.edits if at is None or one[1] > at[0]]
@@ -90,7 +90,7 @@ async def _record(place: Place, thread: str) -> ThreadRecord | None:
 
 
 async def found(place: Place, thread: str | None) -> ThreadRecord:
-    """The thread of this name, the one used last where none is named. Raises NotFound."""
+    """Return the thread of this name; the one used last if none is named. Raises NotFound."""
     if thread is None:
         return await newest_thread(place)
     row = await _record(place, thread)
@@ -108,7 +108,7 @@ def _shown(row: ThreadRecord, newest: str) -> ThreadShown:
 
 @router.get("/iterations", openapi_extra=READ, response_model=Page[wire.described(Iteration)])  # type: ignore[misc]  # made
 async def list_iterations(place: AtPlace, thread: Thread = None, limit: Limit = 50, cursor: Cursor = None) -> Response:
-    """The records of a thread's iterations, oldest first: what was called, what came of it, what was learnt."""
+    """List the records of a thread's iterations, oldest first: the calls, their results, and the lessons."""
     at = pages.place(cursor, int)
     row = await found(place, thread)
     rows = await place.parts.store.iterations(place.tenant, place.session, row.thread)
@@ -127,7 +127,7 @@ def _iteration(row: IterationRecord) -> Iteration:
 async def list_summaries(
     place: AtPlace, thread: Thread = None, limit: Limit = 50, cursor: Cursor = None
 ) -> Page[Summary]:
-    """Summaries in force on a thread, and what helper models have answered in the session."""
+    """List the summaries in force on a thread, and the answers of helper models in the session."""
     at = pages.place(cursor, int)
     row = await found(place, thread)
     made = [

@@ -1,4 +1,4 @@
-"""`POST /api/sessions/{session}/replay`: what the session would have cost under other policies."""
+"""`POST /api/sessions/{session}/replay`: the cost of the session under other policies."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from proxy.web.api.problems import EVERY
 router = APIRouter(prefix="/api/sessions/{session}", tags=["replay"], responses=EVERY)
 
 SECONDS: Final = 60.0
-"""After which a replay is given up."""
+"""Seconds after which a replay is given up."""
 MOST: Final = 64 << 20
-"""Bytes of messages that are played at once."""
+"""Bytes of messages that are replayed at once."""
 
 
 class Contending(BaseModel):
-    """Who takes part: a policy (`/api/policies` names them), or a baseline, under a schedule."""
+    """A policy (`/api/policies` names them) or a baseline that takes part, under a schedule."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -43,8 +43,8 @@ class Contending(BaseModel):
 
 
 class ReplayBody(BaseModel):
-    """Which policies are compared; none: every one that rewrites. model: whose prices and window count; without it,
-    that of the session's newest request. window: tokens, in its place."""
+    """The policies to compare; none: every policy that rewrites. model: the model whose prices and window count;
+    without it, that of the session's newest request. window: tokens, instead of the model's."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -55,8 +55,8 @@ class ReplayBody(BaseModel):
 
 @router.post("/replay", response_model=wire.described(Report))
 async def replay(place: AtPlace, body: ReplayBody, request: Request) -> Response:
-    """Play the session again under other policies, offline, and tell what each would have cost and kept. Takes seconds;
-    one runs at a time."""
+    """Replay the session under other policies, offline. The result shows the cost and the kept content of each. Takes
+    seconds; one replay runs at a time."""
     busy: asyncio.Lock = request.app.state.replaying
     if busy.locked():
         raise TooMany("a replay is running", hint="Try again in a few seconds.")
@@ -96,7 +96,7 @@ def _match(parts: Parts, wanted: Sequence[Contending], model: Model) -> Match:
 
 
 async def _played(found: list[Conversation], match: Match) -> list[Any]:
-    """In a process of its own: it computes for seconds, and chat goes on meanwhile."""
+    """Play in a separate process: it computes for seconds, and chat goes on meanwhile."""
     pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
     loop = asyncio.get_running_loop()
     try:
@@ -106,5 +106,5 @@ async def _played(found: list[Conversation], match: Match) -> list[Any]:
         raise Unavailable("the replay took too long", hint="Use `context-proxy replay`, or fewer policies.") from None
     finally:
         for worker in list((pool._processes or {}).values()):
-            worker.kill()  # whatever it is busy with, nobody waits for it any more
+            worker.kill()  # no code waits for its work any more
         pool.shutdown(wait=False, cancel_futures=True)

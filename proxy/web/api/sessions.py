@@ -1,4 +1,4 @@
-"""`/api/sessions`: the list, one session, what is set for it, and its end."""
+"""`/api/sessions`: the list, one session, its settings, and its removal."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ router = APIRouter(prefix="/api/sessions", tags=["sessions"], responses=EVERY)
 
 
 class SessionLine(BaseModel):
-    """A session in the list. address: how its name is written in a path. explicit: the client named it; else its
-    messages told which it is. Times are Unix seconds."""
+    """A session in the list. address: the form of its name in a path. explicit: true if the client named it; else its
+    messages identified it. Times are Unix seconds."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -49,8 +49,8 @@ class SessionLine(BaseModel):
 
 
 class ThreadLine(BaseModel):
-    """One line of history in a session. kind: main, fork (the client rewrote its history), twin, or side (a call on the
-    side, such as for a title)."""
+    """One branch of history in a session. kind: main, fork (the client rewrote its history), twin, or side (a separate
+    call, for example for a title)."""
 
     thread: str
     parent: str | None
@@ -59,7 +59,7 @@ class ThreadLine(BaseModel):
 
 
 class SessionShown(BaseModel):
-    """One session. rows: how much of it is stored. settings: what was set for it."""
+    """One session. rows: the number of its stored rows by kind. settings: its own settings."""
 
     tenant: str
     session: str
@@ -72,7 +72,7 @@ class SessionShown(BaseModel):
 
 
 class Removed(BaseModel):
-    """What is gone. verified: nothing of it was found in any table afterwards."""
+    """The result of a removal. verified: true if no row of it was found in any table afterwards."""
 
     removed: int
     verified: bool
@@ -88,7 +88,7 @@ async def list_sessions(
     explicit: Annotated[bool | None, Query(description="Named by the client, or not.")] = None,
     policy: Annotated[str, Query(max_length=64, description="The policy of the newest request.")] = "",
 ) -> Page[SessionLine]:
-    """Sessions, used last first."""
+    """List sessions, the one used last first."""
     after = pages.place(cursor, float, str, str)
     only = SessionFilter(q, since, explicit, policy)
     rows = await desk.parts.store.list_sessions(desk.tenant, after, limit + 1, only)
@@ -96,7 +96,7 @@ async def list_sessions(
 
 
 def line(row: SessionItem) -> SessionLine:
-    """A row as it is shown."""
+    """Return a row as it is shown."""
     return SessionLine(
         tenant=row.tenant, session=row.session, address=address(row.session), explicit=row.explicit,
         created_at=row.created_at, last_at=row.last_at, policy=row.policy, messages=row.messages,
@@ -106,7 +106,7 @@ def line(row: SessionItem) -> SessionLine:
 
 @router.get("/{session}", openapi_extra=READ)
 async def show(place: AtPlace) -> SessionShown:
-    """One session: its threads, and how much of it is stored."""
+    """Show one session: its threads, and the amount of its stored data."""
     return _shown(place.record)
 
 
@@ -122,11 +122,11 @@ def _shown(row: SessionRecord) -> SessionShown:
 
 @router.delete("/{session}")
 async def delete(place: AtPlace) -> Removed:
-    """Remove all that is stored of a session. Memos that were written in it stay, without its name."""
+    """Remove all stored data of a session. Memos that were written in it stay, without its name."""
     parts = place.parts
     removed = await parts.store.delete_session(place.tenant, place.session)
     memory = parts.threads.session(place.tenant, place.session)
-    if memory is not None:  # a request that came meanwhile has not brought it back: what is remembered is not there
+    if memory is not None:  # its rows are gone, also if a request came meanwhile
         parts.threads.forget(memory)
     return Removed(removed=removed, verified=await parts.store.session(place.tenant, place.session) is None)
 
@@ -136,5 +136,5 @@ async def stats(
     place: AtPlace,
     thread: Annotated[str | None, Query(max_length=64, description="Without it the one last spoken in.")] = None,
 ) -> Response:
-    """Where a session stands: how full its next prompt is, what it has cost, and would have cost without the proxy."""
+    """Show the state of a session: the size of its next prompt, its cost, and its cost without the proxy."""
     return wire.answer(await counting.stats(place.parts, place.tenant, place.session, thread=thread))

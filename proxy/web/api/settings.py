@@ -1,4 +1,4 @@
-"""What is set for one session, and what is done to it as a whole: window, prune, compress, undo, rebuild."""
+"""Settings of one session, and actions on it as a whole: window, prune, compress, undo, rebuild."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ router = APIRouter(prefix="/api/sessions/{session}", tags=["steering"], response
 
 MOST = adjusting.MOST
 NAME = r"^[^\x00]*$"
-"""Of a thread, group or message in a body: no database has a NUL in a text."""
+"""Pattern of a thread, group or message id in a body: no database stores a NUL in a text."""
 
 
 class SettingsBody(BaseModel):
-    """What is set for a session; null: as the policy says. window: groups that stay in the prompt, 0 for all of them.
+    """The settings of a session; null: as the policy says. window: groups that stay in the prompt, 0 for all of them.
     They hold from the next request on, in this process and every other one."""
 
     model_config = ConfigDict(
@@ -39,7 +39,7 @@ class SettingsBody(BaseModel):
 
 
 class WindowBody(BaseModel):
-    """groups: how many of the last groups stay, 0 for all."""
+    """groups: the number of last groups that stay, 0 for all."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -47,7 +47,7 @@ class WindowBody(BaseModel):
 
 
 class ThreadBody(BaseModel):
-    """thread: which one; without it the one that was last spoken in."""
+    """thread: the thread to change; without it the one that was last used."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -56,51 +56,51 @@ class ThreadBody(BaseModel):
 
 @router.get("/settings", openapi_extra=READ, response_model=wire.described(SessionSettings))
 async def show(place: AtPlace) -> Response:
-    """The settings of the session. `force` and `ask`: what its next request does."""
+    """Show the settings of the session. `force` and `ask` are the pending actions of its next request."""
     return wire.answer(await adjusting.settings(place.parts, place.tenant, place.session))
 
 
 @router.put("/settings", response_model=wire.described(SessionSettings))
 async def put(place: AtPlace, body: SettingsBody) -> Response:
-    """Set all of it: what is not named is as the policy says."""
+    """Set all settings: an omitted one is as the policy says."""
     return wire.answer(await adjusting.configure(place.parts, place.tenant, place.session, body.model_dump()))
 
 
 @router.patch("/settings", response_model=wire.described(SessionSettings))
 async def patch(place: AtPlace, body: SettingsBody) -> Response:
-    """Set what is named, and nothing else."""
+    """Set the named settings, and nothing else."""
     changes = body.model_dump(exclude_unset=True)
     return wire.answer(await adjusting.configure(place.parts, place.tenant, place.session, changes))
 
 
 @router.post("/window", response_model=wire.described(SessionSettings))
 async def window(place: AtPlace, body: WindowBody) -> Response:
-    """Keep the last groups in the prompt and no others."""
+    """Keep only the last groups in the prompt."""
     return wire.answer(await adjusting.window(place.parts, place.tenant, place.session, body.groups))
 
 
 @router.post("/prune", response_model=wire.described(SessionSettings))
 async def prune(place: AtPlace) -> Response:
-    """The next prompt is pruned, as if its budget were smaller than what it has, and what leaves stays out."""
+    """Prune the next prompt as if its budget were smaller than its size. The removed messages stay out."""
     return wire.answer(await pruning.prune(place.parts, place.tenant, place.session))
 
 
 @router.post("/compress", response_model=wire.described(SessionSettings))
 async def compress(place: AtPlace) -> Response:
-    """The next request makes every edit that its policy has to propose, whether it pays or not."""
+    """Make every edit that the policy proposes with the next request, even an edit that does not pay."""
     return wire.answer(await adjusting.compress(place.parts, place.tenant, place.session))
 
 
 @router.post("/undo", response_model=wire.described(Changed))
 async def undo(place: AtPlace, body: ThreadBody | None = None) -> Response:
-    """The last group leaves, and the state goes back to what was before it, or is written anew."""
+    """Remove the last group. The state returns to the one before it, or is written again."""
     thread = body.thread if body is not None else None
     return wire.answer(await deciding.undo(place.parts, place.tenant, place.session, thread=thread))
 
 
 @router.post("/rebuild", response_model=wire.described(Rebuilt))
 async def rebuild(place: AtPlace, body: ThreadBody | None = None) -> Response:
-    """Have the state written anew over what is in the prompt now. The helper writes it, or the upstream with its own
-    key, else it comes with the next request."""
+    """Have the state written again from the current prompt. The helper writes it, or the upstream with its own key;
+    else it comes with the next request."""
     thread = body.thread if body is not None else None
     return wire.answer(await rebuilding.rebuild(place.parts, place.tenant, place.session, thread=thread))

@@ -1,4 +1,4 @@
-"""What a session's model is told beside its history: state, scratchpad, the operator's notes, feedback."""
+"""Texts for a session's model in addition to its history: state, scratchpad, the operator's notes, feedback."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class StateBody(BaseModel):
 
 
 class ScratchpadBody(BaseModel):
-    """text: the whole of it, in Markdown; empty: nothing."""
+    """text: the whole scratchpad, in Markdown; empty to clear it."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -37,7 +37,7 @@ class ScratchpadBody(BaseModel):
 
 
 class TextBody(BaseModel):
-    """text: what is to be said."""
+    """text: the text of the note or feedback."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -45,44 +45,44 @@ class TextBody(BaseModel):
 
 
 class Withdrawn(BaseModel):
-    """The note that leaves."""
+    """The withdrawn note."""
 
     note: str
 
 
 @router.get("/state", openapi_extra=READ, response_model=wire.described(ShownState))
 async def state(place: AtPlace, thread: Thread = None) -> Response:
-    """The state that the next prompt is told."""
+    """Show the state that the next prompt carries."""
     return wire.answer(await telling.state(place.parts, place.tenant, place.session, thread=thread))
 
 
 @router.put("/state", response_model=wire.described(ShownState))
 async def set_state(place: AtPlace, body: StateBody, thread: Thread = None) -> Response:
-    """Put a state in the place of the model's own."""
+    """Replace the model's own state."""
     return wire.answer(await telling.set_state(place.parts, place.tenant, place.session, body.text, thread=thread))
 
 
 @router.get("/scratchpad", openapi_extra=READ, response_model=wire.described(ShownScratchpad))
 async def scratchpad(place: AtPlace) -> Response:
-    """The session's scratchpad, empty where there is none yet."""
+    """Show the session's scratchpad, empty if there is none yet."""
     return wire.answer(await telling.scratchpad(place.parts, place.tenant, place.session))
 
 
 @router.put("/scratchpad", response_model=wire.described(ShownScratchpad))
 async def set_scratchpad(place: AtPlace, body: ScratchpadBody) -> Response:
-    """Put a text in its place."""
+    """Replace the text of the scratchpad."""
     return wire.answer(await telling.set_scratchpad(place.parts, place.tenant, place.session, body.text))
 
 
 @router.get("/notes", openapi_extra=READ, response_model=list[wire.described(ShownNote)])  # type: ignore[misc]  # made
 async def notes(place: AtPlace) -> Response:
-    """The operator's notes in force, oldest first."""
+    """List the operator's notes in force, oldest first."""
     return wire.answer(await telling.notes(place.parts, place.tenant, place.session))
 
 
 @router.post("/notes", response_model=wire.described(ShownNote))
 async def add(place: AtPlace, body: TextBody) -> Response:
-    """A note that stands at the tail of the next prompt, and stays there."""
+    """Add a note at the tail of the next prompt, where it stays."""
     return wire.answer(await telling.add(place.parts, place.tenant, place.session, body.text))
 
 
@@ -90,14 +90,14 @@ async def add(place: AtPlace, body: TextBody) -> Response:
 async def withdraw(
     place: AtPlace, note: Annotated[str, Path(max_length=64, description="The note's id.")]
 ) -> Withdrawn:
-    """A note leaves the prompts again."""
+    """Withdraw a note from the prompts."""
     await telling.withdraw(place.parts, place.tenant, place.session, note)
     return Withdrawn(note=note)
 
 
 @router.get("/feedback", openapi_extra=READ, response_model=list[wire.described(ShownNote)])  # type: ignore[misc]  # made
 async def feedbacks(place: AtPlace, thread: Thread = None) -> Response:
-    """The feedback of users on a thread's iterations, oldest first."""
+    """List the feedback of users on a thread's iterations, oldest first."""
     return wire.answer(await telling.feedbacks(place.parts, place.tenant, place.session, thread=thread))
 
 

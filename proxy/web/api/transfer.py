@@ -1,4 +1,4 @@
-"""Conversations out of the store and into it, a line each, in the form that `context-proxy replay` reads."""
+"""Export and import of conversations, one a line, in the form that `context-proxy replay` reads."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MOST: Final = 10_000
 
 
 class Brought(BaseModel):
-    """What was imported."""
+    """The result of an import."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"conversations": 2, "messages": 240, "sessions": ["fix-the-build"]}]}
@@ -45,14 +45,14 @@ class Brought(BaseModel):
 
 @router.get("/sessions/{session}/export", response_class=StreamingResponse, responses=LINES)
 async def export_session(place: AtPlace) -> StreamingResponse:
-    """Every thread of a session, with all its messages as the client sent them."""
+    """Export every thread of a session, with all its messages as the client sent them."""
     lines = _lines(place.parts.store, (place.tenant, place.session))
     return StreamingResponse(lines, media_type="application/x-ndjson")
 
 
 @router.get("/export", response_class=StreamingResponse, responses=LINES)
 async def export_all(desk: AtDesk) -> StreamingResponse:
-    """Every session of a tenant, used last first."""
+    """Export every session of a tenant, the one used last first."""
     tenant, store = await one_tenant(desk), desk.parts.store
 
     async def lines() -> AsyncIterator[bytes]:
@@ -68,7 +68,7 @@ async def export_all(desk: AtDesk) -> StreamingResponse:
 
 async def _lines(store: Store, place: Stored) -> AsyncIterator[bytes]:
     async for one in stored.threads(store, place, "store"):
-        yield await asyncio.to_thread(_line, one, place[1])  # of a long conversation it takes a while
+        yield await asyncio.to_thread(_line, one, place[1])  # a long conversation takes a while
 
 
 def _line(one: Recorded, session: str) -> bytes:
@@ -95,9 +95,9 @@ def _line(one: Recorded, session: str) -> bytes:
     },
 )
 async def bring(desk: AtDesk, request: Request) -> Brought:
-    """Store conversations, one JSON object a line: `{"id", "messages", "tools"?, "session"?, "model"?}`, messages as
-    chat completions or as Gemini has them. All lines are read before the first is stored. What is there already is
-    left as it is, and told as 409."""
+    """Store conversations, one JSON object a line: `{"id", "messages", "tools"?, "session"?, "model"?}`. Messages have
+    the form of chat completions or of Gemini. All lines are read before the first is stored. An existing conversation
+    stays unchanged and gives 409."""
     tenant = await one_tenant(desk)
     body = await request.body()
     found = await asyncio.to_thread(lambda: list(_read(body, desk)))

@@ -1,7 +1,7 @@
-"""What goes out: shapes that floors below have as structs, described to OpenAPI and written as JSON.
+"""Answers of the admin API: structs of lower layers, described to OpenAPI and written as JSON.
 
-A struct is described once, where it is made; here it becomes the model that FastAPI documents, field by field, so that
-the two cannot drift apart.
+A struct is described once, at its definition. Here it becomes the model that FastAPI documents, field by field. The two
+therefore cannot drift apart.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ _MADE: dict[type, type[BaseModel]] = {}
 
 
 def described(kind: type[msgspec.Struct]) -> type[BaseModel]:
-    """The model of a struct: its fields with their types and defaults, its docstring; structs in it likewise."""
+    """Return the model of a struct: its fields with their types and defaults, and its docstring. Nested structs are
+    converted too."""
     if kind not in _MADE:
         hints = get_type_hints(kind)
         fields: dict[str, Any] = {}
@@ -43,7 +44,7 @@ def _default(field: msgspec.structs.FieldInfo) -> Any:
 
 
 def _model(hint: Any) -> Any:
-    """The hint with a model in the place of each struct."""
+    """Return the hint with a model instead of each struct."""
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
         return described(hint)
     origin, args = get_origin(hint), get_args(hint)
@@ -56,7 +57,7 @@ def _model(hint: Any) -> Any:
 
 
 def answer(value: Any) -> Response:
-    """A struct, or structs in lists, as an answer."""
+    """Return a struct, or structs in lists, as an answer."""
     try:
         body = msgspec.json.encode(value)
     except (UnicodeEncodeError, ValueError):  # half a surrogate pair, which a text from JSON can hold

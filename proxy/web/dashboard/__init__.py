@@ -1,1 +1,1 @@
-"""The operator's pages: plain files of this package, and what serves them."""
+"""The operator's pages: static files of this package, and the code that serves them."""

@@ -1,8 +1,8 @@
-"""Serves the dashboard's files as they are, under a policy that lets nothing in from anywhere else.
+"""Serve the dashboard's files as they are, under a policy that blocks content from any other origin.
 
-The pages hold no data: their scripts fetch it from /api with a key. What they then show was written by strangers, so
-that nothing may run but our own files: no inline script or style, no other origin, no frame around us, and no text
-that becomes markup (Trusted Types, without any policy that could make some).
+The pages hold no data: their scripts fetch it from /api with a key. Strangers wrote the text that the pages then show,
+so only the proxy's own files may run. There is no inline script or style, no other origin, and no frame around the
+page. No text becomes markup (Trusted Types, without any policy that could create some).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ GUARDED: Final[Headers] = [
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"permissions-policy", b"camera=(), geolocation=(), microphone=(), payment=(), usb=()"),
-    # Kept, but asked for each time: a page and its modules are always of one version.
+    # Cached, but revalidated each time: a page and its modules are always of one version.
     (b"cache-control", b"no-cache"),
 ]
 
@@ -67,7 +67,7 @@ class Files:
 
 
 def dashboard(settings: Settings) -> App:
-    """The app behind /dashboard."""
+    """Return the app behind /dashboard."""
     there = Files()
     origins = frozenset(settings.dashboard.origins)
 
@@ -99,7 +99,8 @@ async def _file(scope: Scope, send: Send, there: Files, name: str, origins: froz
 
 
 def _shared(scope: Scope, name: str, origins: frozenset[str]) -> Headers:
-    """Who may use a file: the widget, pages of the origins in `dashboard.origins`; the rest, our own alone."""
+    """Return the headers that allow the use of a file. The widget: pages of the origins in `dashboard.origins`. The
+    rest: the proxy's own pages alone."""
     if name != WIDGET:
         return [(b"cross-origin-resource-policy", b"same-origin")]
     origin = first(scope["headers"], b"origin").lower()

@@ -1,8 +1,8 @@
-// Calls of the admin API: the key goes with each, and what goes wrong is told in one shape.
+// Calls of the admin API: the key goes with each call, and every error has one shape.
 
 const STORED = "context-proxy-key";
 
-/** What went wrong. status: 0 where the proxy did not answer. */
+/** An error of a call. status: 0 if the proxy did not answer. */
 export class Problem extends Error {
   constructor(status, message, hint = "") {
     super(message);
@@ -13,7 +13,7 @@ export class Problem extends Error {
 
 const told = new Set();
 
-/** Have a function called with true or false whenever the proxy answers or does not. */
+/** Register a function that is called with true if the proxy answers, else with false. */
 export function onReach(listener) {
   told.add(listener);
 }
@@ -62,14 +62,14 @@ export async function save(path, name) {
   setTimeout(() => URL.revokeObjectURL(address), 10_000);
 }
 
-/** The path of something of a session. place: {tenant, address}. */
+/** The path of a part of a session. place: {tenant, address}. */
 export function at(place, rest = "", query = {}) {
   const given = Object.entries({ tenant: place.tenant, ...query }).filter(([, value]) => value !== "" && value !== null && value !== undefined);
   const asked = new URLSearchParams(given).toString();
   return `/sessions/${encodeURIComponent(place.address)}${rest}${asked ? `?${asked}` : ""}`;
 }
 
-/** A query string, without what is empty. */
+/** A query string, without empty values. */
 export function query(values) {
   const given = Object.entries(values).filter(([, value]) => value !== "" && value !== null && value !== undefined);
   return given.length ? `?${new URLSearchParams(given)}` : "";

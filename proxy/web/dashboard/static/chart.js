@@ -1,4 +1,4 @@
-// Small charts of our own: lines or columns over time, with a reading for pointer and arrow keys.
+// Small charts: lines or columns over time, with a reading for pointer and arrow keys.
 import { h, svg, swap } from "./dom.js";
 
 const [W, H, LEFT, RIGHT, TOP, BOTTOM] = [640, 180, 4, 4, 6, 2];
@@ -109,7 +109,7 @@ function read(plot, field, reading, mark, { series, labels, format, x, count }) 
   });
 }
 
-/** Sums so far. */
+/** Running sums. */
 export function running(values) {
   let sum = 0;
   return values.map((one) => (sum += one || 0));

@@ -1,4 +1,4 @@
-// The first tab of a session: the strip, its groups as lines, and the messages of the one that is open.
+// The first tab of a session: the strip, its groups as lines, and the messages of the open group.
 import { ask, at } from "./api.js";
 import { button, h, swap } from "./dom.js";
 import { counted, short, whole, words } from "./format.js";
@@ -108,7 +108,7 @@ function line(bar, largest, isOpen, choose, view, group) {
     isOpen && group);
 }
 
-/** Drop, restore, pin, remove: of a group or of a message. what: "groups" or "messages". */
+/** Drop, restore, pin, remove: a group or a message. what: "groups" or "messages". */
 export function actions(one, view, what = "groups") {
   const { session } = view;
   const noun = what === "groups" ? "group" : "message";

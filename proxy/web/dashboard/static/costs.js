@@ -1,4 +1,4 @@
-// What one session cost, request by request, and where something went wrong in it.
+// The cost of one session, request by request, and its errors.
 import { ask, at } from "./api.js";
 import { chart, running } from "./chart.js";
 import { h, swap } from "./dom.js";

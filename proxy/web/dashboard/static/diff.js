@@ -2,7 +2,7 @@
 
 const MOST = 4_000_000;
 
-/** [{sign: "=", "-" or "+", text}], in order. Texts that are long and have little in common come out as all new. */
+/** [{sign: "=", "-" or "+", text}], in order. Long texts with little in common come out as all new. */
 export function diff(before, after) {
   if (before === after) return before.split("\n").map((text) => ({ sign: "=", text }));
   const [a, b] = [before.split("\n"), after.split("\n")];

@@ -1,4 +1,4 @@
-// Elements from descriptions. Whatever is shown goes in as text nodes: nothing in here reads markup.
+// Elements from descriptions. All content becomes text nodes: nothing here parses markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -44,7 +44,7 @@ function add(element, children) {
   }
 }
 
-/** Put these in the place of what an element holds; what had the focus (by data-focus) has it again. */
+/** Replace the content of an element by these; the focus (by data-focus) is kept. */
 export function swap(element, ...children) {
   const active = document.activeElement;
   const held = active && element.contains(active) ? active.closest("[data-focus]") : null;

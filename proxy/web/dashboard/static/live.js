@@ -1,6 +1,6 @@
-// Doing something again and again while a view is there and the page is looked at.
+// Repetition of a task while a view exists and the page is visible.
 
-/** Run `task` now and every `seconds` after it ended, until the signal; at once when the page is seen again. */
+/** Run `task` now and every `seconds` after it ended, until the signal; at once when the page is visible again. */
 export function every(seconds, signal, task) {
   let timer = 0;
   let running = false;

@@ -1,4 +1,4 @@
-// The frame: which view the address names, whose key is used, light or dark, and whether the proxy answers.
+// The frame: the view that the address names, the key in use, light or dark, and the state of the proxy.
 import { Problem, ask, key, onReach } from "./api.js";
 import { button, field, h, swap } from "./dom.js";
 import { showMemos } from "./memos.js";
@@ -13,7 +13,7 @@ const PAGES = [["#/", "Sessions"], ["#/money", "Money"], ["#/memos", "Memos"]];
 let me = null;
 let ending = new AbortController();
 
-/** What a view works with. root: where it goes; signal: its end; may: whether the key may change anything. */
+/** The context of a view. root: its element; signal: its end; may: true if the key may change something. */
 function context(root) {
   return {
     root,

@@ -1,4 +1,4 @@
-// What models noted for later sessions of a tenant: to be read, mended and removed.
+// Notes of models for later sessions of a tenant, which people can read, edit and remove.
 import { ask, query } from "./api.js";
 import { button, choice, field, h, swap } from "./dom.js";
 import { ago } from "./format.js";

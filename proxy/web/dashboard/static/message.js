@@ -1,11 +1,11 @@
-// One message of a group: what it said, what became of it, and why.
+// One message of a group: its text, the decision about it, and the reason.
 import { button, h, swap } from "./dom.js";
 import { actions } from "./context.js";
 import { ago, short, words } from "./format.js";
 
 const LONG = 1600;
 
-/** The parts of a message in chat completions' form: [{kind, text}]. Whatever is in it, it comes out as text. */
+/** The parts of a message in chat completions' form: [{kind, text}]. Any content comes out as text. */
 export function partsOf(body) {
   if (body === null || body === undefined) return [];
   if (typeof body !== "object" || Array.isArray(body)) return [{ kind: "text", text: plain(body) }];
@@ -63,7 +63,7 @@ function content(body) {
 
 const KINDS = { assistant: "thinking", tool: "tool", function: "tool", system: "system", developer: "system" };
 
-/** A message with its why and its actions. inserts: our texts behind it. */
+/** A message with its reason and its actions. inserts: the proxy's texts behind it. */
 export function message(one, view, inserts = []) {
   const changed = one.whole !== undefined && one.whole !== null;
   const box = h("div", { class: "said" });

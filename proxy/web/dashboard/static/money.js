@@ -1,4 +1,4 @@
-// What all sessions together cost, and would have cost without the proxy.
+// The cost of all sessions together, and their cost without the proxy.
 import { ask, query } from "./api.js";
 import { chart, running } from "./chart.js";
 import { choice, field, h, swap } from "./dom.js";
@@ -53,7 +53,7 @@ function draw(money, step) {
   ];
 }
 
-/** Every step from the first to the last, also those in which nothing was asked. */
+/** Every step from the first to the last, including those without a request. */
 function filled({ steps, step }) {
   const known = new Map(steps.map((one) => [one.at, one]));
   const made = [];

@@ -1,4 +1,4 @@
-// The prompt of any request beside what the client had sent, with a why for each message that differs.
+// The prompt of any request next to the client's own, with a reason for each message that differs.
 import { ask, at, save } from "./api.js";
 import { button, h, swap } from "./dom.js";
 import { diff } from "./diff.js";

@@ -1,4 +1,4 @@
-// What is said to the person: toasts, questions, and what went wrong.
+// Messages to the person: toasts, questions, and errors.
 import { button, h } from "./dom.js";
 
 /** A short text at the lower edge. kind: "good" or "bad". */
@@ -8,7 +8,7 @@ export function toast(text, kind = "good") {
   setTimeout(() => made.remove(), kind === "bad" ? 9000 : 5000);
 }
 
-/** Ask before something that cannot be taken back. Resolves to whether it is wanted. */
+/** Ask before an action that cannot be undone. Resolves to true if the person agrees. */
 export function sure(title, text, yes) {
   return new Promise((resolve) => {
     const done = (answer) => {
@@ -27,7 +27,7 @@ export function sure(title, text, yes) {
   });
 }
 
-/** Run an action of the person's: its result as a toast, and what goes wrong as well. */
+/** Run an action of the person: its result, or its error, is shown as a toast. */
 export async function act(action, said) {
   try {
     const result = await action();
@@ -41,12 +41,12 @@ export async function act(action, said) {
   }
 }
 
-/** A panel that says what is wrong, or that there is nothing. */
+/** A panel that shows an error, or that there is nothing. */
 export function panel(title, text, ...more) {
   return h("section", { class: "panel" }, h("h2", {}, title), text && h("p", {}, text), more);
 }
 
-/** What went wrong, in the place of a view. */
+/** Show an error instead of a view. */
 export function trouble(problem) {
   if (problem.status === 404) {
     return panel("Not here", "It is not in the store, or it is another tenant's.", h("p", {}, h("a", { href: "#/" }, "All sessions")));

@@ -1,4 +1,4 @@
-// One session: its figures, what can be done to it as a whole, and its tabs.
+// One session: its figures, the actions on it as a whole, and its tabs.
 import { ask, at } from "./api.js";
 import { button, choice, h, swap } from "./dom.js";
 import { ago, counted, dollars, owner, percent, saved, short, whole, words } from "./format.js";
@@ -100,7 +100,7 @@ function figures(stats) {
   ];
 }
 
-/** What is done to the whole session: it holds from the next request on. */
+/** The actions on the whole session: they hold from the next request on. */
 function toolbar(session) {
   const { place } = session;
   const post = (rest, body) => ask("POST", at(place, rest), body);

@@ -1,4 +1,4 @@
-// The list of sessions: how full each is, what it has cost, and what went wrong in it.
+// The list of sessions: the context use, cost and errors of each.
 import { ask, query } from "./api.js";
 import { button, choice, field, h, swap } from "./dom.js";
 import { ago, dollars, owner, percent, saved, short, whole } from "./format.js";
@@ -59,7 +59,7 @@ function nothing() {
   return panel("No session fits", "Widen the search, or wait: the list looks again every few seconds.");
 }
 
-/** What to do where nothing has been said yet. */
+/** Instructions if nothing has been said yet. */
 function welcome() {
   const base = `${location.origin}/v1`;
   return panel("Nothing yet", "Point an agent at this proxy, and its conversations appear here by themselves.",
@@ -95,7 +95,7 @@ function line(row, tenants) {
     h("td", {}, flags(figures)));
 }
 
-/** How full the model's window is: solid is what went out, hollow what the client had sent. */
+/** The use of the model's window: solid is the sent prompt, hollow the client's own. */
 export function gauge(figures) {
   const { tokens_before: before, tokens_after: sent, limit } = figures;
   const top = limit || Math.max(before, sent, 1);

@@ -1,4 +1,4 @@
-// What is set for a session, and its way out: export, and the end.
+// The settings of a session, its export, and its removal.
 import { ask, at, save } from "./api.js";
 import { button, choice, field, h, swap } from "./dom.js";
 import { counted, moment, words } from "./format.js";

@@ -1,4 +1,4 @@
-// The next prompt as one strip: each group a bar of its messages, coloured by what they are, hollow where they are out.
+// The next prompt as one strip: each group a bar of its messages, coloured by kind, hollow if out of the prompt.
 import { h } from "./dom.js";
 import { counted, short, words } from "./format.js";
 
@@ -13,7 +13,7 @@ export function legend() {
     h("li", {}, h("i", { class: "swatch k-tool out" }), "left out"));
 }
 
-/** Why a piece is not in the prompt as it came, in a line. */
+/** The status of a piece in the next prompt, with its reason, in a line. */
 export function why(piece) {
   const verb = { out: "left out", changed: "shortened", dropped: "dropped", removed: "removed for good" }[piece.status];
   if (!verb) return piece.pinned ? "pinned: no policy edits it" : "in the prompt as it came";
@@ -78,7 +78,7 @@ function move(event, buttons) {
   buttons[to].focus();
 }
 
-/** What is told of what the pointer is over, or the keyboard on. */
+/** The description of the piece under the pointer or the keyboard focus. */
 export function hints(root) {
   const tip = h("div", { class: "tip", role: "tooltip", hidden: true });
   root.append(tip);

@@ -1,4 +1,4 @@
-// What the model is told beside its history: state, scratchpad, the operator's notes, feedback, summaries.
+// Texts for the model in addition to its history: state, scratchpad, the operator's notes, feedback, summaries.
 import { ask, at } from "./api.js";
 import { button, h, swap } from "./dom.js";
 import { ago, counted, short, words } from "./format.js";
@@ -28,7 +28,7 @@ export function showTold(session) {
   };
 }
 
-/** A text that can be read and, with an admin's key, put in another's place. What is being written is left alone. */
+/** A text that can be read and, with an admin's key, replaced. A text that is being written is not overwritten. */
 function editor(session, title, about, { get, put, told, empty }) {
   const name = title.toLowerCase();
   const area = h("textarea", { rows: 12, spellcheck: "false", "aria-label": title, readonly: !session.may });

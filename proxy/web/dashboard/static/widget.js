@@ -1,11 +1,11 @@
-// <context-manager-widget>: how full a session's context is, on any page, in one file.
+// <context-manager-widget>: the context use of a session, on any page, in one file.
 //
 //   <script src="https://proxy.example/dashboard/widget.js"></script>
 //   <context-manager-widget session="fix-the-build" key="(a read key)"></context-manager-widget>
 //
 // Attributes: session (without it, the one used last), tenant, key, proxy (its address; without it, where this file
 // came from). The page's origin has to stand in the proxy's `dashboard.origins`. The button needs an admin's key.
-// Whatever comes from the proxy is shown as text.
+// All data from the proxy is shown as text.
 "use strict";
 (() => {
   const NAME = "context-manager-widget";
@@ -82,7 +82,7 @@
       if (this.isConnected) this.refresh();
     }
 
-    /** What a page's own status bar shows. */
+    /** The data for a page's own status bar. */
     getStatus() {
       const stats = this._stats;
       const full = Boolean(stats && stats.needs_pruning);
@@ -95,7 +95,7 @@
       };
     }
 
-    /** Ask the proxy again, and show what it says. */
+    /** Ask the proxy again, and show its answer. */
     async refresh() {
       const round = (this._round += 1);
       let [stats, trouble] = [null, ""];
@@ -113,7 +113,7 @@
       this.render();
     }
 
-    /** The path of the session: the one that is named, else the one used last. */
+    /** The path of the session: the named one, else the one used last. */
     async _place() {
       const [session, tenant] = [this.getAttribute("session"), this.getAttribute("tenant")];
       if (session) return `/sessions/${encodeURIComponent(plain(session))}`;
