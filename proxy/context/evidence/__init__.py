@@ -1,1 +1,1 @@
-"""What can be read off a conversation: facts, terms, loops, how far it is, what was touched and learnt."""
+"""Analysis of a conversation: facts, terms, loops, iterations, the activity record and reflections."""

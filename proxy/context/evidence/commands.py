@@ -1,7 +1,7 @@
-"""Shell commands, read far enough to know what their exit code proves.
+"""Parser of shell commands: it finds out for which parts of a command an exit code is evidence.
 
-The exit code of `pytest | tail` is that of `tail`, and the text that `cat build.log` shows is no run of the agent's.
-A command is split at the shell's operators, quoted text and here-documents left aside; nothing is executed. In doubt
+The exit code of `pytest | tail` is that of `tail`, and the text that `cat build.log` shows is no run of the agent's. A
+command is split at the shell's operators; quoted text and here-documents are not split. Nothing is executed. In doubt
 the code proves nothing.
 """
 
@@ -18,14 +18,14 @@ from proxy.context.evidence import facts
 
 Kind = Literal["run", "look", "call"]
 """run: a command or tool that does something. look: a command that only shows files, searches or prints. call: any
-other tool, of whose result a convention of runners says nothing."""
+other tool; the conventions of runners do not apply to its result."""
 
 ARGUMENTS = ("command", "cmd", "script")
 """Names of arguments that hold a shell command."""
 FILE_COMMANDS = frozenset((
     "view", "read", "create", "write", "str_replace", "insert", "edit", "undo_edit",
 ))  # fmt: skip
-"""Values of the argument `command` with which file tools such as `str_replace_editor` are told what to do."""
+"""Values of the argument `command` of file tools, for example `str_replace_editor`."""
 PATHS = ("file_path", "path", "filename", "file", "notebook_path", "target_file")
 """Names of arguments that hold a file's path."""
 _HOLDERS = ("params", "arguments", "input")
@@ -33,11 +33,11 @@ _RUNNING = frozenset((
     "bash", "sh", "shell", "zsh", "powershell", "terminal", "console", "exec", "run", "command", "cmd", "process",
     "test", "tests", "build", "lint", "compile", "make", "python",
 ))  # fmt: skip
-"""Words in the names of tools that run things."""
+"""Words in the names of tools that run commands or programs."""
 EDITING = frozenset(
     ("edit", "write", "create", "insert", "replace", "str", "patch", "update", "apply", "delete", "move")
 )
-"""Words in the names of tools that change things."""
+"""Words in the names of tools that make changes."""
 _SHOWING = frozenset((
     "cat", "head", "tail", "less", "more", "nl", "sed", "awk", "gawk", "ls", "find", "fd", "tree", "wc", "file",
     "stat", "grep", "egrep", "fgrep", "zgrep", "rg", "ag", "ack", "cut", "sort", "uniq", "tr", "jq", "yq", "diff",
@@ -48,9 +48,9 @@ _SHOWING = frozenset((
     "yes", "md5sum", "sha256sum", "exit", "history", "man", "alias", "shopt", "ulimit", "umask", "trap", "local",
     "declare", "wait", "break", "continue", "return",
 ))  # fmt: skip
-"""Commands that show, search, filter or print, and whose exit code says nothing of a run."""
+"""Commands that show, search, filter or print; their exit code is no outcome of a run."""
 _SETTING = frozenset(("cd", "pushd", "popd", "export", "unset", "source", "."))
-"""Of these, those that decide what a later command does."""
+"""The commands of `_SHOWING` that affect a later command."""
 _GIT_SHOWING = frozenset((
     "show", "log", "diff", "status", "blame", "grep", "branch", "ls-files", "rev-parse", "remote", "describe",
     "config", "cat-file", "ls-tree", "reflog", "merge-base", "shortlog", "rev-list",
@@ -59,7 +59,7 @@ _SEARCHES = frozenset((
     "grep", "egrep", "fgrep", "zgrep", "rg", "ag", "ack", "diff", "cmp", "test", "[", "[[", "which", "type",
     "pgrep", "git-look",
 ))  # fmt: skip
-"""Commands whose exit code 1 says that nothing was found or that two things differ."""
+"""Commands whose exit code 1 means that nothing was found or that two things differ."""
 _PREFIXES = frozenset((
     "sudo", "time", "nohup", "xargs", "then", "do", "else", "elif", "if", "while", "until", "command", "exec",
     "builtin", "nice", "stdbuf",
@@ -77,22 +77,22 @@ _REDIRECT = re.compile(r"\d?>&\d|&?\d?>>?[ \t]*[^\s;|&]+")
 _COMMENT = re.compile(r"(?:^|(?<=[\s;]))#[^\n]*")
 _PIPES = ("|", "|&")
 _DOCUMENT = "heredoc_"
-"""The word that stands for a here-document, with a hash of its text."""
+"""Prefix of the word that replaces a here-document; a hash of its text follows."""
 _SPLIT = re.compile(r"(&&|\|\||\|&|[;|\n&])")
 _ASSIGNED = re.compile(r"\w+=\S*")
 _STRICT = re.compile(r"\bset\s+(?:-\w+\s+)*-\w*e|\bset\s+-o\s+errexit|\b(?:ba|z|da)?sh\s+-\w*e")
 _PIPEFAIL = re.compile(r"\bpipefail\b")
 _BRANCHES = re.compile(r"(?:^|[;\n&|])\s*(?:for|while|until|if|case)\s|&\s*\Z(?<!&&)|\$\(|`")
-"""Loops, branches, background jobs and substitutions: the exit code is not, or not only, that of each command in it."""
+"""Loops, branches, background jobs and substitutions: the exit code does not cover each command in them."""
 SHOWN = 200
-"""Characters of a command that are kept."""
+"""Maximum number of characters of a command that are stored."""
 LOOK = 20_000
-"""Characters of a command that are read. Of a longer one the code proves nothing."""
+"""Maximum number of characters of a command that is parsed. The exit code of a longer one proves nothing."""
 
 
 class _Part(NamedTuple):
-    """A simple command. operator: what stands in front. first: its first word. words: all, with what is assigned in
-    front. shows: it only shows something."""
+    """A simple command. operator: the operator in front. first: its first word. words: all words, with the assignments
+    in front. shows: the command only shows something."""
 
     operator: str
     first: str
@@ -102,27 +102,27 @@ class _Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A call as its result is read.
+    """A call, as needed to interpret its result.
 
-    text: the beginning of the command on one line, empty where the tool's name alone says that it runs something.
-    kind: see `Kind`.
+    text: the beginning of the command on one line, empty if only the tool's name says that it runs something. kind: see
+    `Kind`.
     """
 
     text: str
     kind: Kind
     proves: bool = True
-    """An exit code of 0 is that of everything that it ran."""
+    """An exit code of 0 covers all commands that ran."""
     cut: bool = False
-    """Its output was searched or cut at its end, so that a line on a part of a run says nothing of the whole."""
+    """The output was filtered or cut at its end, so that a line on a part of a run does not cover the whole."""
     search: bool = False
-    """Exit code 1 of the command that ended it says that nothing was found."""
+    """Exit code 1 of the last command means that nothing was found."""
     edits: bool = False
-    """Of a call: it changes a file, so that what its result begins with is no file's text."""
+    """The call changes a file, so that the beginning of its result is not text of a file."""
     single: bool = True
-    """It runs one thing."""
+    """The command runs one program."""
     core: str = ""
-    """The whole of a run but for the filters behind it: the same for `make test` and `make test | tail`, another one
-    in another directory, with other assignments, or with another text given to it."""
+    """The whole run without the filters after it: equal for `make test` and `make test | tail`. It differs for another
+    directory, other assignments, or another text as input."""
 
 
 CALL = Command("", "call")
@@ -131,7 +131,7 @@ TOOL = Command("", "run")
 
 
 def by_call(message: Message) -> Mapping[str, Command]:
-    """The commands of a message's calls, by the ids of the calls."""
+    """Return the commands of a message's calls, by the ids of the calls."""
     return message.derive(_by_call, "commands")
 
 
@@ -140,7 +140,7 @@ def _by_call(message: Message) -> Mapping[str, Command]:
 
 
 def of(call: Call) -> Command:
-    """The command of a call."""
+    """Return the command of a call."""
     words = facts.words_of(call.name)
     arguments = call.arguments
     given = facts.arguments_of(arguments)
@@ -149,7 +149,7 @@ def of(call: Call) -> Command:
     if text in FILE_COMMANDS and not runs and (words & EDITING or any(given.get(name) for name in PATHS)):
         return CALL if text in ("view", "read") else EDIT
     if text is None and runs and not given and arguments[:1] not in ("{", "["):
-        text = arguments  # a custom tool takes the command as it is
+        text = arguments  # a custom tool gets the command as plain text
     if text is not None:
         return read(text)
     return TOOL if runs else EDIT if words & EDITING else CALL
@@ -169,7 +169,7 @@ def _command(given: Mapping[str, Any]) -> str | None:
 
 
 def read(text: str) -> Command:
-    """The reading of a shell command."""
+    """Parse a shell command."""
     shown = _brief(" ".join(text[: 4 * SHOWN].split()), text if len(text) > 4 * SHOWN else "")
     if len(text) > LOOK:
         return Command(shown, "run", proves=False, cut=True, single=False)
@@ -189,7 +189,7 @@ def read(text: str) -> Command:
         after = n + 1
         while after < len(parts) and parts[after].operator in _PIPES:
             proves = proves and pipefail
-            # `tail` leaves the end of a run, where its summary stands; anything else may take it away.
+            # `tail` leaves the end of a run, which has its summary; any other filter may remove it.
             cut = cut or parts[after].first not in ("tail", "tee", "cat", "ts")
             after += 1
         if after < len(parts):
@@ -201,7 +201,7 @@ def read(text: str) -> Command:
 
 
 def _ends_in_search(parts: Sequence[_Part]) -> bool:
-    """Whether exit code 1 may be that of a search: of the last command, or of one that it hung on."""
+    """True if exit code 1 may come from a search: the last command, or one before it in a chain of `&&`."""
     for part in reversed(parts):
         if part.first in _SEARCHES:
             return True
@@ -211,10 +211,13 @@ def _ends_in_search(parts: Sequence[_Part]) -> bool:
 
 
 def _core(parts: Sequence[_Part]) -> str:
-    """What ran, where, and with what: without the parts that only show, but for those whose output a run reads, those
-    that write a text given in the command, and those that decide what a later one does."""
+    """Return the run with its directory and inputs, without most parts that only show.
+
+    A part that only shows stays in three cases. A run reads its output, it passes on a text of the command, or it
+    affects a later command.
+    """
     found: list[str] = []
-    feeds = False  # read from the end: a run stands behind it in the same pipeline
+    feeds = False  # the loop goes backwards: a run follows the part in the same pipeline
     for n in range(len(parts) - 1, -1, -1):
         part = parts[n]
         feeds = not part.shows or (feeds and parts[n + 1].operator in _PIPES)
@@ -225,8 +228,10 @@ def _core(parts: Sequence[_Part]) -> str:
 
 
 def _brief(text: str, whole: str = "") -> str:
-    """The text, where it is long its beginning and a hash: kept with every message of a history. whole: what the text
-    is the beginning of."""
+    """Return the text or, if it is long, its beginning and a hash: it is stored with every message of a history.
+
+    whole: the text of which `text` is the beginning.
+    """
     if len(text) <= SHOWN and not whole:
         return text
     return f"{text[: SHOWN - 8]}{_digest(whole or text)}"
@@ -237,7 +242,7 @@ def _digest(text: str) -> str:
 
 
 def _quoted(found: re.Match[str]) -> str:
-    """Quoted text holds no operator; its words stay where they are harmless, so that commands can be told apart."""
+    """Replace quoted text by a word without operators. Harmless characters stay, so that commands remain distinct."""
     inner = found[0][1:-1]
     plain = re.sub(r"[^\w./:=@-]", "_", inner)
     return (plain if plain == inner else f"{plain}_{_digest(inner)}") or "Q"
@@ -264,7 +269,7 @@ def _parts(bare: str) -> Iterator[_Part]:
             yield _Part(operator, named, " ".join([*assigned, *words]), shows)
             operator, assigned = "", []
         if n + 1 < len(pieces):
-            # Of several operators in a row, as behind a line that holds a comment alone, the first one counts.
+            # Of several operators in a row, for example after a line with only a comment, the first one counts.
             operator = pieces[n + 1] if operator in ("", "\n", ";") else operator
 
 

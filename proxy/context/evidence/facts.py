@@ -1,8 +1,8 @@
-"""What a text holds that an agent may need again: its names (paths, ids, numbers, dotted words) and its lines.
+"""Facts of a text that an agent may need again: its names (paths, ids, numbers, dotted words) and its lines.
 
-Found once a message and kept as hashes, since the whole history is looked at when a batch of edits is made. A name or
-a line that stands elsewhere in the prompt need not be kept where it is; one that stands nowhere else is what a
-shortened result would lose.
+Facts are computed once for each message and stored as hashes, since a batch of edits looks at the whole history. A name
+or a line that occurs elsewhere in the prompt need not be kept in its place. A shortened result would lose those that
+occur nowhere else.
 """
 
 from __future__ import annotations
@@ -24,47 +24,47 @@ NAME = re.compile(r"[\w/.#~][\w./#@:+~-]{2,}\w")
 """A run of characters that paths, ids, versions, URLs and qualified names are made of, at least four long."""
 _INSIDE = b"_./#@:+~-"
 _PARTED = bytes(b if b >= 128 or chr(b).isalnum() or b in _INSIDE else 32 for b in range(256))
-"""Bytes of UTF-8 that no name has in it, made blanks."""
+"""Translation table: bytes of UTF-8 that no name contains become blanks."""
 _marked = re.compile(r"[/_@.0-9]").search
 _LISTING = re.compile(r"\s*\d+(?:\u2192|\t|:|\|)[ ]?")
 TROUBLES = ("rror", "xception", "raceback", "FAIL", "panic", "fatal", "denied", "not found", "No such", "E  ")
-"""Every error line has one of these."""
+"""Words, one of which occurs in every error line."""
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 LINE = 12
-"""Characters that a line has to have, without its indentation, to be told apart from any other."""
+"""Minimum number of characters of a line, without its indentation, that is distinct from other lines."""
 
 
 _NONE = array("q")
 
 
 class Held:
-    """What a text holds, a pair: hashes of its names, and of its lines, which are found when they are asked for.
+    """The facts of a text, a pair: hashes of its names, and hashes of its lines, which are computed on first use.
 
-    Kept as 8 bytes each, since a long history has hundreds of thousands of them: as a set they would take ten times
+    Each hash takes 8 bytes, since a long history has hundreds of thousands of them. As sets they would take ten times
     that.
     """
 
     __slots__ = ("_lines", "_names", "_text")
 
     def __init__(self, names: Iterable[str], text: str) -> None:
-        """names: each once."""
+        """Store the hashes of the names, and the text for its lines. names: without repetitions."""
         self._names = array("q", map(hash, names))
         self._text: str | None = text
         self._lines: array[int] = _NONE
 
     @property
     def each_name(self) -> Sequence[int]:
-        """Of the names, each once."""
+        """The hashes of the names, each once."""
         return self._names
 
     @property
     def names(self) -> frozenset[int]:
-        """The same, to look one up in."""
+        """The hashes of the names, as a set for look-ups."""
         return frozenset(self._names)
 
     @property
     def lines(self) -> frozenset[int]:
-        """Of the lines that are long enough to be told apart."""
+        """The hashes of the lines of at least `LINE` characters."""
         text = self._text
         if text is not None:
             long = [line for line in text.splitlines() if len(line) >= LINE]
@@ -86,23 +86,24 @@ _NOTHING = Held((), "")
 
 
 def names(text: str) -> Iterator[str]:
-    """The names in a text, in order, with repetitions: words with a digit or one of / _ @ . in them."""
+    """Return the names in a text, in order, with repetitions: words with a digit or one of / _ @ . in them."""
     return _names(_runs(text), ascii_only=text.isascii())
 
 
 def different(text: str) -> list[str]:
-    """The names in a text, each once, in order."""
+    """Return the names in a text, each once, in order."""
     return unique(_names(dict.fromkeys(_runs(text)), ascii_only=text.isascii()))
 
 
 def _runs(text: str) -> Iterable[str]:
-    """What stands between characters that no name has in it, but for plain words: quicker than to search for names."""
+    """Return the parts between characters that no name contains, without plain words: faster than a search for
+    names."""
     parted = text.encode("utf-8", "surrogatepass").translate(_PARTED).decode("utf-8", "surrogatepass")
     return filterfalse(str.isalpha, parted.split())
 
 
 def _names(runs: Iterable[str], *, ascii_only: bool) -> Iterator[str]:
-    """The names in these runs: where one is ASCII, all of it but for its ends."""
+    """Return the names in these runs: an ASCII run is a name as a whole, without punctuation at its ends."""
     if not ascii_only:
         runs = chain.from_iterable([run] if run.isascii() else NAME.findall(run) for run in runs)
     checkpoint()
@@ -112,12 +113,12 @@ def _names(runs: Iterable[str], *, ascii_only: bool) -> Iterator[str]:
 
 
 def words_of(tool: str) -> set[str]:
-    """The words of a tool's name, in lower case: `read_file`, `readFile` and `ReadFile` have the same."""
+    """Return the words of a tool's name, in lower case: equal for `read_file`, `readFile` and `ReadFile`."""
     return {word.lower() for word in _WORD.findall(tool)}
 
 
 def bare(line: str) -> str:
-    """A line without its indentation and the line number that a listing puts in front."""
+    """Return a line without its indentation and the line number of a listing."""
     first = line[:1]
     if first in " \t":
         line = line.lstrip()
@@ -130,18 +131,17 @@ def bare(line: str) -> str:
 
 
 def is_numbered(line: str) -> bool:
-    """Whether a listing's line number stands in front of the line."""
+    """True if the line begins with a listing's line number."""
     return _LISTING.match(line) is not None
 
 
 def held(text: str) -> Held:
-    """What a text holds."""
+    """Return the facts of a text."""
     return Held(different(text), text)
 
 
 def troubles(message: Message) -> tuple[str, ...]:
-    """Which of the words that error lines have stand in a message's text: most results have none of them, and need not
-    be looked through."""
+    """Return the words of error lines that occur in a message's text: most results have none and need no search."""
     return message.derive(_troubles)
 
 
@@ -151,14 +151,14 @@ def _troubles(message: Message) -> tuple[str, ...]:
 
 
 def said(message: Message) -> str:
-    """All that a message says: its text and the values in the arguments of its calls, as lines."""
+    """Return all text of a message: its text and the values in the arguments of its calls, as lines."""
     if not message.calls:
         return message.text
     return "\n".join((message.text, *(written(call.arguments) for call in message.calls)))
 
 
 def arguments_of(arguments: str) -> Mapping[str, Any]:
-    """The arguments of a call by name; none where they are no JSON object."""
+    """Return the arguments of a call by name; empty if they are no JSON object."""
     try:
         value = decode_embedded(arguments)
     except (ValueError, RecursionError):
@@ -167,7 +167,7 @@ def arguments_of(arguments: str) -> Mapping[str, Any]:
 
 
 def written(arguments: str) -> str:
-    """The texts and numbers in a call's arguments, a line each; the arguments as they are where they are not JSON."""
+    """Return the texts and numbers in a call's arguments, a line each; the unchanged arguments if they are not JSON."""
     try:
         value = decode_embedded(arguments)
     except (ValueError, RecursionError):
@@ -176,7 +176,7 @@ def written(arguments: str) -> str:
 
 
 def leaves(value: object) -> Iterator[str]:
-    """The texts and numbers in a JSON value, in order."""
+    """Yield the texts and numbers in a JSON value, in order."""
     if isinstance(value, dict):
         for inner in value.values():
             yield from leaves(inner)
@@ -188,7 +188,8 @@ def leaves(value: object) -> Iterator[str]:
 
 
 def listed(message: Message) -> list[str]:
-    """The names in a message's text, each once, in order. Kept as one text, which takes the least room."""
+    """Return the names in a message's text, each once, in order. They are stored as one text, which takes the least
+    memory."""
     return message.derive(_listed).split()
 
 
@@ -200,17 +201,17 @@ def _of_message(message: Message) -> Held:
     if not message.calls:
         return Held(listed(message), message.text)
     found = held(said(message))
-    found.lines  # noqa: B018  # now, so that the text that was put together is not kept
+    found.lines  # noqa: B018  # computed now, so that the joined text is not stored
     return found
 
 
 def replaced(message: Message, text: str) -> Held:
-    """What a text holds that stands in place of the message's own."""
+    """Return the facts of a text that replaces the message's own."""
     return message.derive(lambda _: held(text), ("held", text))
 
 
 def of(message: Message, edit: Edit | None) -> Held:
-    """What a message holds as it goes out."""
+    """Return the facts of a message as it is sent."""
     if edit is None or edit.action == "append":
         return message.derive(_of_message)
     if edit.text is None:
@@ -220,16 +221,17 @@ def of(message: Message, edit: Edit | None) -> Held:
 
 @lru_cache(maxsize=16)
 def _of_tools(tools: bytes) -> Held:
-    """What a tools array holds, which most requests of an agent carry unchanged."""
+    """Return the facts of a tools array, which most requests of an agent carry unchanged."""
     return held(tools.decode("utf-8", "replace"))
 
 
 class Standing:
-    """How many messages of the outgoing prompt hold each name and each line; kept true while edits are written."""
+    """Counts of the messages of the outgoing prompt that contain each name and each line, updated while edits are
+    written."""
 
     def __init__(self, view: View) -> None:
         self.names: Counter[int] = Counter()
-        """How many messages hold each, by its hash."""
+        """Number of messages with each name, by its hash."""
         self._lines: Counter[int] | None = None
         self._held: list[Held] = []
         self._gone: list[Held] = []
@@ -239,14 +241,14 @@ class Standing:
             self.add(_of_tools(view.request.tools))
 
     def add(self, what: Held) -> None:
-        """Another message holds this."""
+        """Add the facts of one more message."""
         self.names.update(what.each_name)
         self._held.append(what)
         if self._lines is not None:
             self._lines.update(what.lines)
 
     def remove(self, what: Held) -> None:
-        """A message does not hold this any more."""
+        """Remove facts that a message no longer contains."""
         names = self.names
         for h in what.each_name:
             names[h] -= 1
@@ -255,13 +257,13 @@ class Standing:
             self._lines.subtract(what.lines)
 
     def has_name(self, name: str, own: frozenset[int]) -> bool:
-        """Whether the name stands in another message than the one that holds `own`."""
+        """True if the name occurs in another message than the one with the names `own`."""
         h = hash(name)
         return self.names[h] - (h in own) > 0
 
     def has_line(self, line: str, own: frozenset[int]) -> bool:
-        """Whether the line (bare) stands in another message than the one that holds `own`."""
-        if self._lines is None:  # most batches never ask
+        """True if the line (bare) occurs in another message than the one with the lines `own`."""
+        if self._lines is None:  # most batches need no lines
             self._lines = Counter()
             for what in self._held:
                 self._lines.update(what.lines)
@@ -272,5 +274,5 @@ class Standing:
 
 
 def unique(found: Iterable[str]) -> list[str]:
-    """Each once, in order."""
+    """Return the texts without repetitions, in order."""
     return list(dict.fromkeys(found))

@@ -1,7 +1,7 @@
-"""How far an agent is with what it was asked for: its iteration, how many it may have, and how urgent we may be.
+"""The iteration of an agent on its current prompt, the maximum number of iterations, and the urgency of reminders.
 
-An iteration is an assistant message since the last user message, in the client's own history (FEATURES.md B2). The
-header `x-context-max-iterations` says for one request how many there may be, `x-context-urgency` how urgent to be.
+An iteration is an assistant message since the last user message, in the client's own history (FEATURES.md B2). For one
+request, the header `x-context-max-iterations` sets the maximum, and `x-context-urgency` the urgency.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from proxy.context.plan import View
 from proxy.errors import ConfigError
 
 Urgency = Literal["off", "gentle", "firm"]
-"""off: no urging. gentle: in polite words. firm: in those of the source."""
+"""off: no reminders. gentle: polite words. firm: the words of the source."""
 
 
 class Iteration(NamedTuple):
-    """number: assistant messages since the last prompt. most: how many there may be. begins: the index of the first
-    message after the prompt."""
+    """The iteration of a request. number: assistant messages since the last prompt. most: the maximum number of
+    iterations. begins: the index of the first message after the prompt."""
 
     number: int
     most: int
@@ -26,36 +26,36 @@ class Iteration(NamedTuple):
 
     @property
     def left(self) -> int:
-        """How many are left, never fewer than none."""
+        """The number of iterations left, at least 0."""
         return max(0, self.most - self.number)
 
 
 def iteration(view: View, most: int) -> Iteration:
-    """The iteration that the view's request asks for. most: where the request does not say itself how many it has."""
+    """Return the iteration of the view's request. most: the maximum where the request does not set it."""
     begins = view.groups[-1].prompt_end if view.groups else 0
     number = view.requests[-1] - (view.requests[begins - 1] if begins else 0)
     return Iteration(number, _number(view.options.get("max-iterations", ""), most), begins)
 
 
 def reached(view: View, at: Iteration, number: int) -> int:
-    """The index of the assistant message with which that iteration of the prompt was reached."""
+    """Return the index of the assistant message with which the prompt reached that iteration."""
     before = view.requests[at.begins - 1] if at.begins else 0
     return bisect_left(view.requests, before + number, at.begins)
 
 
 def urgency(view: View, level: str) -> str:
-    """How urgent to be: as the request says, else `level`."""
+    """Return the urgency that the request sets, else `level`."""
     wanted = view.options.get("urgency", "").strip().lower()
     return wanted if wanted in get_args(Urgency) else level
 
 
 def check_urgency(level: str) -> None:
-    """ConfigError where there is no such level."""
+    """Check the name of a level. Raises ConfigError if there is no such level."""
     if level not in get_args(Urgency):
         raise ConfigError("urgency", level, "one of " + ", ".join(get_args(Urgency)))
 
 
 def _number(given: str, default: int) -> int:
-    """A header's number; what is none, or not positive, says nothing."""
+    """Return the number in a header, `default` if the text is no positive number."""
     given = given.strip()
     return int(given) if given.isascii() and given.isdigit() and len(given) < 10 and int(given) > 0 else default

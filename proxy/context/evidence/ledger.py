@@ -1,8 +1,8 @@
-"""The agent's activity record, read off its own calls: files, commands and how they ended, last errors, open items.
+"""The agent's activity record, from its own calls: files, commands with their outcomes, last errors, open items.
 
-No model is asked for it. It is what an agent needs first when the results themselves have left the prompt: which
-files it has read and changed, which commands have failed, what is still on its list (FEATURES.md G8). How a call ended
-is asked of `outcome`: what is unknown is said as nothing, and an edit that failed is no edit.
+No model writes it. The agent needs this record first when the results themselves have left the prompt. It lists the
+files read and changed, the failed commands, and the open items of a plan (FEATURES.md G8). `outcome` says how a call
+ended: an unknown outcome is not reported, and an edit that failed is no edit.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ _READS = frozenset({"read", "view", "open", "cat"})
 _CREATES = frozenset({"write", "create"})
 _EDITS = frozenset({"edit", "replace", "insert", "patch", "str", "update", "apply"})
 _SHORT = 80
-"""Characters of a command or an error line that are told."""
+"""Maximum number of characters of a reported command or error line."""
 _RUNS = 6
-"""Commands that are told."""
+"""Maximum number of reported commands."""
 _ERRORS = 2
-"""Error lines of one result that are remembered."""
+"""Maximum number of error lines stored for one result."""
 _FINISHED = frozenset(("completed", "complete", "done", "finished", "cancelled", "canceled", "skipped", "deleted"))
 _ITEM = ("content", "task", "step", "title", "text")
 _BRIEF = 300
-"""Characters of a result up to which it is a message of the tool."""
+"""Maximum number of characters of a result that is a status message of the tool."""
 _CHANGED = re.compile(
     r"\b(?:updated|edited|created|written|wrote|modified|replaced|applied|saved|inserted|changed|added|patched"
     r"|overwritten|overwrote|success\w*|done|ok)\b|(?:diff --git|Index:|---|@@) ",
     re.IGNORECASE,
 )
-"""Words with which a tool says that it has changed a file, and beginnings of a diff that shows the change."""
+"""Words with which a tool reports that it has changed a file, and beginnings of a diff that shows the change."""
 _UNCHANGED = re.compile(
     r"\b(?:no|not|never|cannot|unable|without|nothing|neither|identical|unchanged|since|unexpectedly|already|permissions?"
     r"|errors?|invalid|fail\w*|reject\w*|den(?:y|ied)|refus\w*|cancel\w*|abort\w*|ambiguous|multiple|must|before"
@@ -48,19 +48,19 @@ _UNCHANGED = re.compile(
     r"|\u30a8\u30e9\u30fc|\u307e\u305b\u3093|\u3067\u304d\u306a|\uc624\ub958|\uc2e4\ud328|\uac70\ubd80|\uc5c6",
     re.IGNORECASE,
 )
-"""Words with which it says that it has not, or that leave it open; after English in German, French, Spanish,
+"""Words with which a tool reports no change, or leaves it open. The words are English, German, French, Spanish,
 Portuguese, Italian, Russian, Chinese, Japanese and Korean."""
 _ASKS = re.compile(r"\b(?:found|match\w*|occur\w*|times|specify|provide|requires?|required|missing)\b", re.IGNORECASE)
-"""Words of a tool that asks for something else; they count where none says that it has changed the file."""
+"""Words of a tool that asks for other input; they count if no word reports a change of the file."""
 _PATH = re.compile(r"\S*\w[./\\]\w\S*")
 _SENTENCE = re.compile(r"[.!:;](?:\s|$)")
 
 
 class Ran(NamedTuple):
-    """A command that was run. text: see `Command`. told: how it ended, empty where nobody can tell. open: it failed,
-    and was not seen to succeed since. looks: it only showed something. place: the directory that it was run in, where
-    the call names one. changes: how many files had been changed before. again: it was run again since, and nobody can
-    tell how that ended."""
+    """A command that was run. text: see `Command`. told: its outcome, empty if it is unknown. open: the command failed,
+    and no later success is known. looks: the command only showed something. place: the working directory, if known.
+    changes: the number of file changes before the run. again: the command was run again since, with an unknown
+    outcome."""
 
     text: str
     told: str
@@ -72,7 +72,7 @@ class Ran(NamedTuple):
 
 
 class Entries(NamedTuple):
-    """What there is to tell of one kind, the most important first."""
+    """Entries of one kind, the most important first."""
 
     name: str
     entries: list[str]
@@ -83,23 +83,24 @@ class Entries(NamedTuple):
 
 @dataclass(slots=True)
 class Ledger:
-    """Each list in the order of the last touch, oldest first; what was touched again moves to the end."""
+    """The activity record. Each list is in the order of the last use, oldest first: an entry that is used again moves
+    to the end."""
 
     read: dict[str, None] = field(default_factory=dict)
     edited: dict[str, None] = field(default_factory=dict)
     created: dict[str, None] = field(default_factory=dict)
     commands: dict[str, Ran] = field(default_factory=dict)
-    """By what was run, so that the newest run of each counts."""
+    """Commands, by the identity of the run, so that the newest run of each counts."""
     errors: dict[str, list[str]] = field(default_factory=dict)
-    """Error lines, by the command that wrote them."""
+    """Error lines, by the command that printed them."""
     items: tuple[str, ...] = ()
     changes: int = 0
-    """How many times a file was changed."""
+    """Number of file changes."""
     where: str = ""
-    """The directory that a command has gone to, for those that follow."""
+    """The current directory after `cd`, for later commands."""
 
     def note(self, call: Call, result: str | None) -> None:
-        """One call and what came back, None where nothing has."""
+        """Add one call and its result; None if there is no result."""
         command = commands.of(call)
         if result is None:
             self.add(call, command, outcome.NOTHING, None)
@@ -107,7 +108,7 @@ class Ledger:
             self.add(call, command, outcome.read(result, command), outcome.lines_of(result))
 
     def add(self, call: Call, command: Command, end: Outcome, lines: Sequence[str] | None) -> None:
-        """One call, its command, how it ended, and the lines of its result, None where nothing came back."""
+        """Add one call, its command, its outcome, and the lines of its result; None if there is no result."""
         arguments = facts.arguments_of(call.arguments)
         words, path, key = _touched(call, command, arguments)
         key, place = self._placed(key, command, arguments)
@@ -129,7 +130,7 @@ class Ledger:
             self.errors[key] = said
 
     def overrule(self, call: Call, command: Command, end: Outcome, lines: Sequence[str] | None) -> None:
-        """A call whose result stands in the prompt: what is remembered of the same one is out of date."""
+        """Apply a call whose result is in the prompt: entries of an earlier equal call are outdated and removed."""
         arguments = facts.arguments_of(call.arguments)
         words, path, key = _touched(call, command, arguments)
         key, _ = self._placed(key, command, arguments)
@@ -141,7 +142,7 @@ class Ledger:
         self.errors.pop(key, None)
 
     def _placed(self, key: str, command: Command, arguments: Mapping[str, Any]) -> tuple[str, str]:
-        """(what tells a call from others, with where it was run; the place)"""
+        """Return (the key of a call with its directory, the directory)."""
         if command.kind == "call":
             return key, ""
         place = moved.directory(arguments) or self.where
@@ -150,8 +151,11 @@ class Ledger:
     def _follow(
         self, call: Call, command: Command, end: Outcome, lines: Sequence[str] | None, *, stands: bool = False
     ) -> bool | None:
-        """Follow what a call does to files that are told, and where it leaves the shell. None: what it is about is
-        another affair. stands: its result stands in the prompt, so that what it edits is told there."""
+        """Apply a call's changes of recorded files and of the current directory.
+
+        Return True if the call changed files, False if a patch changed none, None if the caller has to classify the
+        call. stands: the result is in the prompt, so that its edits are not recorded.
+        """
         if changes := moved.of_patch(call.arguments):
             done = _changes(end, lines)
             self._apply(changes if done else (), stands=stands)
@@ -180,8 +184,10 @@ class Ledger:
                 files[path] = None
 
     def _drop(self, path: str, *, gone: bool) -> bool:
-        """Tell no more of files that are gone, or not of their edits; whether any was told. What leaves beside them, as
-        logs do, changes nothing that a command depends on."""
+        """Remove files that are gone, or only their edits; True if any file was removed.
+
+        The removal of other files, for example logs, changes nothing on which a command depends.
+        """
         told = False
         for files in (self.edited, self.created, self.read) if gone else (self.edited,):
             for name in [name for name in files if moved.means(path, name)]:
@@ -194,7 +200,7 @@ class Ledger:
         self.items = self.items if found is None else found
 
     def _file(self, words: set[str], path: str, end: Outcome, lines: Sequence[str] | None) -> bool:
-        """Whether the file is told as touched."""
+        """Record the file in its list. True if the call touched the file."""
         for kinds, files in ((_CREATES, self.created), (_EDITS, self.edited), (_READS, self.read)):
             if words & kinds:
                 touched = end.verdict != "failed" if files is self.read else _changes(end, lines)
@@ -218,8 +224,8 @@ class Ledger:
             self.commands[key] = Ran(command.text, told, False, looks, place, self.changes)
 
     def kinds(self) -> list[Entries]:
-        """What there is to tell: of each kind the newest first, of commands those that failed before all others, and
-        those that only show something last."""
+        """Return the entries of each kind, newest first. Failed commands come before all others, and commands that only
+        show something come last."""
         ran = list(reversed(self.commands.values()))
         ran.sort(key=lambda one: (one.looks, not one.open))
         errors = facts.unique(line for said in self.errors.values() for line in said)
@@ -234,13 +240,15 @@ class Ledger:
         return [one for one in found if one.entries]
 
     def lines(self) -> list[str]:
-        """The same, one line a kind."""
+        """Return the entries, one line for each kind."""
         return [str(one) for one in self.kinds()]
 
 
 def record(messages: Sequence[Message], left: Sequence[bool]) -> Ledger:
-    """The ledger of those calls whose result has left the prompt, as `left` says of each message. A later call whose
-    result stands overrules what it says of the same command, and of the open items."""
+    """Return the ledger of the calls whose result has left the prompt. left: true for each message that has left.
+
+    A later call whose result is in the prompt overrules the entries of the same command, and the open items.
+    """
     found = Ledger()
     calls: dict[str, Call] = {}
     ran: Mapping[str, Command] = {}
@@ -257,7 +265,7 @@ def record(messages: Sequence[Message], left: Sequence[bool]) -> Ledger:
 
 
 def _touched(call: Call, command: Command, arguments: Mapping[str, Any]) -> tuple[set[str], str | None, str]:
-    """(the words that say what a call does, the file that it does it to, what tells it from other calls)"""
+    """Return (the words of the call's action, the file, the key of the call)."""
     words = facts.words_of(call.name)
     if command.kind != "call":
         return words, None, command.core or command.text or f"{call.name} {call.arguments}"
@@ -273,12 +281,14 @@ def _lists(words: set[str]) -> bool:
 
 
 def _changes(end: Outcome, lines: Sequence[str] | None) -> bool:
-    """Whether a result proves that a file was changed: its first sentence says so, or it is a message of the tool's
-    with no word against it."""
+    """True if a result proves that a file was changed.
+
+    Its first sentence reports the change, or it is a short message of the tool with no word against it.
+    """
     if end.verdict != "unknown" or lines is None:
         return end.verdict == "succeeded"
     if end.summary:
-        return False  # it counts nothing that was done
+        return False  # the result counts no changes
     opening = outcome.bare(lines[end.first]) if end.first is not None else ""
     first = _PATH.sub(" ", _SENTENCE.split(opening, maxsplit=1)[0])
     if _CHANGED.search(first) and not _UNCHANGED.search(first):
@@ -290,8 +300,11 @@ def _changes(end: Outcome, lines: Sequence[str] | None) -> bool:
 
 
 def _told_apart(ran: Sequence[Ran], changes: int) -> list[str]:
-    """The commands with how they ended, and what makes that out of date; of those that begin alike the end is shown
-    too, and where they were run in several directories, in which one."""
+    """Return the commands with their outcomes and the reasons that make an outcome outdated.
+
+    Commands with the same beginning are shown with their ends too. If commands ran in several directories, each has its
+    directory.
+    """
     shown = [_shown(one.text) for one in ran]
     places = len({one.place for one in ran if not one.looks}) > 1
     return [
@@ -303,14 +316,14 @@ def _told_apart(ran: Sequence[Ran], changes: int) -> list[str]:
 
 
 def _since(one: Ran, changes: int) -> str:
-    """What makes it doubtful that a command would end so now."""
+    """Return the reason for which the outcome of a command may be outdated, empty if there is none."""
     if not one.told or one.looks:
         return ""
     return ", run again since" if one.again else ", files changed since" if changes > one.changes else ""
 
 
 def _quoted(line: str) -> str:
-    """A line that a tool has printed, told apart from what is ours."""
+    """Quote a line that a tool has printed, so that it is distinct from the proxy's text."""
     return '"' + line.replace('"', "'") + '"'
 
 
@@ -319,7 +332,7 @@ def _newest(names: Sequence[str] | Mapping[str, object], most: int) -> list[str]
 
 
 def _telling(end: Outcome, lines: Sequence[str]) -> list[str]:
-    """The lines that say what went wrong."""
+    """Return the lines that describe the failure."""
     found = [outcome.bare(lines[n]) for n in end.failures or end.summary]
     return facts.unique(_shown(line) for line in found if outcome.says(line))[-_ERRORS:]
 
@@ -339,7 +352,8 @@ def _ends(text: str) -> str:
 
 
 def _open_items(arguments: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """What is not done on a list like `{"todos": [{"content", "status"}]}`; None where there is no such list."""
+    """Return the unfinished items of a list like `{"todos": [{"content", "status"}]}`, None if there is no such
+    list."""
     lists = [value for value in arguments.values() if isinstance(value, list)]
     items = [item for value in lists for item in value if isinstance(item, dict) and (_text(item) or "status" in item)]
     if not items and not any(not value for value in lists):

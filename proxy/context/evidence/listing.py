@@ -1,8 +1,8 @@
-"""A listing: text in which a tool has put a line number in front of most lines, as it shows files and echoes edits.
+"""Listings: texts with a line number in front of most lines, as tools show files and echo edits.
 
-Lines are told apart by the line feed alone and keep all their other characters, so that lines put together again are
-the text, byte for byte. A line number is a listing's own, not the file's: without it a line can be compared with what
-another listing shows and with what the agent itself wrote.
+Lines end at the line feed alone and keep all their other characters, so that the joined lines are the text, byte for
+byte. The line numbers belong to the listing, not to the file. A line without its number can be compared with another
+listing and with the text that the agent wrote itself.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from proxy.chat.checkpoint import checkpoint
 from proxy.chat.message import Message
 
 EVERY = 10
-"""Of the numbers in a row, those that this divides stay."""
+"""Consecutive line numbers that are multiples of this number stay."""
 LEAST = 8
-"""Numbered lines from which a text is a listing."""
+"""Minimum number of numbered lines in a listing."""
 _SHARE = 0.7
-"""Share of the lines that bear a number in a listing."""
+"""Minimum share of numbered lines in a listing, of the lines that are not empty."""
 _NUMBERED = re.compile(r"[ \t]*(\d{1,7})(?:\u2192|\t|\||:)")
 _OTHER_ENDS = re.compile("[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]|\r(?!\n|$)")
 
@@ -29,10 +29,10 @@ _OTHER_ENDS = re.compile("[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]|\r(?!\n|$)")
 class Lines:
     """The lines of a text.
 
-    whole: as they are, joined by line feeds they are the text. bare: without a listing's numbers. numbers: of each
-    line, -1 for none. is_listing: most lines are numbered; where they are not, bare is whole. is_sure: the numbers are
-    set to the right or stand before an arrow, as tools write them and tables hardly do. is_plain: no other character
-    ends a line for some reader.
+    whole: the unchanged lines; joined by line feeds they are the text. bare: the lines without a listing's numbers.
+    numbers: the number of each line, -1 for none. is_listing: most lines are numbered; if not, bare is whole. is_sure:
+    the numbers are aligned to the right or stand before an arrow, as tools write them and tables hardly do. is_plain:
+    the text has no other character that some readers take for a line end.
     """
 
     whole: Sequence[str]
@@ -44,7 +44,7 @@ class Lines:
 
 
 def lines_of(message: Message) -> Lines:
-    """The lines of a message's text, found once."""
+    """Return the lines of a message's text, computed once."""
     return message.derive(_lines)
 
 
@@ -53,7 +53,7 @@ def _lines(message: Message) -> Lines:
 
 
 def split(text: str) -> Lines:
-    """The lines of a text."""
+    """Split a text into its lines."""
     whole = text.split("\n")
     is_plain = _OTHER_ENDS.search(text) is None
     said = sum(1 for line in whole if line)
@@ -73,8 +73,10 @@ def split(text: str) -> Lines:
 
 
 def thinned(lines: Lines, start: int, end: int, before: int = -1) -> list[str]:
-    """lines[start:end] of a listing with every tenth number, the first one, and those after a jump. before: the number
-    of the line in front, -1 where the reader does not see one."""
+    """Return lines[start:end] of a listing with every tenth number, the first one, and those after a jump.
+
+    before: the number of the line in front, -1 if the reader does not see one.
+    """
     out: list[str] = []
     for n in range(start, end):
         number = lines.numbers[n]

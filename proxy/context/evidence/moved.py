@@ -1,7 +1,7 @@
-"""Files that calls have taken away, moved or put back as they were, and files that a patch in a call names.
+"""Files that calls have removed, moved or restored, and files that a patch in a call names.
 
-A file that is gone must not be told as one that the agent has created, and one that was put back is not edited any
-more. Where a command leaves open which file it means, none is told: silence misleads nobody.
+A removed file must not be reported as created, and a restored file is no longer edited. Where a command does not say
+which file it means, no file is reported: silence misleads nobody.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from proxy.context.evidence.refetch import normal
 _REMOVES = frozenset(("delete", "remove", "unlink", "rm", "trash"))
 _MOVES = frozenset(("move", "rename", "mv"))
 _NOUNS = frozenset(("file", "files", "path", "paths", "dir", "directory", "folder", "notebook", "fs", "mcp"))
-"""Words beside these in the name of a tool that does this to a file, and not to some lines of it."""
+"""Other words allowed in the name of a tool that removes or moves a whole file. With another word the tool changes
+parts of a file."""
 _SOURCES = ("source", "source_path", "src", "old_path", "from", "from_path", "path", "file_path", "file", "filename")
 _JOINED = re.compile(r" (?:&&|\|\||\|&?) ")
 _PATCH = re.compile(r"^\*\*\* (Update|Add|Delete) File: (.+)|^\*\*\* (Move) to: (.+)", re.MULTILINE)
@@ -24,15 +25,15 @@ _BEGIN = "*** Begin Patch"
 
 
 class Change(NamedTuple):
-    """Something that was done to a file. kind: edited, created, gone, undone (as it was before it was edited), or
-    placed (something else was put there). path: `*` for any files."""
+    """A change of a file. kind: edited, created, gone, undone (restored as before its edits), or placed (replaced by
+    other content). path: `*` for any files."""
 
     kind: str
     path: str
 
 
 def of_patch(arguments: str) -> list[Change]:
-    """What a patch in the arguments of a call does to the files that it names; nothing where there is none."""
+    """Return the changes of the files that a patch in the arguments names; empty if there is no patch."""
     if _BEGIN not in arguments:
         return []
     text = facts.written(arguments)
@@ -46,7 +47,7 @@ def of_patch(arguments: str) -> list[Change]:
 
 
 def of_tool(words: set[str], arguments: Mapping[str, Any]) -> list[Change]:
-    """What a tool takes away, moves or puts back, by the words of its name."""
+    """Return the files that a tool removes, moves or restores, by the words of its name."""
     if "undo" in words:
         return [Change("undone", path) for path in _given(arguments, _SOURCES)[:1]]
     if not words & (_REMOVES | _MOVES) or words - _REMOVES - _MOVES - _NOUNS:
@@ -55,7 +56,7 @@ def of_tool(words: set[str], arguments: Mapping[str, Any]) -> list[Change]:
 
 
 def of_shell(core: str) -> list[Change]:
-    """What a shell command takes away, moves or puts back; core: see `Command.core`."""
+    """Return the files that a shell command removes, moves or restores; core: see `Command.core`."""
     found: list[Change] = []
     for part in _JOINED.split(core):
         words = part.split()
@@ -95,8 +96,10 @@ def of_shell(core: str) -> list[Change]:
 
 
 def means(named: str, path: str) -> bool:
-    """Whether what a change names may be this file: the same name, with more or fewer folders in front, or a folder
-    that the file is in."""
+    """True if the path of a change may mean this file.
+
+    The path has the same name with more or fewer folders in front, or it is a folder of the file.
+    """
     if named in ("*", ".", "./"):
         return True
     one, other = normal(named), normal(path)
@@ -110,7 +113,7 @@ def means(named: str, path: str) -> bool:
 
 
 def directory(arguments: Mapping[str, Any]) -> str:
-    """The directory in which a call asks its command to be run; empty where it names none."""
+    """Return the working directory in the arguments of a call; empty if they name none."""
     found = _given(arguments, ("cwd", "workdir", "working_directory", "workingDirectory", "working_dir", "dir"))
     return normal(found[0]) if found else ""
 
@@ -119,7 +122,7 @@ _CD = re.compile(r"\s*cd\s+(?:--\s+)?(['\"]?)([^\s;&|'\"$`]+)\1\s*")
 
 
 def entered(text: str, where: str) -> str:
-    """Where a shell is after a command that was in `where`: another one if it only goes there."""
+    """Return the directory of a shell after a command that ran in `where`: a new one if the command is only a `cd`."""
     found = _CD.fullmatch(text)
     return where if found is None else _joined(where, found[2])
 

@@ -1,8 +1,8 @@
-"""How a tool call ended, read off its result: succeeded, failed, or unknown.
+"""The outcome of a tool call, found in its result: succeeded, failed, or unknown.
 
-The activity record, the stubs of shortened results, the iteration records and the loop rules all ask here. A wrong
-"succeeded" is the worst answer, so unknown is the default: success takes the exit code of all that ran, or the summary
-of a known runner, and nothing in the result that tells of a failure. The runners are a table (`runners`).
+The activity record, the stubs of shortened results, the iteration records and the loop rules use it. A wrong
+"succeeded" is the worst answer, so unknown is the default. Success needs the exit code of all that ran, or the summary
+of a known runner, and a result without a reported failure. The runners are a table (`runners`).
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from proxy.context.evidence.commands import CALL, SHOWN, Command
 Verdict = Literal["succeeded", "failed", "unknown"]
 
 LAST = 3
-"""Lines at the end that say something and stay."""
+"""Number of last lines with content that stay."""
 FAILURES = 8
-"""Failures of which the first lines stay: half from the front, half from the end."""
+"""Maximum number of failures whose first lines stay: half from the front, half from the end."""
 ROOM = 1600
-"""Characters at most for these lines."""
+"""Maximum number of characters of these lines."""
 SUMMARIES = 3
-"""Summary lines that stay: the last ones."""
+"""Number of summary lines that stay: the last ones."""
 SHORT = 400
-"""Characters of a line above which it is no exit code and no summary."""
+"""Characters of a line above which the line is no exit code and no summary."""
 LONG = 4 * SHORT
-"""Characters of a line that are looked at."""
+"""Maximum number of characters of a line that are examined."""
 
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-B0-2])")
 _TASK = re.compile(
@@ -44,7 +44,7 @@ _TASK = re.compile(
     r"|[\[#* ]*(?i:observation|(?:execution|command|tool|last) (?:logs?|results?|outputs?|responses?)"
     r"(?: of \[[^\]]{0,200}\]| from code snippet)?|\[[\w.-]{2,40} for [^\]]{0,200}\] results?)[\]* ]*:[* ]*"
 )
-"""The name of a task, a service or a build step in front of each line, or the time; and the words with which agents
+"""The name of a task, a service or a build step in front of each line, or the time. Also the words with which agents
 that act in plain text begin a result (`chat.observation`)."""
 _CODE = re.compile(
     r"""<(?:returncode|exit_?code|return_code)> \s* (-?\d{1,10}) \s* </\w+>
@@ -55,7 +55,7 @@ _CODE = re.compile(
     | \W* (?:rc|returncode|exitcode|EXIT_CODE) \s* [=:] \s* (-?\d{1,10}) \W*""",
     re.IGNORECASE | re.VERBOSE,
 )
-"""A line that is the exit code and nothing else."""
+"""A line that contains only the exit code."""
 _LABEL = re.compile(
     r"(?:</?[\w:-]+(?: [^<>]*)?>\s*)+|\W*(?:output|stdout|stderr|result|logs?|observation)\W*"
     r"|(?:Wall time|Chunk ID)\b.*",
@@ -76,7 +76,7 @@ _CALL_FAILED = re.compile(
     r"|(?:fehler|erreur|errore|erro|\u043e\u0448\u0438\u0431\u043a\u0430|\u9519\u8bef|\u932f\u8aa4|\u30a8\u30e9\u30fc|\uc624\ub958)\s?[:\uff1a])",
     re.IGNORECASE,
 )
-"""How the result of a call begins that failed; at last `error:` in other languages."""
+"""The beginning of the result of a failed call; the last alternatives are `error:` in other languages."""
 _SAYS_NO = re.compile(
     r"\b(?:not found|does not exist|doesn't exist|no such|denied|has not been|doesn't want|rejected|no changes"
     r"|not unique|no match|failed|not allowed|timed out)\b",
@@ -100,35 +100,35 @@ _EDIT_FAILED = re.compile(
     r"|not found|occurs|appears|matche[sd] (?:[2-9]|multiple|more)))",
     re.IGNORECASE,
 )
-"""How the result of an edit begins that changed nothing, or was taken back."""
+"""The beginning of the result of an edit that changed nothing, or that was reverted."""
 _COUNTED_TESTS = re.compile(r"Ran [1-9]")
-"""How unittest says that there were any tests to run."""
+"""The line with which unittest reports that it ran any tests."""
 _HUNK_FAILED = re.compile(r"[1-9]\d* out of \d+ hunks? (?:FAILED|failed)")
 _COUNTER = re.compile(
     r"(?:num|number|total|count|n|rows?|files?|lines?|edits?|hunks?|records?|documents?|items?)?(?:of)?"
     r"(?P<what>matched|matches|found|applied|updated?|updates|modified|modifications|changed|changes|replaced|replacements"
     r"|inserted|upserted|created|deleted|removed|affected|written|edited|edits|saved|patched)(?:count|rows?|files?|lines?)?"
 )
-"""A field that counts what a call has done, in lower case and without what joins its words."""
+"""A field that counts the changes of a call, in lower case and without the separators of its words."""
 _OF_AN_EDIT = re.compile(r"appl|edit|repla|patch|hunk|chang", re.IGNORECASE)
 _SEEN_ONLY = re.compile(r"match|found", re.IGNORECASE)
 _DRY = ("dry_run", "dryRun", "preview")
 _BRIEF = 300
-"""Characters of a call's result above which it is content rather than a message."""
+"""Characters of a call's result above which the result is content and no message."""
 
 _CODES = ("exit_code", "exitCode", "exit_status", "exitStatus", "returncode", "return_code", "returnCode", "code")
 _OUTPUTS = ("output", "stdout", "stderr", "text", "result", "content", "logs", "message", "error")
 _REASONS = ("reason", "message", "detail", "details")
 HEAD, TAIL = 2000, 6000
-"""Lines at the front and at the end that are looked at. Of a result with more, nothing says that it succeeded."""
+"""Numbers of lines at the front and at the end that are examined. A result with more lines never proves success."""
 _PARSED = 400_000
-"""Characters of a result that are parsed as JSON, where its values are not too many."""
+"""Maximum number of characters of a result that is parsed as JSON, if it does not have too many values."""
 
 
 class Lines(NamedTuple):
-    """A result's lines. code, failed: what a JSON object says beside its output. inside: the lines are those of the
-    outputs in such an object. is_object: the result is one. nothing: fields that count what was done, where all of them
-    are 0. dry: it says that nothing was meant to be done."""
+    """The lines of a result. code, failed: the values that a JSON object has beside its output. inside: the lines are
+    those of the outputs in such an object. is_object: the result is a JSON object. nothing: fields that count changes,
+    if all counts are 0. dry: the object says that no change was intended."""
 
     lines: Sequence[str]
     code: int | None = None
@@ -141,45 +141,48 @@ class Lines(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a call ended, and the evidence. Lines are told by their index in `lines(message)`."""
+    """The outcome of a call, and the evidence. Lines are given by their index in `lines(message)`."""
 
     verdict: Verdict = "unknown"
     code: int | None = None
-    """The exit code, where the result shows it."""
+    """The exit code, if the result shows it."""
     timed_out: bool = False
     shown: tuple[int, ...] = ()
     """The lines that show the code."""
     summary: tuple[int, ...] = ()
-    """The lines in which a runner says how it ended."""
+    """The lines in which a runner reports the outcome."""
     failures: tuple[int, ...] = ()
     """The first lines on each failure."""
     keep: tuple[int, ...] = ()
     """The lines that a shortened result must not lose, in order."""
     first: int | None = None
-    """The first line that says something."""
+    """The first line with content."""
 
 
 NOTHING = Outcome()
 
 
 def of(message: Message, command: Command = CALL) -> Outcome:
-    """The outcome of the call that this message is the result of. command: see `commands.of`."""
+    """Return the outcome of the call whose result this message is. command: see `commands.of`."""
     return message.derive(lambda m: _read(_unwrapped(m.text), command), ("outcome", command))
 
 
 def lines(message: Message) -> Sequence[str]:
-    """The lines of a result that an outcome's indices are of: of the outputs in it, where it is a JSON object that
-    some tools wrap outputs in. They are not kept with the message, which would double its size."""
+    """Return the lines of a result to which an outcome's indices refer.
+
+    If the result is a JSON object in which some tools wrap outputs, the lines are those of the outputs. The lines are
+    not stored with the message, because that would double its size.
+    """
     return lines_of(message.text) if message.text[:200].lstrip()[:1] == "{" else message.text.splitlines()
 
 
 def read(text: str, command: Command = CALL) -> Outcome:
-    """The outcome of a result's text."""
+    """Return the outcome of a result's text."""
     return _read(_unwrapped(text), command)
 
 
 def lines_of(text: str) -> Sequence[str]:
-    """The lines of a result's text."""
+    """Return the lines of a result's text."""
     return _unwrapped(text).lines
 
 
@@ -196,7 +199,7 @@ def _unwrapped(text: str) -> Lines:
 
 
 def _of_object(value: Mapping[str, Any], text: str) -> Lines:
-    """The lines of the outputs in an object, where it holds any of several lines; else those of its text."""
+    """Return the lines of the outputs in an object, if an output has several lines; else those of its text."""
     metadata = value.get("metadata")
     codes = [
         v
@@ -205,12 +208,12 @@ def _of_object(value: Mapping[str, Any], text: str) -> Lines:
         for k in _CODES
         if (v := _number(holder.get(k))) is not None
     ]
-    # A bare `code` may be anything (an HTTP status, an id): it counts beside an output alone.
+    # A lone `code` may be anything (an HTTP status, an id): it counts only if there is an output too.
     has_output = any(isinstance(value.get(name), str) for name in ("output", "stdout", "stderr"))
     code = codes[0] if codes and (has_output or "code" not in value) else None
     failed = True if value.get("error") or value.get("isError") is True or value.get("is_error") is True else None
     status = value.get("status")
-    # A thing that is asked for may have failed; a call that says so has a word on it.
+    # The status may be that of the requested object; a call that failed gives a reason too.
     if status == "error" or (status in ("failed", "failure") and any(value.get(k) for k in _REASONS)):
         failed = True
     for name in ("success", "ok", "succeeded"):
@@ -219,7 +222,7 @@ def _of_object(value: Mapping[str, Any], text: str) -> Lines:
     nothing = _nothing_done(value)
     plain = Lines(text.splitlines(), code, failed, False, True, nothing, any(value.get(name) for name in _DRY))
     if text.count("\n") > 3:
-        return plain  # it is printed over several lines, which are its own
+        return plain  # the object itself is printed over several lines
     found: list[str] = []
     for name in _OUTPUTS:
         if isinstance(inner := value.get(name), str):
@@ -227,7 +230,7 @@ def _of_object(value: Mapping[str, Any], text: str) -> Lines:
     if not found or (len(found) < 2 and not has_output):
         if not nothing or len(text) <= _BRIEF:
             return plain
-        counted = msgspec.json.encode(dict.fromkeys(nothing, 0)).decode()  # a long line is cut in its middle
+        counted = msgspec.json.encode(dict.fromkeys(nothing, 0)).decode()  # a long line would be cut in its middle
         return plain._replace(lines=[counted, *plain.lines])
     rest = {k: v for k, v in value.items() if k not in _OUTPUTS or not isinstance(v, str)}
     head = [msgspec.json.encode(rest).decode()] if rest else []
@@ -235,8 +238,8 @@ def _of_object(value: Mapping[str, Any], text: str) -> Lines:
 
 
 def _nothing_done(value: Mapping[str, Any]) -> tuple[str, ...]:
-    """The fields that count what was done, at the top or one level below; none where one of them is not 0, but for
-    what was only found."""
+    """Return the fields that count changes, at the top or one level below; empty if a count is not 0. Counts of matches
+    may be above 0."""
     counts: dict[str, int] = {}
     for holder in (value, *value.values()):
         for name, number in holder.items() if isinstance(holder, dict) else ():
@@ -252,8 +255,8 @@ def _number(value: object) -> int | None:
 
 
 def bare(line: str) -> str:
-    """The beginning of a line, without colours, indentation, what a carriage return has overwritten, and a task's name
-    or the label of an observation in front."""
+    """Return the beginning of a line, without colours, indentation, and text that a carriage return has overwritten.
+    The name of a task or the label of an observation in front is removed too."""
     if "\r" in line:
         line = line.rstrip("\r").rpartition("\r")[2]
     line = line.lstrip()[:LONG]
@@ -265,7 +268,7 @@ def bare(line: str) -> str:
 
 
 def says(line: str) -> bool:
-    """Whether a line (bare) says something: no tag, bracket, ruler, label or exit code of a wrapper."""
+    """True if a line (bare) has content: it is no tag, bracket, ruler, label or exit code of a wrapper."""
     return (
         _TELLS.search(line) is not None
         and _LABEL.fullmatch(line) is None
@@ -274,7 +277,7 @@ def says(line: str) -> bool:
 
 
 def opening(text: str) -> str:
-    """The first line of a text that says something; where none does, the first that is not blank."""
+    """Return the first line of a text with content; if there is none, the first line that is not blank."""
     rows = text.splitlines()
     found = next((row for row in rows if says(bare(row))), None)
     return (next((row for row in rows if row.strip()), "") if found is None else found).strip()
@@ -323,7 +326,7 @@ def _verdict(
     if timed_out or given:
         return "failed"
     if told.failed:
-        # The code of all that ran says otherwise: a program that prints such lines itself, or one that hides its code.
+        # The exit code of all that ran contradicts: a program prints such lines itself, or hides its code.
         return "unknown" if code == 0 and command.proves and command.text else "failed"
     if ends_badly:
         return "unknown" if code == 0 and command.proves else "failed"
@@ -332,15 +335,18 @@ def _verdict(
     passed = bool(told.passed) or (not command.cut and bool(told.part or told.last))
     if not passed or runners.compiled().repeated.search(command.text):
         return "unknown"
-    # Of several commands, one that passed proves nothing of the others, but where it was the end of the last one and
-    # `&&` let none go on behind a failure.
+    # Of several commands, the success of one proves nothing of the others. The exception is a chain of `&&`, which
+    # stops at a failure, with the success at its end.
     chained = command.proves or _is_chain(command)
     return "succeeded" if command.single or (chained and told.ends_well) else "unknown"
 
 
 def _is_chain(command: Command) -> bool:
-    """Whether all that ran was joined by `&&`, with a pipe behind the last one at most: that it ran at all proves the
-    ones in front. The text is on one line, so each command has to be a part of its own, to the letter."""
+    """True if all that ran was joined by `&&`, with at most a pipe after the last command.
+
+    That the last command ran proves the success of the ones before it. The text is on one line, so each command has to
+    be exactly one part of it.
+    """
     text = command.text.replace("2>&1", "")
     parts = [part.strip() for part in text.split("&&")]
     if len(text) >= SHOWN or any(sign in "".join(parts) for sign in (";", "&", "||", "$(", "`", "<<")):
@@ -351,8 +357,11 @@ def _is_chain(command: Command) -> bool:
 
 
 def _tells_of_error(rows: Sequence[str], told: _Told, command: Command) -> bool:
-    """Whether a line tells of an error that is not the runner's own affair. What stands in front of the summary of a
-    command that is a runner was printed by the tests that passed; a script may have printed it anywhere."""
+    """True if a line reports an error that is not the runner's own.
+
+    Lines before the summary of a command that is a runner come from tests that passed. A script may print an error
+    anywhere.
+    """
     patterns = runners.compiled()
     start = 0
     if command.single and patterns.direct.match(command.core):
@@ -374,8 +383,8 @@ def _tells_of_error(rows: Sequence[str], told: _Told, command: Command) -> bool:
 
 
 class _Told(NamedTuple):
-    """Which lines say how a run ended: that it failed, that all of it passed, a part of it, its last line; and which
-    have words of success alone."""
+    """The lines that report the outcome of a run. failed: of a failure. passed: of full success. part: of a success in
+    part. last: of success as the last line. words: with words of success alone."""
 
     failed: list[int]
     passed: list[int]
@@ -383,11 +392,11 @@ class _Told(NamedTuple):
     last: list[int]
     words: list[int]
     ends: list[int]
-    """The last lines that say something."""
+    """The last lines with content."""
 
     @property
     def ends_well(self) -> bool:
-        """Whether one that passed is among the last lines."""
+        """True if a line of success is among the last lines."""
         return bool(self.ends) and max([*self.passed, *self.part, *self.last], default=-1) >= self.ends[0]
 
 
@@ -413,7 +422,7 @@ def _told(rows: Sequence[str], but: set[int]) -> _Told:
             (told.failed if patterns.counted.search(line) else kind).append(n)
         elif patterns.claims.match(line):
             told.words.append(n)
-    # `OK` is unittest's where it says how many tests it ran.
+    # `OK` is a line of unittest only after the number of tests that it ran.
     if told.passed and all(bare(rows[n]).startswith("OK") for n in told.passed):
         counted = any(_COUNTED_TESTS.match(bare(line)) for n in told.passed for line in rows[max(0, n - 4) : n])
         if not counted:
@@ -423,7 +432,7 @@ def _told(rows: Sequence[str], but: set[int]) -> _Told:
 
 
 def _failed_below(rows: Sequence[str], n: int, line: str) -> bool:
-    """Whether a line says with one above it that the run has failed."""
+    """True if a line and one above it together report a failure of the run."""
     return any(
         below.match(line) and any(above.match(bare(row)) for row in rows[max(0, n - 4) : n])
         for below, above in runners.compiled().below
@@ -431,7 +440,7 @@ def _failed_below(rows: Sequence[str], n: int, line: str) -> bool:
 
 
 def _candidates(rows: Sequence[str]) -> list[int]:
-    """The lines that may say how a run ended: those with one of the words that all such lines have."""
+    """Return the lines that may report the outcome of a run: those with one of `runners.TRIGGERS`."""
     small = "\n".join(rows).lower()
     starts = list(accumulate((len(line.lower()) + 1 for line in rows), initial=0))
     found: set[int] = set()
@@ -446,7 +455,8 @@ def _candidates(rows: Sequence[str]) -> list[int]:
 
 
 def _code(given: Lines) -> tuple[int | None, list[int]]:
-    """The exit code, and the lines that show it: at either end, and one that is not 0 counts before one that is."""
+    """Return the exit code and the lines that show it. The code is searched at both ends, and a code other than 0 has
+    priority over 0."""
     rows = given.lines
     said = [n for n, line in enumerate(rows) if line.strip()]
     found: list[tuple[int, int]] = []
@@ -467,7 +477,7 @@ def _shown_in(rows: Sequence[str]) -> list[int]:
 
 
 def _ends(rows: Sequence[str], most: int) -> list[int]:
-    """The last lines that say something, in order."""
+    """Return the last `most` lines with content, in order."""
     found: list[int] = []
     for n in range(len(rows) - 1, -1, -1):
         if says(bare(rows[n])):
@@ -478,7 +488,7 @@ def _ends(rows: Sequence[str], most: int) -> list[int]:
 
 
 def _failures(rows: Sequence[str], patterns: runners.Patterns) -> tuple[int, ...]:
-    """The first lines on each failure, of the first and the last failures where there are many."""
+    """Return the first lines on each failure; only of the first and last failures if there are many."""
     groups: list[tuple[int, ...]] = []
     seen: set[str] = set()
     until = -1
@@ -498,7 +508,7 @@ def _failures(rows: Sequence[str], patterns: runners.Patterns) -> tuple[int, ...
         groups = groups[: FAILURES // 2] + groups[-(FAILURES // 2) :]
     found: list[int] = []
     room = ROOM
-    for group in (*(g[:1] for g in groups), *(g[1:] for g in groups)):  # what follows the first lines comes after them
+    for group in (*(g[:1] for g in groups), *(g[1:] for g in groups)):  # the first lines have priority
         for n in group:
             room -= min(len(rows[n]), SHORT)
             if room >= 0:
@@ -507,7 +517,7 @@ def _failures(rows: Sequence[str], patterns: runners.Patterns) -> tuple[int, ...
 
 
 def _following(rows: Sequence[str], n: int, count: int) -> Iterator[int]:
-    """The next lines that say something, within reach."""
+    """Yield the next `count` lines with content, among the five lines after `n`."""
     for k in range(n + 1, min(len(rows), n + 6)):
         if count <= 0:
             return
@@ -519,7 +529,7 @@ def _following(rows: Sequence[str], n: int, count: int) -> Iterator[int]:
 def _of_look(
     rows: Sequence[str], command: Command, code: int | None, shown: list[int], tail: list[int], first: int | None
 ) -> Outcome:
-    """Of a command that only shows: what it shows is no outcome of its own."""
+    """Return the outcome of a command that only shows; the shown text is no outcome of its own."""
     error = runners.compiled().error
     said = [n for n, line in enumerate(rows) if says(bare(line))] if len(rows) <= 8 else []
     starts = [bare(rows[n]) for n in said]
@@ -534,7 +544,10 @@ def _of_look(
 
 
 def _of_call(given: Lines, first: int | None, *, edits: bool) -> Outcome:
-    """Of a tool that runs no command: failed where its result is a message of failure, or says so in a field."""
+    """Return the outcome of a tool that runs no command.
+
+    The call failed if its result is a message of failure, or reports a failure in a field.
+    """
     rows = given.lines
     opening = bare(rows[first])[:SHORT] if first is not None else ""
     brief = not given.is_object and sum(map(len, rows)) <= _BRIEF
@@ -545,7 +558,7 @@ def _of_call(given: Lines, first: int | None, *, edits: bool) -> Outcome:
     unchanged = edits and not given.is_object and _changed_nothing(rows, opening)
     failed = given.failed if given.failed is not None else (begins or says_no or timed_out or unchanged or None)
     if given.nothing and not failed:
-        # An edit that was made nowhere is none. An update that changed nothing may have found all as it should be.
+        # An edit without a change has failed. An update without a change may have found the right state already.
         failed = True if edits and not given.dry and any(map(_OF_AN_EDIT.search, given.nothing)) else None
     elif given.code:
         failed = True
@@ -557,11 +570,11 @@ def _of_call(given: Lines, first: int | None, *, edits: bool) -> Outcome:
 
 
 def _counted(rows: Sequence[str], names: Sequence[str]) -> tuple[int, ...]:
-    """The lines that show these fields at 0."""
+    """Return the lines that show these fields with the value 0."""
     field = re.compile(rf'"(?:{"|".join(map(re.escape, names))})"\s*:\s*0(?![\d.])')
     return tuple(n for n, row in enumerate(rows) if len(row) <= LONG and field.search(row))[:SUMMARIES]
 
 
 def _changed_nothing(rows: Sequence[str], opening: str) -> bool:
-    """Whether an edit's result begins by saying that it changed nothing, or one of its hunks did not fit."""
+    """True if the beginning of an edit's result reports no change, or a line reports a failed hunk."""
     return bool(_EDIT_FAILED.match(opening)) or any(_HUNK_FAILED.match(row[:SHORT]) for row in rows[:HEAD])

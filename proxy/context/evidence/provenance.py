@@ -1,7 +1,7 @@
-"""Where a result of the history comes from, how old it is, and what has happened to the same file since.
+"""The origin of a result in the history, its age, and later changes of the same file.
 
-A text that is looked up again reads as if it were current. So it is told which call it was the result of, how many
-steps ago, and how often the same file, or what the same identifier names, was changed after it.
+A text that is read again looks current. So the text is shown with its call, its age in steps, and the number of later
+changes. The changes are those of the same file, or of the object with the same identifier.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from proxy.context.evidence.refetch import Source
 
 _FAILED = re.compile(signs.FAILED, re.IGNORECASE)
 _ARGUMENTS = 80
-"""Characters of a call's arguments that are told."""
+"""Maximum number of characters of a call's arguments that are shown."""
 _REWRITES = re.compile(r"--(?:fix|write|in-place|update)\b|\bformat\b|\bblack\b|\bprettier (?!.*--check)|\bsnapshot")
-"""What a runner is asked that writes files; without it a runner only looks."""
+"""Options and commands with which a runner writes files; without them a runner only reads."""
 _LEAVES = re.compile(
     r"git (?:add|commit|push|fetch|tag|init|clone|worktree)\b"
     r"|(?:npm|yarn|pnpm|make|tox|nox)(?: run)? (?:test|check|lint)\b"
     r"|(?:pip|npm|yarn|pnpm|apt-get|brew) (?:install|ci)\b"
     r"|(?:kubectl|docker|terraform|curl|wget|gh|mkdir|touch|sleep|kill) "
 )
-"""Commands that leave the files of a project as they are."""
+"""Commands that do not change the files of a project."""
 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """call: the one that the message is the result of. steps: answers of the model since. edits: calls since that have
-    changed what it shows. file: it is the text of one file. gone: the last of these calls has taken the file away.
-    doubtful: commands since, beside these, that may have changed it."""
+    """The origin of a message. call: the call whose result the message is. steps: answers of the model since. edits:
+    later calls that have changed the shown text. file: the text is that of one file. gone: the last of these calls has
+    removed the file. doubtful: other later commands that may have changed the text."""
 
     call: Call | None
     steps: int
@@ -44,7 +44,7 @@ class Provenance:
     doubtful: int = 0
 
     def told(self) -> str:
-        """The same in words, without square brackets and line ends."""
+        """Describe the origin in words, without square brackets and line ends."""
         ago = f"{self.steps} step{'' if self.steps == 1 else 's'} ago"
         if self.call is None:
             return ago
@@ -62,7 +62,7 @@ class Provenance:
         return f"the result of {said}, {ago}; changed {times} since: ask again for what is there now"
 
     def _unchanged(self) -> str:
-        """What may be said of a text that no call is known to have changed."""
+        """Return the words for a text that no call is known to have changed."""
         if not self.file:
             return ""
         if not self.doubtful:
@@ -75,7 +75,7 @@ _NO_BRACKETS = str.maketrans("[]\n\r", "()  ")
 
 
 def provenance(messages: Sequence[Message], index: int) -> Provenance:
-    """Of messages[index], as it is seen by the answer that comes after the last message."""
+    """Return the provenance of messages[index], as seen by the answer after the last message."""
     steps = 1 + sum(1 for message in messages[index + 1 :] if message.role == "assistant")
     call = next((found for n, found in refetch.paired(messages[: index + 1], index) if n == index), None)
     if call is None:
@@ -100,7 +100,7 @@ def provenance(messages: Sequence[Message], index: int) -> Provenance:
 
 
 def _done_to(later: Call, command: Command, path: str) -> set[str]:
-    """What a call does to the file by a patch, by moving or by deleting it."""
+    """Return the kinds of changes of the file by a patch, a move or a deletion in the call."""
     if not path:
         return set()
     changes = moved.of_patch(later.arguments)
@@ -112,7 +112,7 @@ def _done_to(later: Call, command: Command, path: str) -> set[str]:
 
 
 def _leaves(command: Command) -> bool:
-    """Whether a command only tests, or does what no file of a project is changed by."""
+    """True if a command only tests, or changes no file of a project."""
     direct = runners.compiled().direct
     return bool(command.core) and all(
         (direct.match(part) and not _REWRITES.search(part)) or _LEAVES.match(part)
@@ -123,7 +123,8 @@ def _leaves(command: Command) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Subject:
-    """path: of the file that is shown. text: of a result that shows several. values: what the call was asked with."""
+    """The subject of a result. path: the path of the shown file. text: the text of a result that shows several files.
+    values: the values in the arguments of the call."""
 
     path: str
     text: str
@@ -137,7 +138,7 @@ def _subject(message: Message, call: Call, source: Source) -> _Subject:
 
 
 def _values(call: Call) -> frozenset[str]:
-    """The short values in a call's arguments: identifiers, if anything."""
+    """Return the short values in a call's arguments, which may be identifiers."""
     try:
         value = decode_embedded(call.arguments)
     except (ValueError, RecursionError):
@@ -146,8 +147,8 @@ def _values(call: Call) -> frozenset[str]:
 
 
 def _changes(later: Call, subject: _Subject) -> bool:
-    """Whether a call writes the file that is shown, one that is named in what is shown, or what the same identifier
-    names."""
+    """True if a call writes the shown file, a file that the shown text names, or the object with the same
+    identifier."""
     source = refetch.source_of(later)
     if source.action != "writes":
         return False
@@ -159,5 +160,5 @@ def _changes(later: Call, subject: _Subject) -> bool:
 
 
 def _tail(path: str) -> str:
-    """The last two parts of a path."""
+    """Return the last two parts of a path."""
     return "/".join(path.rsplit("/", 2)[-2:])

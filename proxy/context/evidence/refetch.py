@@ -1,9 +1,11 @@
-"""Fetched again: a call whose result was in the conversation before.
+"""Refetches: calls whose result was in the conversation before.
 
-A repeated call, a re-read of a file and a recall say that something left the prompt too early, or that the agent does
-not believe a reference. `source_of` reads where a call's result comes from; `refetches` pairs each result with the
-newest earlier result of the same source. Precision before recall: a command that does more than look, a tool whose
-name says that it changes something or waits, is never taken for a look-up.
+A repeated call, a second read of a file and a recall show one of two things. Something left the prompt too early, or
+the agent does not trust a reference. `source_of` finds the source of a call's result; `refetches` pairs each result
+with the newest earlier result of the same source.
+
+Precision is preferred to recall. A command that does more than look is never a look-up. Nor is a tool whose name says
+that it changes something or waits.
 """
 
 from __future__ import annotations
@@ -23,13 +25,13 @@ Kind = Literal["repeat", "reread", "recall"]
 """repeat: the same call with equal arguments. reread: the same file by another call. recall: a message by its id."""
 
 Action = Literal["shows", "writes", "looks", "runs", "recalls", "other"]
-"""shows: the text of one file. writes: a file, or something by a tool whose name says so. looks: a search or listing,
-a command that changes nothing. runs: any other command. recalls: the proxy's own look-up. other: any other tool."""
+"""shows: the text of one file. writes: a file, or anything by a tool with such a name. looks: a search or listing, or a
+command that changes nothing. runs: any other command. recalls: the proxy's own look-up. other: any other tool."""
 
 PATHS = ("file_path", "path", "filename", "file_name", "file", "notebook_path", "target_file", "filepath")
-"""Arguments that name a file."""
+"""Names of arguments that hold a file's path."""
 COMMANDS = ("command", "cmd", "script", "code")
-"""Arguments that hold a shell command."""
+"""Names of arguments that hold a shell command."""
 _SHELL = frozenset(("bash", "sh", "shell", "zsh", "powershell", "terminal", "console", "command", "cmd", "exec", "run"))
 _SHOWS = frozenset(("read", "view", "open", "cat", "show", "file"))
 _LOOKS = frozenset(("grep", "rg", "search", "glob", "find", "list", "ls", "get", "lookup", "query", "fetch"))
@@ -83,10 +85,10 @@ _PARTS = re.compile(r"&&|\|\||[;|\n]")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where the result of a call comes from.
+    """The source of a call's result.
 
-    path: of the file that the call shows or writes, "" where none is known; for a recall the id. call: the tool's name
-    and its arguments in canonical form, equal for equal calls. by_shell: a shell command does it.
+    path: of the file that the call shows or writes, "" if none is known; for a recall the id. call: the tool's name and
+    its arguments in canonical form, equal for equal calls. by_shell: a shell command does it.
     """
 
     action: Action
@@ -99,8 +101,8 @@ class Source:
 class Refetch:
     """A result that was fetched again.
 
-    index: of the new result. of: the index of the newest earlier result of the same source. steps: requests between
-    the two. edits: calls between the two that write the same file, so that its text may be another one.
+    index: the index of the new result. of: the index of the newest earlier result of the same source. steps: requests
+    between the two. edits: calls between the two that write the same file, so that its text may differ.
     """
 
     kind: Kind
@@ -112,7 +114,8 @@ class Refetch:
 
 @dataclass(slots=True)
 class _Known:
-    """The results so far: by call, by the last part of the path, by public id; and the last message with calls."""
+    """The results so far. by_call: by the call. by_file: by the last part of the path. by_id: by public id. found: the
+    refetches, by the index of the new result."""
 
     by_call: dict[str, int]
     by_file: dict[str, list[tuple[int, str, Action]]]
@@ -125,7 +128,7 @@ class _Known:
 
 
 def refetches(view: View) -> Mapping[int, Refetch]:
-    """The refetches of the whole conversation, by the index of the new result."""
+    """Return the refetches of the whole conversation, by the index of the new result."""
 
     def more(begin: int, known: _Known | None) -> _Known:
         found = known.copy() if known else _Known({}, {}, {}, {})
@@ -137,7 +140,7 @@ def refetches(view: View) -> Mapping[int, Refetch]:
 
 
 def paired(messages: Sequence[Message], begin: int = 0) -> Iterator[tuple[int, Call]]:
-    """(index, its call) of each tool result from `begin` on. Call ids are used again within runs: a result belongs to
+    """Yield (index, its call) of each tool result from `begin` on. Call ids are reused within runs: a result belongs to
     the nearest message with calls in front of it."""
     at = begin - 1
     while at > 0 and not messages[at].calls:
@@ -152,7 +155,7 @@ def paired(messages: Sequence[Message], begin: int = 0) -> Iterator[tuple[int, C
 
 
 def _note(known: _Known, view: View, n: int, source: Source) -> None:
-    """Note a result, and whether it was fetched again."""
+    """Store a result and, if it was fetched again, its refetch."""
     kind, of = _earlier(known, source)
     if kind is not None and of is not None:
         steps = view.requests[n] - view.requests[of]
@@ -190,7 +193,7 @@ def _of_file(known: _Known, path: str) -> list[tuple[int, str, Action]]:
 
 
 def same_file(one: str, other: str) -> bool:
-    """Equal paths, or one of them relative and the end of the other."""
+    """True if the paths are equal, or if one is relative and the end of the other."""
     if one == other:
         return True
     short, long = sorted((one, other), key=len)
@@ -198,7 +201,7 @@ def same_file(one: str, other: str) -> bool:
 
 
 def source_of(call: Call) -> Source:
-    """Where the call's result comes from, by the words of the tool's name, its arguments and, for a shell, the
+    """Return the source of a call's result, by the words of the tool's name, its arguments and, for a shell, the
     command."""
     checkpoint()
     name, arguments = _inner(call.name, facts.arguments_of(call.arguments))
@@ -223,7 +226,7 @@ def source_of(call: Call) -> Source:
 
 
 def _of_command(command: str) -> tuple[Action, str]:
-    """(what a shell command does, the file that it shows or writes)"""
+    """Return (the action of a shell command, the file that it shows or writes)."""
     command = command.strip()
     place = ""
     while found := _CD.match(command):
@@ -267,7 +270,7 @@ def _joined(place: str, path: str) -> str:
 
 
 def normal(path: str) -> str:
-    """The path without empty parts and dots, and without what its double dots go back over."""
+    """Return the path without empty parts and dots; a double dot removes the part before it."""
     parts: list[str] = []
     for part in path.split("/"):
         if part == ".." and parts and parts[-1] != "..":
@@ -282,7 +285,7 @@ def _last(path: str) -> str:
 
 
 def _inner(name: str, arguments: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """(name, arguments) of the tool that a call of a tool for calling tools names."""
+    """Return (name, arguments) of the inner tool, if the call is one of a tool for calling tools."""
     inner = _first(arguments, ("tool_name", "tool"))
     given = next((arguments[k] for k in ("params", "arguments", "input") if isinstance(arguments.get(k), dict)), None)
     return (inner, given) if inner and given is not None else (name, arguments)

@@ -1,7 +1,7 @@
-"""What reflection looks at: calls that were answered, in batches; what was said of them; how much each matters.
+"""The data of reflection: answered calls in batches, the reflections on them, and the relevance of each call.
 
-A batch is named by the chain keys of its results, so whoever reflects on it (the model in its answer, a helper beside
-it, another replica) files what it says under the same name, among a session's answers, and it is found again there.
+The chain keys of its results name a batch. So every author of a reflection (the model in its answer, a helper, another
+replica) stores it under the same name. It is found there again among the answers of the session.
 """
 
 from __future__ import annotations
@@ -22,39 +22,41 @@ from proxy.memory.reflection import Item, Progress, Reflection, Relevance
 
 Mode = Literal["off", "inline", "helper"]
 KIND = "reflection"
-"""Of the Asks."""
+"""The kind of the Asks."""
 GOAL_TERMS = 40
-"""Terms of the goal by which calls are ranked: its first ones."""
+"""Number of terms of the goal, its first ones, by which calls are ranked."""
 LOW_STAKES = ("think", "sleep", "wait", "todo_write", "todowrite", "todo_read", "update_plan", "manage_scratchpad")
 RANKS: Mapping[str, int] = {"high": 0, "medium": 1, "low": 2}
 
 
 @dataclass(frozen=True, slots=True)
 class Reflecting:
-    """Who reflects, and on what: shared by the stage `distil_results` and the voice `reflect`, to be set alike."""
+    """Settings of reflection, shared by the stage `distil_results` and the voice `reflect`; both must have the same
+    values."""
 
     reflect: str = "off"
-    """off; inline (the model, in its answer); helper (the helper model). `x-context-reflect` overrides it."""
+    """Author of the reflections: off; inline (the model, in its answer); helper (the helper model). `x-context-reflect`
+    overrides it."""
     reflect_batch: int = 1
-    """Steps that are reflected on at once."""
+    """Number of steps in one batch of reflection."""
     low_stakes: tuple[str, ...] = LOW_STAKES
-    """Tools that are not reflected on."""
+    """Tools whose calls get no reflection."""
 
     def __post_init__(self) -> None:
-        """Both come from a file."""
+        """Validate the settings, which come from a file. Raises ConfigError if one is invalid."""
         if self.reflect not in get_args(Mode):
             raise ConfigError("reflect", self.reflect, "one of " + ", ".join(get_args(Mode)))
         if self.reflect_batch < 1:
             raise ConfigError("reflect_batch", self.reflect_batch, "1 or more")
 
     def mode(self, options: Mapping[str, str]) -> str:
-        """Who reflects on this request's calls."""
+        """Return the author of the reflections on this request's calls."""
         wanted = options.get("reflect", "").lower()
         return wanted if wanted in get_args(Mode) else self.reflect
 
 
 class Done(NamedTuple):
-    """A call that was answered: the indices of the message that called and of the result."""
+    """An answered call. source: the index of the message with the call. result: the index of its result."""
 
     call: Call
     source: int
@@ -62,7 +64,8 @@ class Done(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Steps that are reflected on together. done: their calls, without those of low stakes. ask: the question's id."""
+    """Steps with one reflection. done: their calls, without low-stakes calls. keys: the chain keys of their results.
+    ask: the id of the question."""
 
     done: tuple[Done, ...]
     keys: tuple[bytes, ...]
@@ -70,7 +73,7 @@ class Batch(NamedTuple):
 
 
 def done(messages: Sequence[Message], step: Step) -> list[Done]:
-    """The answered calls of a step: by their ids, else by where they stand."""
+    """Return the answered calls of a step, matched by id, else by position."""
     asked = messages[step.start].calls
     if len(asked) == 1:
         return [Done(asked[0], step.start, step.start + 1)] if step.end > step.start + 1 else []
@@ -88,12 +91,13 @@ def done(messages: Sequence[Message], step: Step) -> list[Done]:
 def batches(
     messages: Sequence[Message], keys: Sequence[bytes], steps: Sequence[Step], reflecting: Reflecting
 ) -> list[Batch]:
-    """The batches of a conversation, counted from its first step on, so that they stay as they are while it grows."""
+    """Return the batches of a conversation, counted from its first step on, so that batches do not change while it
+    grows."""
     return _batches(messages, keys, answered(messages, steps), reflecting)
 
 
 def answered(messages: Sequence[Message], steps: Sequence[Step]) -> list[list[Done]]:
-    """The answered calls of each step that has any."""
+    """Return the answered calls of each step that has any."""
     return [done(messages, step) for step in steps if step.end - step.start > 1]
 
 
@@ -105,13 +109,13 @@ def _batches(
 
 
 def place(messages: Sequence[Message], steps: Sequence[Step], reflecting: Reflecting) -> dict[int, int]:
-    """The number in its batch of each call of the newest batch, full or not, by the index of the result."""
+    """Return the number of each call in the newest batch, full or not, by the index of the result."""
     found = _together(answered(messages, steps), reflecting)
     return {one.result: n for n, one in enumerate(found[-1], 1)} if found else {}
 
 
 def _together(called: Sequence[Sequence[Done]], reflecting: Reflecting) -> list[list[Done]]:
-    """The calls that are reflected on together; the last of them may wait for more."""
+    """Return the calls of each batch; the last batch may wait for more."""
     low = frozenset(reflecting.low_stakes)
     found: list[list[Done]] = []
     count = 0
@@ -137,7 +141,7 @@ def _batch(messages: Sequence[Message], keys: Sequence[bytes], found: tuple[Done
 
 
 def goal(state: str | None, messages: Sequence[Message], is_result: Sequence[bool] | None = None) -> str:
-    """What is to be reached: STATE's Goal, else the last user message."""
+    """Return the goal of the conversation: STATE's Goal, else the last user message."""
     for row in (state or "").splitlines():
         if row.strip().lower().startswith("goal:"):
             return row.partition(":")[2].strip()
@@ -148,8 +152,10 @@ def goal(state: str | None, messages: Sequence[Message], is_result: Sequence[boo
 
 
 def ranks(wanted: str, messages: Sequence[Message], found: Sequence[Done], half: float = 0.5) -> list[Relevance]:
-    """How much each call matters to the goal, by the words of its result and arguments: high from `half` of the best
-    score on, low where they share none, else medium."""
+    """Return the relevance of each call to the goal, by the words of its result and arguments.
+
+    high: a score of at least `half` of the best one. low: no shared words. medium: all others.
+    """
     query = dict(list(terms.terms(wanted).counts.items())[:GOAL_TERMS])
     documents = [_terms(messages[one.result], one.call) for one in found]
     scores = terms.relevance(query, documents)
@@ -163,8 +169,8 @@ def _terms(result: Message, call: Call) -> terms.Terms:
 
 
 class Looked(NamedTuple):
-    """All answered calls, what was said of those that were reflected on by the index of the result, and what was said
-    of the progress, oldest first."""
+    """The reflections of a conversation. done: all answered calls. items: the reflection on a call, by the index of its
+    result. progress: the assessments of progress, oldest first. batches: the batches."""
 
     done: list[Done]
     items: dict[int, Item]
@@ -173,7 +179,7 @@ class Looked(NamedTuple):
 
 
 def look(view: View, reflecting: Reflecting) -> Looked:
-    """What there is to tell of a conversation; found once a View."""
+    """Return the reflections of a conversation; computed once for each View."""
     settings = Reflecting(reflecting.reflect, reflecting.reflect_batch, reflecting.low_stakes)
     return view.once(settings, lambda: _look(view, settings))
 
@@ -200,13 +206,13 @@ def _any(view: View, reflecting: Reflecting) -> bool:
 
 
 def said(view: View, batch: Batch) -> Reflection | None:
-    """The reflection on a batch, None where there is none that can be read."""
+    """Return the reflection on a batch, None if there is none that can be parsed."""
     text = view.answers.get(batch.ask)
     return reflection.parse(text) if text is not None else None
 
 
 def tell(view: View, one: Done, looked: Looked) -> str:
-    """The line on one call; where the model has recall, it ends with the id of the result."""
+    """Return the line on one call. If the model has recall, the line ends with the id of the result."""
     item = looked.items.get(one.result)
     said = (item.insights, item.learning, item.next_suggested_actions) if item is not None else None
     line = view.messages[one.result].derive(
@@ -217,8 +223,11 @@ def tell(view: View, one: Done, looked: Looked) -> str:
 
 
 def reading(call: Call, result: Message) -> Reading:
-    """How a call ended, in the words of iteration records. A tool that answered something has succeeded; of one that
-    answered nothing, and of a command, that is known only where the result proves it."""
+    """Return the outcome of a call in the words of iteration records.
+
+    A tool that answered something has succeeded. Of a tool that answered nothing, and of a command, the outcome is
+    known only if the result proves it.
+    """
     command = commands.of(call)
     ended = outcome.of(result, command)
     telling = (*ended.failures, *ended.summary, *ended.shown) if ended.verdict == "failed" else ended.summary[-1:]
@@ -235,7 +244,7 @@ def reading(call: Call, result: Message) -> Reading:
 
 
 def relevance(view: View, found: Sequence[Done], looked: Looked) -> list[int]:
-    """The rank of each call, 0 the highest: as the reflection says, else by its words."""
+    """Return the rank of each call, 0 the highest: from the reflection if it has one, else from its words."""
     known = [item.relevance if (item := looked.items.get(one.result)) else None for one in found]
     rest = [one for one, rank in zip(found, known, strict=True) if rank is None]
     wanted = goal(view.state, view.messages, view.is_result) if rest else ""

@@ -1,7 +1,8 @@
-"""How the usual runners say how a run ended: a table, a row each.
+"""Table of the usual runners: the lines with which each reports the outcome of a run.
 
-A pattern is matched where a line begins, without its indentation, colours and the name of the task in front. Each has
-to be what the runner itself prints, so that text about failures is none: words alone never make a success.
+A pattern is matched at the beginning of a line, without its indentation, its colours and the name of the task in front.
+Each pattern matches a text that the runner itself prints, so that a text about failures is no failure. Words alone
+never make a success.
 """
 
 from __future__ import annotations
@@ -14,21 +15,21 @@ from functools import lru_cache
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """One runner's lines, as regular expressions."""
+    """The outcome lines of one runner, as regular expressions."""
 
     name: str
     failed: tuple[str, ...] = ()
-    """A line that says that the run, or a part of it, has failed."""
+    """Lines that report the failure of the run or of a part of it."""
     passed: tuple[str, ...] = ()
-    """A line that says that all of the run has passed."""
+    """Lines that report the success of the whole run."""
     part: tuple[str, ...] = ()
-    """A line that says that a part of it has passed. It counts where nothing was taken out of the output."""
+    """Lines that report the success of a part. They count only if nothing was cut from the output."""
     last: tuple[str, ...] = ()
-    """A line that says so where nothing comes behind it."""
+    """Lines that report success only as the last line."""
     below: tuple[tuple[str, str], ...] = ()
-    """(a line, how one of the few lines above it begins): together they say that the run has failed."""
+    """Pairs of (a line, the beginning of one of the few lines above it): together they report a failure of the run."""
     detail: tuple[tuple[str, int], ...] = ()
-    """(the first line on a failure, how many of the lines that follow belong to it)."""
+    """Pairs of (the first line on a failure, the number of following lines that belong to it)."""
 
 
 RUNNERS = (
@@ -288,7 +289,7 @@ GENERAL: tuple[tuple[str, int], ...] = (
     (r"[\u2715\u2716\u2717\u2718\u00d7] ?\S", 0),
     (r"<tool_use_error>", 0),
 )  # fmt: skip
-"""First lines on a failure that many programs write."""
+"""First lines on a failure that many programs print, each with the number of following lines that belong to it."""
 
 ERRORS = (
     r"(?:[\w.]+\.)?\w*(?:Error|Exception|Interrupt)(?: \[\w+\])?(?::|$)|[\w.]+\.(?:exceptions?|errors?)\.\w+: "
@@ -297,16 +298,16 @@ ERRORS = (
     r"|.*: (?:fatal )?error: |\S+: can(?:not|'t) |\S+\.\w+:\d+:\d+: \S"
     r"|Traceback \(most recent call last\):"
 )
-"""A last line that tells of an error."""
+"""Last lines that report an error."""
 
 HARMLESS = (
     r"\d+\) |\S*\d\d:\d\d:\d\d\b|\S+:\d+(?::\d+)?:? (?:warning|note|info|remark)\b"
     r"|go: (?:downloading|finding|extracting|added|upgraded)|\S*ld: warning|[\u2715\u2716\u2717\u2718\u00d7] ?0\b"
 )
-"""Lines that look like the first ones on a failure and are none: numbered lists, times, warnings, downloads."""
+"""Lines that look like the first line on a failure but are none: numbered lists, times, warnings, downloads."""
 
 COUNTED = r"(?<![\w.])[1-9]\d* (?:failed|failures?|failing|errors?)\b(?!.*\b0 remaining)"
-"""A count of failures that is not 0, anywhere in a line: of a line that begins like a success it makes a failure."""
+"""A count of failures other than 0, anywhere in a line: it turns a line that begins like a success into a failure."""
 
 DIRECT = (
     r"(?:(?:uv|poetry|pipenv|hatch|pdm|rye) run (?:-m )?|(?:npx|bunx|yarn|pnpm(?: exec)?) (?:-\S+ )*"
@@ -315,20 +316,20 @@ DIRECT = (
     r"|pylint|flake8|eslint|prettier|tsc|cmake|mvnw?|gradlew?|golangci-lint|terraform|node --test"
     r"|(?:go|cargo|dotnet|swift|mix|deno|bun|zig) (?:test|build|check|clippy))(?: |$)"
 )
-"""A command that is itself a runner, rather than a script that starts some."""
+"""Commands that are runners themselves, and not scripts that start runners."""
 
 REPEATED = r"\b(?:for|while|until)\s.*\bdone\b|\bxargs\b|\s-exec(?:dir)?\b|\bparallel\b"
-"""A command that may run one thing many times: that the last one passed proves nothing of the others."""
+"""Commands that may run one program many times: the success of the last run proves nothing of the others."""
 
 CONSOLE = r"console\.\w+(?: \S+)?$"
-"""How jest and vitest begin what a test has logged, which stands indented below."""
+"""The line with which jest and vitest begin the log of a test; the log is indented below it."""
 
 
 CLAIMS = (
     r"\W*[Aa]ll (?:\S+ ){0,4}(?:tests?|checks?|specs?)\b.*\b(?:pass|succe|work)"
     r"|(?:--- )?PASS(?:ED)?\b|ok \d|Tests?:? .*\bpassed"
 )
-"""Lines with words of success. They are kept and prove nothing."""
+"""Lines with words of success. They are kept, but prove nothing."""
 
 TRIGGERS = (
     "fail", "error", "err!", "err_", "elifecycle", "***", "panic", "fault", "abort", "core dumped", "killed",
@@ -341,21 +342,21 @@ TRIGGERS = (
     "apply complete", "\u2718", "hunk", ".tf", ".hcl", "no required",
     "unknown revision", "parsing", "status", "timed out", "file or dir",
 )  # fmt: skip
-"""In lower case: each line that says how a run ended has one of these."""
+"""Words in lower case, one of which occurs in each line that reports an outcome."""
 
 
 @dataclass(frozen=True, slots=True)
 class Patterns:
-    """The table, joined for the search of a line."""
+    """The patterns of the table, joined for the search of a line."""
 
     failed: re.Pattern[str]
     passed: re.Pattern[str]
     part: re.Pattern[str]
     last: re.Pattern[str]
     detail: re.Pattern[str]
-    """A group for each pattern."""
+    """One group for each pattern."""
     follows: tuple[int, ...]
-    """For each of these groups, how many of the lines that follow belong to the failure."""
+    """For each group of `detail`, the number of following lines that belong to the failure."""
     error: re.Pattern[str]
     claims: re.Pattern[str]
     below: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...]
@@ -368,7 +369,7 @@ class Patterns:
 
 @lru_cache(maxsize=8)
 def compiled(runners: tuple[Runner, ...] = RUNNERS) -> Patterns:
-    """The patterns of these runners."""
+    """Compile the patterns of these runners."""
     details = [pair for runner in runners for pair in runner.detail] + list(GENERAL)
     return Patterns(
         failed=_any(p for runner in runners for p in runner.failed),

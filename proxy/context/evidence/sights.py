@@ -1,8 +1,8 @@
-"""Sights of one place: results that show lines as they were before an edit, and results that show them after it.
+"""Sights of a file: results that show lines before an edit, and results that show them after it.
 
-An agent edits by quoting. Where the newest sight of a line has left the prompt and an older, different one stands
-there still, it quotes what is not there any more. So the old sights go first, and the newest one keeps the lines of an
-edit as long as one of the old stands.
+An agent edits by quoting. If the newest sight of a line has left the prompt and an older, different one is still there,
+the agent quotes outdated text. So the old sights leave first, and the newest sight keeps the lines of an edit while an
+old sight remains.
 """
 
 from __future__ import annotations
@@ -18,22 +18,25 @@ from proxy.context.plan import View
 _OLD = ("old_string", "old_str", "old", "old_text", "search", "find", "oldString", "old_lines")
 _NEW = ("new_string", "new_str", "new", "new_text", "replace", "replacement", "newString", "new_lines")
 _LINE = 12
-"""Characters that a line has to have, without its indentation, to be told apart from any other."""
+"""Minimum number of characters of a line, without its indentation, that is distinct from other lines."""
 _MOST = 6
-"""Of an edit's lines, the longest that are looked for."""
+"""Number of an edit's lines, the longest ones, that are searched for."""
 
 
 def newest_lines(view: View, gone: frozenset[int]) -> Mapping[int, frozenset[str]]:
-    """By the index of a result that is being shortened: lines, without indentation, that have to stay in it. It is the
-    newest sight of them, and an older sight of what they have replaced stands. gone: all that is being shortened.
+    """Return, by the index of a result that is being shortened, the lines (without indentation) that have to stay in
+    it.
 
-    Made once a batch: one pass over the results that stand, in which the edits' lines are looked up.
+    The result is the newest sight of these lines, and an older sight of the lines that they replaced remains. gone: the
+    indices of all results that are being shortened.
+
+    Computed once for each batch, in one pass over the results in the prompt.
     """
     edits = [(n, *change) for n, call in refetch.paired(view.messages) if any(change := changed(call))]
     wanted = {line for _, removed, added in edits for line in (*removed, *added)}
     shown = _shown(view, wanted) if wanted else {}
     last = {line: edit for edit, removed, _ in edits for line in removed}
-    before: dict[str, frozenset[str]] = {}  # of a line: what stood in its place earlier
+    before: dict[str, frozenset[str]] = {}  # by line: the earlier lines in its place
     found: dict[int, frozenset[str]] = {}
     for edit, removed, added in edits:
         old = frozenset(removed).union(*(before.get(line, ()) for line in removed)).difference(added)
@@ -48,7 +51,7 @@ def newest_lines(view: View, gone: frozenset[int]) -> Mapping[int, frozenset[str
 
 
 def _shown(view: View, wanted: set[str]) -> dict[str, list[int]]:
-    """By the line: the results that show it now, in a stub as well."""
+    """Return, by line, the results that show it now, in full or in a stub."""
     found: dict[str, list[int]] = {}
     for n, message in enumerate(view.messages):
         if not view.is_result[n]:
@@ -62,7 +65,8 @@ def _shown(view: View, wanted: set[str]) -> dict[str, list[int]]:
 
 
 def _known(line: str, wanted: set[str]) -> str:
-    """The wanted line that this one is, without indentation, a listing's number, or a search's file and number."""
+    """Return the wanted line that equals this one without indentation, a listing's number, or a search's file and
+    number. Empty if there is none."""
     said = facts.bare(line)
     if said in wanted:
         return said
@@ -71,12 +75,12 @@ def _known(line: str, wanted: set[str]) -> str:
 
 
 def spans(text: str, lines: frozenset[str]) -> list[tuple[int, int]]:
-    """(start, end) of these lines in a text."""
+    """Return the (start, end) of each of these lines in a text."""
     return [(k, k + 1) for k, line in enumerate(text.split("\n")) if _known(line, set(lines))]
 
 
 def changed(call: Call) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(lines that an edit takes away, lines that it puts there), the longest of each."""
+    """Return (lines that an edit removes, lines that it adds), the longest of each."""
     try:
         arguments: Any = decode_embedded(call.arguments)
     except (ValueError, RecursionError):

@@ -1,7 +1,7 @@
-"""What is taken for a thought, a failure, a change or a loop: words and patterns as data, all of it settings.
+"""Words and patterns that recognise a theme, a failure, a change or a wait; all of them are settings.
 
-The five themes and their words are those of the source of `progressive`. The rest was found on recorded agent traffic,
-and errs towards silence: what is wrongly taken for a change or for waiting only ends a count.
+The five themes and their words are those of the source of `progressive`. The other patterns were found on recorded
+agent traffic and prefer silence: a wrongly recognised change or wait only ends a count.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ THEMES: tuple[Theme, ...] = (
     ("read_intent", ("read", "article", "page")),
 )
 GENERAL = "general"
-"""The theme of every thought that has none of the others."""
+"""The theme of every thought without another theme."""
 
 WRITES = (
     "add", "append", "apply", "assign", "book", "cancel", "commit", "copy", "create", "delete", "deploy", "drop",
@@ -36,7 +36,7 @@ POLLS = (
     "await", "click", "heartbeat", "job", "key", "monitor", "next", "output", "ping", "poll", "press", "progress",
     "scroll", "sleep", "status", "tap", "wait", "watch",
 )  # fmt: skip
-"""Words in names of tools that are meant to be called again and again."""
+"""Words in names of tools that are meant to be called repeatedly."""
 SHELL = ("command", "cmd", "script", "code", "input")
 INNER = ("tool_name", "tool", "action", "method", "operation", "command")
 SHELL_WRITES = (
@@ -67,45 +67,49 @@ ERROR = (
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """What is taken for what: all of it settings."""
+    """Settings of loop detection: the words, patterns and thresholds."""
 
     themes: tuple[Theme, ...] = THEMES
-    """Tables with `name` and `words`; a thought has the first theme of which a word begins one of its words."""
+    """Tables with `name` and `words`. A thought has the first theme with a word that begins a word of the thought."""
     looping: tuple[str, ...] = ("planning",)
-    """Themes that can loop; `general`, the theme of all other thoughts, would flag most healthy runs."""
+    """Themes that can loop. `general`, the theme of all other thoughts, would mark most healthy runs as loops."""
     theme_window: int = 3
-    """Thoughts in a row of one theme that are a loop."""
+    """Number of consecutive thoughts of one theme that are a loop."""
     consecutive_threshold: int = 3
-    """Thoughts in a row without a tool call that are a loop."""
+    """Number of consecutive thoughts without a tool call that are a loop."""
     results_end_themes: bool = False
-    """Thoughts with a new tool result between them are no theme loop (in the source they are one)."""
+    """End a theme loop at a new tool result between thoughts (in the source it goes on)."""
     no_progress: int = 5
-    """Iterations without a new tool result, after which nothing is going on."""
+    """Number of iterations without a new tool result that are a loop."""
     repeats: int = 3
-    """Times that the same call with the same result, the same error, round of calls, or text is a loop."""
+    """Number of occurrences that are a loop: of the same call with the same result, the same error, cycle of calls, or
+    text."""
     still: int = 5
-    """Times from which the same call with the same result is worth a stronger word."""
+    """Number of occurrences of the same call with the same result from which the warning is stronger."""
     cycle: int = 4
-    """The most calls that a round may have."""
+    """Maximum number of calls in a cycle."""
     polls: tuple[str, ...] = POLLS
-    """Words in names of tools that are meant to be called again and again."""
+    """Words in names of tools that are meant to be called repeatedly."""
     writes: tuple[str, ...] = WRITES
-    """Words in names of tools that change something: what is read before and after is not the same question."""
+    """Words in names of tools that change something: a call before the change and an equal call after it are not a
+    repeat."""
     shell: tuple[str, ...] = SHELL
-    """Arguments that hold a command."""
+    """Names of arguments that hold a command."""
     inner: tuple[str, ...] = INNER
-    """Arguments that say what is really called, where they hold one word; the tool's own name then says nothing."""
+    """Names of arguments that hold the name of the inner tool, if they have one word; the name of the outer tool is
+    then ignored."""
     shell_polls: str = SHELL_POLLS
-    """Commands that wait."""
+    """Pattern of commands that wait."""
     shell_writes: str = SHELL_WRITES
-    """Commands that change something."""
+    """Pattern of commands that change something."""
     failed: str = FAILED
-    """Beginning of the result of a call that failed, where nothing else says how it ended."""
+    """Pattern of the beginning of a failed call's result, if nothing else shows the outcome."""
     error: str = ERROR
-    """Marks of the line of such a result that says why; the last one counts."""
+    """Pattern of the line that gives the reason in such a result; the last match counts."""
 
     def __post_init__(self) -> None:
-        """Themes come from a file as tables."""
+        """Convert the themes, which come from a file as tables, and check the patterns. Raises ConfigError if one is
+        invalid."""
         object.__setattr__(self, "themes", tuple(map(_theme, self.themes)))
         for name in ("shell_polls", "shell_writes", "failed", "error"):
             try:
@@ -115,7 +119,7 @@ class Signs:
 
 
 def _theme(given: Any) -> Theme:
-    """A theme as it is in a file, or in the code."""
+    """Return a theme from a file, or from the code. Raises ConfigError if it is invalid."""
     named: Any = (given.get("name"), given.get("words")) if isinstance(given, Mapping) else given
     if isinstance(named, tuple) and len(named) == 2 and isinstance(named[1], list | tuple):
         texts = [named[0], *named[1]]

@@ -1,7 +1,7 @@
-"""A conversation as streams kept apart: results, thoughts, and what has been looked into (FEATURES.md B1).
+"""Separate streams of a conversation: results, thoughts, and research (FEATURES.md B1).
 
-The source of `progressive` keeps three lists beside the messages. Here they are read off the messages each time:
-positions, no copies, so that a history that the client has changed needs no repair.
+The source of `progressive` keeps three lists beside the messages. Here the streams are computed from the messages each
+time. They hold positions, no copies, so that a history that the client has changed needs no repair.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class Streams:
     """Positions in the view's messages.
 
     results: tool results and observations. thoughts: assistant messages with reasoning or text, with or without calls.
-    source: of each result the position of the assistant message that it answers. ends: of each assistant message with
-    results the position behind its last one.
+    source: by the position of a result, the position of the assistant message that it answers. ends: by the position of
+    an assistant message with results, the position after its last result.
     """
 
     results: tuple[int, ...]
@@ -29,13 +29,14 @@ class Streams:
     ends: dict[int, int]
 
     def whole(self, result: int) -> range:
-        """The positions that stay where a result stays: its call, the reasoning on it, and what came with it."""
+        """Return the positions that stay with a result: its call, the reasoning on the call, and the other results of
+        the call's message."""
         start = self.source.get(result, result)
         return range(start, self.ends.get(start, result + 1))
 
 
 def streams(view: View) -> Streams:
-    """The streams of a conversation. A result belongs to the assistant message before it, by where they stand."""
+    """Return the streams of a conversation. A result belongs to the assistant message before it, by position."""
     results, thoughts = [], []
     source: dict[int, int] = {}
     ends: dict[int, int] = {}
@@ -57,15 +58,16 @@ def streams(view: View) -> Streams:
 
 @dataclass(frozen=True, slots=True)
 class Research:
-    """What has been looked into since the last prompt: calls that were answered, and those of them that read a page."""
+    """The research since the last prompt. used: the number of answered calls. read: the answered calls that read a
+    page."""
 
     used: int
     read: tuple[Call, ...]
 
 
 def research(view: View, begins: int, pages: str) -> Research:
-    """The research since messages[begins]. pages: a pattern for the beginning of a word in the names of tools that read
-    something."""
+    """Return the research since messages[begins]. pages: a pattern for the beginning of a word in the names of reading
+    tools."""
     reads = _words(pages)
     used = 0
     read: list[Call] = []
@@ -92,5 +94,6 @@ def _answered(asked: list[Call], message: Message) -> Call | None:
 
 @lru_cache(maxsize=64)
 def _words(pattern: str) -> re.Pattern[str]:
-    """The pattern where a word of a tool's name begins, in small or capital letters: get_page, getPage, WebFetch."""
+    """Compile the pattern for the beginning of a word in a tool's name, in small or capital letters: get_page, getPage,
+    WebFetch."""
     return re.compile(rf"(?:(?<![A-Za-z])|(?<=[a-z])(?=[A-Z]))(?i:{pattern})")

@@ -1,12 +1,14 @@
-"""Loops: an agent that thinks, calls or fails in the same way again and again, seen in its whole history.
+"""Loop detection: an agent thinks, calls or fails in the same way repeatedly. The whole history is examined.
 
-Two kinds of evidence. What an agent says is a hint (three thoughts of planning, thoughts without action, steps that
-bring nothing new: after the source of `progressive`). What it does is exact: the same call with the same result, the
-same error, a round of calls gone through three times, the same words. An agent has good reasons to repeat itself, and
-each ends the count: the answer was another one, it waits for something, or it has changed something in between.
+There are two kinds of evidence. The agent's words are a hint: three thoughts of planning, thoughts without action,
+steps without new results (after the source of `progressive`). The agent's actions are exact: the same call with the
+same result, the same error, a cycle of calls done three times, the same words.
 
-One pass over what each message was found to be once (`Message.derive`), so a request costs what a look at each message
-costs.
+An agent has good reasons to repeat itself, and each of them ends the count. The answer was a different one, the agent
+waits for something, or it has changed something in between.
+
+The detection is one pass over facts that are computed once for each message (`Message.derive`). So a request costs one
+look-up for each message.
 """
 
 from __future__ import annotations
@@ -35,14 +37,14 @@ KINDS = (
     "repeated_planning",
     "no_progress",
 )
-"""Every kind of loop, in the order in which they are spoken of: the one that says most comes first."""
+"""All kinds of loops, in the order in which they are reported: the most informative kind comes first."""
 
 
 class Loop(NamedTuple):
-    """One loop that the newest step goes on with.
+    """One loop that the newest step continues.
 
-    total: how often what makes it up has occurred in loops of the kind so far, earlier ones included: it never falls.
-    run: the same in this one. what: the theme, the tool's name or the line of the error.
+    total: the number of events in loops of this kind so far, earlier loops included; it never decreases. run: the
+    number of events in this loop. what: the theme, the tool's name or the line of the error.
     """
 
     kind: str
@@ -52,7 +54,8 @@ class Loop(NamedTuple):
 
 
 class _Call(NamedTuple):
-    """A call as it is compared: id, a hash of name and arguments, the tool, what it is good for, and its command."""
+    """A call, as compared. key: a hash of name and arguments. name: the tool. polls: the call waits. writes: the call
+    changes something. command: its command."""
 
     id: str
     key: int
@@ -63,7 +66,7 @@ class _Call(NamedTuple):
 
 
 class _Said(NamedTuple):
-    """An assistant message: its theme (None where it says nothing), a hash of its text, its calls."""
+    """An assistant message: its theme (None without a thought), a hash of its text, its calls."""
 
     theme: str | None
     text: int
@@ -71,14 +74,15 @@ class _Said(NamedTuple):
 
 
 class _Brought(NamedTuple):
-    """A result: a hash of it, and the line that says what went wrong, if anything did."""
+    """A result: its hash, and the line that describes the failure, if it failed."""
 
     key: int
     error: str | None
 
 
 class _Eyes:
-    """`Signs` made ready to look with. One instance for equal signs: it names what is remembered of a message."""
+    """Compiled form of `Signs`. Equal signs share one instance, which is part of the key of the facts stored with a
+    message."""
 
     def __init__(self, signs: Signs) -> None:
         self.signs = signs
@@ -93,7 +97,7 @@ class _Eyes:
         self._failed, self._error = re.compile(signs.failed, re.IGNORECASE), re.compile(signs.error, re.IGNORECASE)
 
     def said(self, message: Message) -> _Said:
-        """What an assistant message comes to."""
+        """Return the facts of an assistant message."""
         thought = f"{message.reasoning}\n{message.text}".strip()
         return _Said(
             self.theme(thought) if thought else None,
@@ -102,17 +106,17 @@ class _Eyes:
         )
 
     def stems(self, message: Message) -> frozenset[str]:
-        """The beginnings of the words that say what a thought is about."""
+        """Return the stems of the words that carry the meaning of a thought."""
         return frozenset(word[:STEM] for word in telling(f"{message.reasoning}\n{message.text}"[:LOOK]))
 
     def repeats(self, one: Message, other: Message) -> bool:
-        """Whether two thoughts say much the same: half of the words of the shorter one stand in the other."""
+        """True if two thoughts are similar: half of the words of the shorter one occur in the other."""
         a, b = (message.derive(self.stems, (self, "stems")) for message in (one, other))
         least = min(len(a), len(b))
         return 2 * len(a & b) >= least if least else one.text.strip() == other.text.strip()
 
     def theme(self, thought: str) -> str:
-        """The first theme in the listed order that the thought has a word of."""
+        """Return the first theme, in the listed order, with a word that occurs in the thought."""
         return next((name for name, words in self._themes if words.search(thought)), GENERAL)
 
     def _call(self, call: Call) -> _Call:
@@ -125,8 +129,11 @@ class _Eyes:
         return _Call(call.id, key, call.name, polls, writes, commands.of(call))
 
     def brought(self, message: Message, command: Command) -> _Brought:
-        """What a result comes to. One with an image in it is like no other. How it ended is asked of `outcome`; where
-        that is unknown, what a failed result begins with is a setting."""
+        """Return the facts of a result.
+
+        A result with an image is compared by its whole form, and has no error. `outcome` gives the outcome; where that
+        is unknown, the setting `failed` recognises the beginning of a failed result.
+        """
         text = message.text.strip()
         if message.media:
             return _Brought(hash(message.form), None)
@@ -142,17 +149,17 @@ class _Eyes:
 
 
 _NAME_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-"""The words of a tool's name: get_page, getPage, HTTPGet."""
+"""Matches the words of a tool's name: get_page, getPage, HTTPGet."""
 
 LOOK = 8000
-"""Characters of a command that are looked at."""
+"""Maximum number of characters of a command or a thought that are examined."""
 STEM = 4
-"""Characters by which two forms of a word are told to be one: plan, plans, planning."""
+"""Number of first characters that are equal in two forms of a word: plan, plans, planning."""
 LINE = 300
-"""Characters of a line that says what went wrong."""
+"""Maximum number of characters of a line that describes a failure."""
 
 _OF_WORDS = ("theme_loop", "repeated_planning", "same_text")
-"""Loops of what is said: a new prompt of the user's does not end them."""
+"""Kinds of loops in the agent's words: a new prompt of the user does not end them."""
 
 
 def _words(words: str) -> str:
@@ -165,13 +172,13 @@ def _eyes(signs: Signs) -> _Eyes:
 
 
 def theme(thought: str, signs: Signs) -> str:
-    """The theme of a thought."""
+    """Return the theme of a thought."""
     return _eyes(signs).theme(thought)
 
 
 def loops(view: View, signs: Signs) -> list[Loop]:
-    """The loops that the newest step goes on with, in the order of `KINDS`. The View's messages are the client's own:
-    nothing that has left the prompt is out of sight."""
+    """Return the loops that the newest step continues, in the order of `KINDS`. The View's messages are the client's
+    own, so that messages that have left the prompt are included."""
     walk = _Walk(signs)
     for n in range(len(view.messages)):
         walk.read(view.messages, view.is_result, n)
@@ -179,8 +186,8 @@ def loops(view: View, signs: Signs) -> list[Loop]:
 
 
 def along(messages: Sequence[Message], is_result: Sequence[bool], signs: Signs) -> Iterator[tuple[int, list[Loop]]]:
-    """(n, loops) for each request of a recorded history: those seen by the one that messages[n] answered, and at last
-    by the one that is still open."""
+    """Yield (n, loops) for each request of a recorded history: the loops before the answer messages[n]. The last pair
+    is for the request that has no answer yet."""
     walk = _Walk(signs)
     for n, message in enumerate(messages):
         if message.role == "assistant":
@@ -212,7 +219,7 @@ class _Walk:
         self._periods = [0] * (signs.cycle + 1)
 
     def read(self, messages: Sequence[Message], is_result: Sequence[bool], n: int) -> None:
-        """The next message of the history."""
+        """Read the next message of the history."""
         message, eyes = messages[n], self._eyes
         if is_result[n]:
             command = next((call.command for call in self._calls if call.id == message.call_id), CALL)
@@ -228,38 +235,43 @@ class _Walk:
             self.prompt()
 
     def found(self) -> list[Loop]:
-        """What the newest step goes on with."""
+        """Return the loops that the newest step continues."""
         self._close()
         return [Loop(kind, self._totals[kind], *self._now[kind]) for kind in KINDS if kind in self._now]
 
     def _tally(self, kind: str, run: int, threshold: int, what: str) -> None:
-        """A run has grown by one: count it into its kind once it is a loop."""
+        """Count a run that has grown by one into its kind, if it has reached the threshold of a loop."""
         if run >= threshold:
             self._totals[kind] += threshold if run == threshold else 1
             self._now[kind] = run, what
 
     def _close(self) -> None:
-        """A step is over: only now it is known whether it brought anything."""
+        """Close a step: only now it is known whether the step had a new result."""
         if self._open:
             self._open = False
             self._tally("no_progress", self._idle, self._signs.no_progress, "")
 
     def prompt(self) -> None:
-        """The user speaks. Whether there is progress is asked anew; what was said and done before still counts."""
+        """Read a prompt of the user. The count of steps without progress begins again; earlier words and actions still
+        count."""
         self._close()
         self._parted = True
         self._now = {kind: found for kind, found in self._now.items() if kind in _OF_WORDS}
         self._idle = 0
 
     def _thinks(self, message: Message) -> None:
-        """A thought. Answers to one question of the user's after the other are no loop: across what the user says only
-        thoughts that repeat each other count."""
+        """Read a thought.
+
+        Answers to successive questions of the user are no loop: across a prompt only thoughts that repeat each other
+        count.
+        """
         if self._parted and self._thought is not None and not self._eyes.repeats(self._thought, message):
             self._thoughts = self._themed = 0
         self._thought, self._parted = message, False
 
     def assistant(self, said: _Said, acts: bool) -> None:
-        """A new iteration. acts: an observation follows, for agents without tool calls."""
+        """Read an assistant message, which is a new iteration. acts: an observation follows, for agents without tool
+        calls."""
         self._close()
         signs = self._signs
         self._now = {}
@@ -283,7 +295,7 @@ class _Walk:
             self._tally("same_text", self._texts[said.text], signs.repeats, "")
 
     def result(self, call_id: str | None, brought: _Brought) -> None:
-        """What a call has brought, or an observation."""
+        """Read the result of a call, or an observation."""
         signs = self._signs
         call = next((c for c in self._calls if c.id == call_id), None)
         if call is not None:
@@ -301,14 +313,14 @@ class _Walk:
         if call is not None and wrote:
             self._changed(call.key)
         if brought.error is not None and brought.error not in self._errors_now:
-            self._errors_now.add(brought.error)  # once for all calls of a step: one that fails may end the others
+            self._errors_now.add(brought.error)  # once for all calls of a step: one failed call may end the others
             self._errors[brought.error] += 1
             self._tally("same_error", self._errors[brought.error], signs.repeats, brought.error)
         if call is not None:
             self._repeats(call, brought)
 
     def _repeats(self, call: _Call, brought: _Brought) -> None:
-        """Whether the call has brought this before, and whether the last calls are a round gone through before."""
+        """Count the repeats of a call with the same result, and of cycles of calls."""
         signs = self._signs
         before, run = self._same.get(call.key, (0, 0))
         run = run + 1 if before == brought.key else 1
@@ -317,7 +329,7 @@ class _Walk:
         self._tally("same_call_still", run, signs.still, call.name)
         events = self._events
         events.append((call.key, brought.key))
-        told = False  # a round of two is also one of four, gone through half as often
+        told = False  # a cycle of two calls is also a cycle of four, with half the count
         for length in range(2, signs.cycle + 1):
             same = len(events) > length and events[-1] == events[-1 - length]
             self._periods[length] = self._periods[length] + 1 if same else 0
@@ -328,8 +340,10 @@ class _Walk:
                     self._tally("cycle", rounds, signs.repeats, call.name)
 
     def _changed(self, but: int | None = None) -> None:
-        """Something was changed or waited for: to do again what was done before is no repetition. A change that is
-        itself made again and again still is one."""
+        """Reset the counts after a change or a wait: a repeat of earlier actions is then no loop.
+
+        but: the key of a call that made the change itself; its own repeats still count.
+        """
         self._same = {} if but is None or but not in self._same else {but: self._same[but]}
         self._errors.clear()
         self._texts.clear()

@@ -1,7 +1,7 @@
-"""What texts are about, by their words: terms of a text, BM25 against a task, and who mentions whom later.
+"""Term statistics of texts: terms of a text, BM25 against a task, and later mentions of names.
 
-Counted once a message and kept with it, so that ranking a whole history is a handful of look-ups a message. Robertson
-and Zaragoza 2009 for BM25, with the usual k1 = 1.2 and b = 0.75.
+Terms are counted once for each message and stored with it, so that ranking a history needs a few look-ups for each
+message. BM25 is after Robertson and Zaragoza 2009, with the usual k1 = 1.2 and b = 0.75.
 """
 
 from __future__ import annotations
@@ -20,20 +20,22 @@ from proxy.memory.words import telling
 K1 = 1.2
 B = 0.75
 READ = 20_000
-"""Characters of a message that are read for terms: what a long listing is about stands at its beginning."""
+"""Maximum number of characters of a message that are read for terms: the topic of a long listing is at its
+beginning."""
 NAMES = 10
-"""Names of a message by which mentions of it are counted: its first ones, since a call's arguments come first."""
+"""Number of names of a message, its first ones, by which mentions are counted: a call's arguments come first."""
 
 
 class Terms(NamedTuple):
-    """How often each term stands in a text, and how many there are in all."""
+    """Frequency of each term in a text, and the number of terms."""
 
     counts: Mapping[str, int]
     length: int
 
 
 def terms(text: str) -> Terms:
-    """The terms of a text: words of two characters or more, lower case, parts of names apart, without stop words."""
+    """Return the terms of a text: words of two characters or more, in lower case, without stop words. Names are split
+    into their parts."""
     counts = Counter(telling(text[:READ]))
     return Terms(counts, sum(counts.values()))
 
@@ -43,7 +45,7 @@ def _of_message(message: Message) -> Terms:
 
 
 def of(message: Message) -> Terms:
-    """The terms of all that a message says, its calls included."""
+    """Return the terms of a message's text and calls."""
     return message.derive(_of_message)
 
 
@@ -52,8 +54,10 @@ def _idf(found: Mapping[str, int], query: Iterable[str], n: int) -> dict[str, fl
 
 
 def rarity(query: Mapping[str, int], documents: Sequence[Terms]) -> dict[str, float]:
-    """What each term of the query is worth: much where few of the documents have it; half the mean where none has,
-    since such a word says that something else is meant, or is just another word for it."""
+    """Return the weight of each term of the query: high if few documents have it, half the mean if none has it.
+
+    A term that no document has means another subject, or is a synonym.
+    """
     found: Counter[str] = Counter()
     for counts, _ in documents:
         found.update(query.keys() & counts.keys())
@@ -63,7 +67,7 @@ def rarity(query: Mapping[str, int], documents: Sequence[Terms]) -> dict[str, fl
 
 
 def bm25(query: Mapping[str, int], documents: Sequence[Terms]) -> list[float]:
-    """The score of each document against the query; 0 where they share no term."""
+    """Return the BM25 score of each document against the query; 0 if they share no term."""
     scores = [0.0] * len(documents)
     if not query or not documents:
         return scores
@@ -84,22 +88,24 @@ def bm25(query: Mapping[str, int], documents: Sequence[Terms]) -> list[float]:
 
 
 def relevance(query: Mapping[str, int], documents: Sequence[Terms]) -> list[float]:
-    """BM25 divided by the highest: from 0 to 1 (FEATURES.md E3)."""
+    """Return the BM25 scores divided by the highest: from 0 to 1 (FEATURES.md E3)."""
     scores = bm25(query, documents)
     most = max(scores, default=0.0)
     return [score / most for score in scores] if most > 0 else scores
 
 
 def coverage(query: Mapping[str, int], document: Terms, worth: Mapping[str, float]) -> float:
-    """Which share of the query, by what its terms are worth, stands in the document, 0 to 1."""
+    """Return the share of the query, by the weights of its terms, that occurs in the document: 0 to 1."""
     total = sum(worth.values())
     return sum(worth[t] for t in query.keys() & document.counts.keys()) / total if total > 0 else 0.0
 
 
 def spread(scores: Sequence[float], share: float, reach: int = 2) -> list[float]:
-    """Scores of texts in order to which each has added a share of its own at its neighbours: the share to the next one
-    on either side, half of it to the one after, and so on. What is told of a thing goes over several messages, and not
-    each of them has its name."""
+    """Return the scores, each increased by a share of the scores of its neighbours.
+
+    The next text on either side gets `share` of a score, the text after it half of that share, and so on up to `reach`.
+    A topic goes over several messages, and not each of them has its name.
+    """
     out = list(scores)
     if share <= 0:
         return out
@@ -114,7 +120,7 @@ def spread(scores: Sequence[float], share: float, reach: int = 2) -> list[float]
 
 
 def cosine(one: Sequence[float], other: Sequence[float]) -> float:
-    """max(0, cosine) of two vectors; 0 where one is empty or of another length."""
+    """Return max(0, cosine) of two vectors; 0 if one is empty or their lengths differ."""
     if not one or len(one) != len(other):
         return 0.0
     norm = math.hypot(*one) * math.hypot(*other)
@@ -127,12 +133,15 @@ def _names(message: Message) -> tuple[int, ...]:
 
 
 def names(message: Message) -> tuple[int, ...]:
-    """Hashes of the first names in a message (`facts.names`)."""
+    """Return hashes of the first names in a message (`facts.names`)."""
     return message.derive(_names)
 
 
 def references(mentioned: Sequence[Iterable[int]]) -> list[float]:
-    """For each of several texts in order, given the names in it: mentions of these by later ones / by all others."""
+    """Return for each text the mentions of its names by later texts, divided by the mentions by all other texts.
+
+    mentioned: the names in each text, in order.
+    """
     sets = [frozenset(names) for names in mentioned]
     everywhere = Counter(chain.from_iterable(sets))
     left = dict(everywhere)

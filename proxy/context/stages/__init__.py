@@ -1,4 +1,4 @@
-"""The stages, in the order in which docs/reference/stages.md lists them. One file, one stage."""
+"""The built-in stages, one file each, in the order in which docs/reference/stages.md lists them."""
 
 from __future__ import annotations
 
@@ -27,4 +27,4 @@ BUILT_IN: dict[str, type] = {
     "summarize_old": SummarizeOld,
     "fit_budget": FitBudget,
 }
-"""Every stage of ours by its name in policy files, metrics and notes."""
+"""Classes of the built-in stages, by their names in policy files, metrics and notes."""

@@ -15,17 +15,18 @@ from proxy.context.stage import When
 class CloseWindow:
     """Leave out all groups but the last ones; system messages and the first prompt stay.
 
-    The sequential rolling window of std::slop.
+    This is the sequential rolling window of std::slop.
     """
 
     groups: int = 0
-    """Groups that stay, the active one among them; 0: all."""
+    """Number of groups that stay, including the active group; 0: all."""
     tokens: int = 0
-    """Whole groups from the end that stay while they have at most this many tokens; 0: no such limit."""
+    """Maximum number of tokens in the whole groups that stay, counted from the end; 0: no limit."""
     when: ClassVar[When] = "schedule"
 
     def __call__(self, view: View) -> Iterable[Proposal]:
-        """Every message of the groups outside the window is gone, from the group that pushed it out."""
+        """Yield a proposal to leave out every message of the groups outside the window, since the group that moved it
+        out."""
         first = self._first(view)
         if first == 0:
             return
@@ -39,7 +40,7 @@ class CloseWindow:
                 yield Proposal(n, "gone", "close_window", reason, 0, since=view.groups[pushed].start)
 
     def _first(self, view: View) -> int:
-        """The number of the first group that stays; the active one always does."""
+        """Return the number of the first group that stays; the active group always stays."""
         first = max(0, len(view.groups) - self.groups) if self.groups else 0
         if self.tokens:
             total = 0

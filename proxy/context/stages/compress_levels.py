@@ -1,4 +1,5 @@
-"""Four levels of memory with budgets and ages: what leaves a level is summarised, what is volatile leaves first."""
+"""Four memory levels with budgets and ages: content that leaves a level is summarised, and volatile content leaves
+first."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from proxy.context.wording import extracts, placeholders
 from proxy.errors import ConfigError
 
 TOTAL = 16_000
-"""Tokens that the levels' budgets are meant for; with the model's budget in its place they grow in proportion."""
+"""Total tokens for which the level budgets are set. With the model's budget as the total, the level budgets grow in
+proportion."""
 LEVELS = tuple(level.name.lower() for level in Level)
 
 
@@ -26,80 +28,84 @@ LEVELS = tuple(level.name.lower() for level in Level)
 class CompressLevels:
     """Keep a conversation in four levels: permanent, session, working, volatile.
 
-    When the total or a level is fuller than it may be, or a level's age has passed, the lowest priority is summarised
-    first: by a helper model where one answers, else by a deterministic extract. What is volatile is left out first.
+    When the total or a level exceeds its limit, or the age of a level has passed, the step of lowest priority is
+    summarised first. The summary comes from a helper model if one answers, else from a deterministic extract. Volatile
+    content is left out first.
     """
 
     total: int | str = TOTAL
-    """Tokens of the whole prompt, or "model": the model's budget, and the levels' in proportion (they fit 16000)."""
+    """Tokens of the whole prompt. "model": the budget of the model, with the level budgets in proportion (they are set
+    for 16000)."""
     permanent: int = 2_000
-    """Tokens of what always stays; it is never compressed, but told when it is more."""
+    """Token budget of permanent content. It is never compressed; a note reports when it exceeds the budget."""
     session: int = 4_000
-    """Tokens of finished work, decisions and solved errors."""
+    """Token budget of finished work, decisions and solved errors."""
     working: int = 8_000
-    """Tokens of the present conversation and its results."""
+    """Token budget of the current conversation and its results."""
     full: float = 0.8
-    """Share of a budget above which is compressed."""
+    """Share of a budget above which compression begins."""
     session_s: int = 1_800
     """Seconds after which the session level is compressed further."""
     working_s: int = 300
     """Seconds after which the working level is compressed."""
     recency: float = WEIGHTS.recency
-    """Weight in a priority of how new a step is: 1 / (1 + minutes)."""
+    """Weight of recency in a priority: 1 / (1 + minutes)."""
     references: float = WEIGHTS.references
-    """Weight of how much of it is mentioned later."""
+    """Weight of the later mentions of a step."""
     relevance: float = WEIGHTS.relevance
-    """Weight of how near it is to the current task."""
+    """Weight of the similarity to the current task."""
     mark: float = WEIGHTS.mark
     """Weight of a pin. The weights may have any sum: a priority is their share, 0 to 100."""
     low: int = 30
-    """Priority (0 to 100) below which a step is told by its call alone."""
+    """Priority (0 to 100) below which a step is summarised by its call alone."""
     block: int = 10
     """Steps of work that are summarised together."""
     recent: int = 3
-    """The newest steps, which stay whole."""
+    """Number of newest steps that stay whole."""
     summary_chars: int = 1_200
-    """Characters of a summary of that many steps."""
+    """Characters of a summary of `block` steps."""
     brief_chars: int = 400
     """Characters of a summary of summaries."""
     told_chars: int = 600
     """Characters of a prompt or an answer that stay when its group is finished and summarised."""
     ids: int = 5
-    """Identifiers that a helper's summary has to hold."""
+    """Number of identifiers that a helper's summary has to contain."""
     summary_prompt: str = extracts.PROMPT
-    """The words that the helper model is told; `<CHARACTERS>` is how long its summary may be."""
+    """The prompt of the helper model; `<CHARACTERS>` is the maximum length of its summary."""
     verbose: int = 1_500
-    """Tokens of results above which they are verbose: volatile."""
+    """Tokens above which the results of a step are verbose, and the step is volatile."""
     rules: tuple[str, ...] = (r"\b(?:always|never|from now on|under no circumstances)\b", r"^\s*(?:rule|constraint)s?:")
-    """User messages that match are permanent."""
+    """Patterns of user messages that are permanent."""
     decisions: tuple[str, ...] = (
         r"\b(?:decided|decision|we(?:'ll| will) use|chose|going with|instead of)\b",
         r"\b(?:fixed|resolved|root cause|the (?:problem|bug|issue|cause) (?:is|was))\b",
     )
-    """Steps in which the model says so belong to the session: decisions and solved errors."""
+    """Patterns of the model's text that assign a step to the session level: decisions and solved errors."""
     exploring: tuple[str, ...] = (r"^(?:ls|list|glob|find|tree|search|grep)", r"(?:_|\.)(?:list|search|glob|grep)")
-    """Tools whose calls explore: volatile."""
+    """Patterns of the names of tools that explore; their calls are volatile."""
     dead_ends: tuple[str, ...] = (
         r"\bno (?:matches|results|files)(?: were)? found\b",
         r"\bnot found\b",
         r"\bno such file\b",
     )
-    """Results that match near their beginning, or are empty, led nowhere: volatile."""
+    """Patterns near the beginning of a result without success. These results, and empty ones, are volatile."""
     new_task: tuple[str, ...] = (
         r"^\W*(?:new task|next task|now (?:for|to) something|switch to|forget (?:that|it|about))\b",
     )
-    """Prompts that match begin a new task: the last one is summarised, and what was volatile in it is left out."""
+    """Patterns of prompts that begin a new task: the previous task is summarised, and its volatile content is left
+    out."""
     same_task: float = 0.2
-    """Share of a prompt's words that stood in the group before it, below which it is a new task as well."""
+    """Share of a prompt's words that also occur in the group before it. Below this share the prompt begins a new
+    task."""
     least_words: int = 4
-    """Words that a prompt has to have to be told a new task by them."""
+    """Minimum number of words in a prompt for the rule of `same_task`."""
     goes_on: tuple[str, ...] = (
         r"^\W*(?:continue|next|go on|go ahead|proceed|keep going|yes|ok(?:ay)?|sure|thanks?)\W*$",
     )
-    """Prompts that match go on with the same task."""
+    """Patterns of prompts that continue the same task."""
     when: ClassVar[When] = "schedule"
     ranks: ClassVar[bool] = True
-    """It judges what matters to the task: by vectors, where embeddings are on."""
+    """The stage ranks by relevance to the task: with embedding vectors if embeddings are on."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.total, int) and self.total != "model":
@@ -123,24 +129,25 @@ class CompressLevels:
 
     @property
     def weights(self) -> PriorityWeights:
-        """What counts how much in a priority."""
+        """The weights of the terms of a priority."""
         return PriorityWeights(self.recency, self.references, self.relevance, self.mark)
 
     @property
     def ages(self) -> tuple[int, ...]:
-        """Seconds without a request after which something comes due: it is compressed ahead of the next one."""
+        """Seconds without a request after which compression is due: it is done before the next request."""
         return self.working_s, self.session_s
 
     def __call__(self, view: View) -> Iterable[Proposal]:
-        """What each message would become, oldest first."""
+        """Return the proposal for each message that changes, oldest first."""
         return self._decide(view).proposals()
 
     def asks(self, view: View) -> Iterable[Ask]:
-        """Summaries that a helper could make better than the extracts that stand in for them."""
+        """Return questions for summaries that a helper could write better than the extracts in use."""
         return self._decide(view).asks
 
     def notes(self, view: View, edits: Mapping[bytes, Edit], new: Sequence[Edit]) -> Iterator[Note]:
-        """Tokens per level as they go out; of new edits, what they made of how much (FEATURES.md E9)."""
+        """Yield the tokens of each level in the outgoing prompt and, for new edits, their tokens before and after
+        (FEATURES.md E9)."""
         ladder = self._decide(view)
         used = dict.fromkeys(LEVELS, 0.0)
         for i, (step, level) in enumerate(zip(ladder.layout.steps, ladder.levels, strict=True)):
@@ -170,12 +177,12 @@ class CompressLevels:
         return min(total, view.budget) if view.budget else total
 
     def _budget(self, view: View, tokens: int) -> float:
-        """A level's budget: as it stands, or its share of the model's."""
+        """Return the budget of a level: as it is set, or in proportion to the budget of the model."""
         limit = self._limit(view) if self.total == "model" else None
         return tokens * (limit or TOTAL) / TOTAL
 
     def _budgets(self, view: View) -> dict[str, float]:
-        """Tokens that each level may have; volatile ones have what is left over."""
+        """Return the token budget of each level; volatile content has the remaining tokens."""
         named = {"permanent": self.permanent, "session": self.session, "working": self.working}
         return {level: self._budget(view, tokens) for level, tokens in named.items()}
 
@@ -196,7 +203,7 @@ class CompressLevels:
         return ladder
 
     def _is_quiet(self, view: View, ladder: Ladder) -> bool:
-        """Whether nothing can be due: little in it, new, and one group."""
+        """True if no compression can be due: few tokens, a new conversation, and one group."""
         limit = self._limit(view)
         return (
             len(view.groups) == 1
@@ -207,7 +214,8 @@ class CompressLevels:
         )
 
     def _finish_tasks(self, view: View, ladder: Ladder) -> None:
-        """Where a new task began, those before are summarised and what was volatile in them leaves (E2, E5)."""
+        """Summarise answered tasks and all tasks before a new task. Volatile steps before a new task are left out (E2,
+        E5)."""
         began = max((g for g in range(1, len(view.groups)) if self._is_new_task(view, g)), default=0)
         for i, level in enumerate(ladder.levels):
             if level is Level.VOLATILE and ladder.layout.group_of[i] < began:
@@ -217,7 +225,7 @@ class CompressLevels:
                 triage.finish(ladder, group, "its task is finished")
 
     def _is_answered(self, view: View, ladder: Ladder, group: int) -> bool:
-        """Whether the model has answered it in text and the user has gone on to something else."""
+        """True if the model has answered the group in text and the next prompt does not continue the same task."""
         if ladder.layout.answers[group] is None:
             return False
         after, goes_on = view.groups[group + 1], pattern(self.goes_on)
@@ -242,7 +250,7 @@ class CompressLevels:
         return len(words) >= self.least_words and len(words & known) < self.same_task * len(words)
 
     def _age(self, view: View, ladder: Ladder) -> None:
-        """What is older than its level keeps it: groups that are finished, and blocks of the active one."""
+        """Compress content older than the age limit of its level: finished groups, and blocks of the active group."""
         if len(view.times) != len(view.messages):
             return
         active = len(view.groups) - 1
@@ -264,8 +272,8 @@ class CompressLevels:
                     ladder.extract(i, f"older than {self.working_s} s")
 
     def _empty_levels(self, view: View, ladder: Ladder) -> None:
-        """Levels that are too full: working memory is compressed and moves to the session; the session's is compressed
-        further, and leaves only where even that is too much."""
+        """Reduce the levels that are too full. Working content is compressed and moves to the session level. Session
+        content is compressed further, and leaves only if the session is still over its budget."""
         working, session = self._budget(view, self.working), self._budget(view, self.session)
         full = self.full
         triage.compress_working(ladder, lambda: ladder.used[Level.WORKING] > full * working, "working is full")
@@ -273,7 +281,8 @@ class CompressLevels:
         triage.leave(ladder, lambda: ladder.used[Level.SESSION] > session, "the session is over its budget")
 
     def _fit_total(self, view: View, ladder: Ladder) -> None:
-        """The whole prompt: volatile leaves first, then what the levels have, lowest priority first."""
+        """Fit the whole prompt: volatile content leaves first, then the other levels are reduced, lowest priority
+        first."""
         limit = self._limit(view)
         if limit is None:
             return
@@ -292,5 +301,6 @@ class CompressLevels:
 
 
 def _begun(view: View) -> float:
-    """When the conversation's first message came. System messages are none of it: they come anew with every request."""
+    """Return the time of the first message of the conversation. System messages do not count: every request sends them
+    again."""
     return next((at for at, message in zip(view.times, view.messages, strict=False) if not message.is_system), view.now)

@@ -1,4 +1,4 @@
-"""Put one line on what a call has taught in place of its result: at the tail, ranked, or where the result stands."""
+"""Replace a result by one line on the call's lesson: at the tail, ranked, or in place of the result."""
 
 from __future__ import annotations
 
@@ -17,31 +17,33 @@ from proxy.memory import reflection
 
 NAME = "distil_results"
 ASKED = 4
-"""Batches that a helper is asked about at most, the newest first: older ones have had their chance."""
+"""Maximum number of batches that a helper is asked about, the newest first: older batches had their chance."""
 
 
 @dataclass(frozen=True, slots=True)
 class DistilResults(Reflecting):
-    """Older tool calls are told in a line each, `searched 'x' → found 3 results; too general`, the newest stay whole.
+    """Replace older tool calls by a line each, `searched 'x' → found 3 results; too general`; the newest results stay
+    whole.
 
-    At the tail the steps leave, and the voice `reflect` tells them, ranked; where a prompt's tail takes no text, and
-    with `place = "result"`, the line stands in place of the result. Low-stakes calls are told from their results alone.
+    With lines at the tail, the steps leave the prompt, and the voice `reflect` writes the ranked lines. With `place =
+    "result"`, or where the tail of a prompt takes no text, the line replaces the result. Low-stakes calls get a line
+    from their results alone.
     """
 
     recent: int = 5
-    """Results that stay whole, the newest; more where a step would be cut."""
+    """Number of newest results that stay whole; more where a step would be split."""
     place: str = "tail"
-    """tail or result: where the lines stand."""
+    """Place of the lines: tail or result."""
     when: ClassVar[When] = "schedule"
 
     def __post_init__(self) -> None:
-        """The place comes from a file."""
+        """Validate the settings, which come from a file. Raises ConfigError if `place` is not tail or result."""
         Reflecting.__post_init__(self)
         if self.place not in ("tail", "result"):
             raise ConfigError("stages.distil_results.place", self.place, "tail or result")
 
     def __call__(self, view: View) -> Iterable[Proposal]:
-        """Every step older than the newest results."""
+        """Yield proposals for every step older than the newest results."""
         looked = reflecting.look(view, self)
         results = [one.result for one in looked.done]
         if len(results) <= self.recent:
@@ -72,7 +74,8 @@ class DistilResults(Reflecting):
         yield Proposal(n, "text", NAME, "told in a line", PER_MESSAGE + estimate(line), line, since)
 
     def asks(self, view: View) -> Iterator[Ask]:
-        """A question for each batch that has no answer yet. It is needed now where the results are no longer newest."""
+        """Yield a question for each batch without an answer. `now` is set if the results of the batch are no longer the
+        newest."""
         if self.mode(view.options) != "helper":
             return
         looked = reflecting.look(view, self)
@@ -88,5 +91,5 @@ class DistilResults(Reflecting):
 
 
 def _newest(view: View) -> Step | None:
-    """The step whose results this request brings."""
+    """Return the step whose results this request adds, None if the request adds no results."""
     return next((s for s in reversed(view.steps) if s.end - s.start > 1 and s.end == len(view.messages)), None)

@@ -1,4 +1,4 @@
-"""Over the target, keep what is most important: system messages, the newest message, then the best to the budget."""
+"""Over the budget, keep the most important messages: system messages, the newest message, then the best that fit."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ NAME = "drop_unimportant"
 @dataclass(frozen=True, slots=True)
 class DropUnimportant(Weights):
     """While the prompt is over its budget, leave out the messages with the lowest scores: recency, role, keywords and
-    length, after REPLOID's context manager. Steps stay whole, and a prompt within its budget goes out as it came.
+    length, after REPLOID's context manager. Steps stay whole, and a prompt within its budget is sent unchanged.
 
-    System messages, the newest message and the last user message stay whatever they weigh, and so does the first prompt
-    where results are written as user messages.
+    System messages, the newest message and the last user message stay regardless of their size. The first prompt stays
+    too where results are written as user messages.
     """
 
     low: float = 0.75
-    """Share of the budget that is filled where edits last (`over_budget`, `when_it_pays`): a batch now and then and not
-    one with every request. `always` fills all of it."""
+    """Share of the budget that is filled where edits last (`over_budget`, `when_it_pays`), so that a batch is not
+    needed with every request. `always` fills the whole budget."""
     when: ClassVar[When] = "schedule"
 
     def __call__(self, view: View) -> Iterable[Proposal]:
-        """Every message that does not stay is gone, all of them or none."""
+        """Yield a proposal to leave out every message that does not stay: all of them apply, or none."""
         if view.budget is None or view.total <= view.budget:
             return
         found = units(view.messages, view.steps, after_tool=view.model.after_tool, alternate=view.model.alternate)
@@ -54,7 +54,7 @@ class DropUnimportant(Weights):
                 yield Proposal(i, "gone", NAME, reason, 0, since=last, joint=True)
 
     def notes(self, view: View, edits: Mapping[bytes, Edit], new: Sequence[Edit]) -> Iterator[Note]:
-        """What has been left out, when it has become more."""
+        """Yield a note on the messages left out, if this request leaves out more of them."""
         if any(edit.stage == NAME for edit in new):
             gone = [e for k in dict.fromkeys(view.keys) if (e := edits.get(k)) is not None and e.stage == NAME]
             figures = {"removed": len(gone), "tokens": sum(edit.before for edit in gone)}
@@ -62,7 +62,7 @@ class DropUnimportant(Weights):
 
 
 def _stay(view: View) -> frozenset[int]:
-    """What stays whatever it weighs."""
+    """Return the indices of the messages that stay regardless of their size."""
     return frozenset(_standing(view))
 
 
@@ -81,7 +81,8 @@ def _standing(view: View) -> Iterator[int]:
 
 
 def marked_with(view: View, n: int) -> Sequence[int]:
-    """What stays with a message that bears the client's cache mark: its group where that is over."""
+    """Return the indices that stay with a message that has the client's cache mark: its group if the group is finished,
+    else the message alone."""
     group = next(g for g in view.groups if g.start <= n < g.end)
     return range(group.start, group.end) if group.end <= view.active else (n,)
 

@@ -1,4 +1,4 @@
-"""The last resort: close the window until the prompt fits the model."""
+"""Last resort: leave out groups and steps until the prompt fits the model."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ class FitBudget:
     """While the prompt is over its budget, leave out whole groups, oldest first, then old steps of the active group.
     Where that is not enough, the largest results are cut to head and tail, and all steps but the newest may leave.
 
-    The first prompt of the session stays: it says what all of it is about (FEATURES.md A14).
+    The first prompt of the session stays: it states the subject of the session (FEATURES.md A14).
     """
 
     keep_steps: int = 4
-    """Steps at the end of the active group that stay as long as cutting their results is enough."""
+    """Number of newest steps of the active group that stay as long as cutting their results is enough."""
     when: ClassVar[When] = "last"
 
     def __call__(self, view: View) -> Iterable[Proposal]:
-        """Proposals in the order in which they should be taken; the caller stops when the prompt fits."""
+        """Yield proposals in the order in which they are applied; the caller stops when the prompt fits."""
         groups = view.groups
         for n, group in enumerate(groups[:-1]):
             stay = _opening(view, group) if n == 0 else frozenset()
@@ -39,7 +39,8 @@ class FitBudget:
 
 
 def _opening(view: View, group: Group) -> frozenset[int]:
-    """What stays of the first group: its prompt, and for upstreams that insist on turns the answer that closed it."""
+    """Return the indices of the first group that stay: its prompt and, where the upstream requires alternating turns,
+    the answer that closed the group."""
     stay = set(range(group.start, group.prompt_end))
     if view.model.alternate:
         last = group.end - 1
@@ -47,6 +48,6 @@ def _opening(view: View, group: Group) -> frozenset[int]:
         if message.role == "assistant" and not message.calls and message.text:
             stay.add(last)
         else:
-            # Two user messages in a row would be refused: the first prompt has to leave with its group.
+            # The upstream refuses two user messages in a row: the first prompt has to leave with its group.
             stay = set(range(group.start, group.prompt_end)) - {n for n in stay if view.messages[n].role == "user"}
     return frozenset(stay)

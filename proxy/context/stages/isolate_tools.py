@@ -1,4 +1,4 @@
-"""Keep tool traffic away from an upstream that speaks another format than the one that it was made for."""
+"""Leave out tool traffic that was made for another wire format than that of the upstream."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from proxy.context.plan import Proposal, View
 from proxy.context.stage import When
 
 _FAMILY = {"gemini_gca": "gemini"}
-"""Strategies that read each other's tool traffic, by their common name (std::slop)."""
+"""Strategies with compatible tool traffic, by their common name (std::slop)."""
 
 
 @dataclass(frozen=True, slots=True)
 class IsolateTools:
-    """Leave out tool calls and results that were made for another strategy; text goes on, the active group is whole.
+    """Leave out tool calls and results that were made for another strategy; text stays, and the active group stays
+    whole.
 
-    An assistant message with calls and text keeps its text. Translating a chain of calls from one provider's
-    schema to another's leads to errors there, and to invented calls (std::slop, chapter 2).
+    An assistant message with calls and text keeps its text. A chain of calls that is translated from one provider's
+    schema to another's leads to errors and to invented calls (std::slop, chapter 2).
     """
 
     when: ClassVar[When] = "always"
 
     def __call__(self, view: View) -> Iterable[Proposal]:
-        """Proposals for every message with tool traffic of a foreign strategy before the active group."""
+        """Yield a proposal for every message with tool traffic of another strategy before the active group."""
         mine = family(view.strategy)
         if all(family(s) == mine for s in set(view.strategies)):
             return
@@ -46,5 +47,5 @@ class IsolateTools:
 
 
 def family(strategy: str) -> str:
-    """The name under which compatible strategies are one."""
+    """Return the common name of compatible strategies."""
     return _FAMILY.get(strategy, strategy)

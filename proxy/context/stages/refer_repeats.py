@@ -1,4 +1,4 @@
-"""Make a new result cheap before it is ever sent: refer to what stands in the prompt, thin the numbers of listings."""
+"""Make a new result cheap before it is sent: refer to text in the prompt, remove line numbers of listings."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from proxy.context.stage import When
 from proxy.context.view import edited_size
 
 _RECENT = 6
-"""Earlier texts that are compared line by line: the newest that share enough lines."""
+"""Maximum number of earlier texts that are compared line by line: the newest ones that share enough lines."""
 _LINE = 8
-"""Characters from which a line counts when texts are compared."""
+"""Minimum number of characters of a line that is compared."""
 _REFERENCE = re.compile(
     r"^\[\d+ lines[^:\n]*: as lines (\d+)-(\d+)(?: \([\d-]+\))? of (result|call) ([a-z2-7]{10})", re.MULTILINE
 )
@@ -32,8 +32,8 @@ _POINTER = re.compile(
     r" \d+ steps? before this: [^\n]*\]$",
     re.MULTILINE,
 )
-"""A whole reference: (which lines it stands for, which lines stand for them, their first, their last, of what, its
-kind, its id)."""
+"""A whole reference. Groups: (the lines that it replaces, the lines that it names, their first, their last, the result
+or call, its kind, its id)."""
 _LEFT = re.compile(
     r"^\[\d+ lines[^:\n]*: lines \d+-\d+ of (?:result|call) [a-z2-7]{10}[^\n]*, which has left", re.MULTILINE
 )
@@ -41,31 +41,32 @@ _LEFT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ReferRepeats:
-    """Make a new result shorter before it is sent. Lines that stand, byte for byte, in an earlier result are referred
-    to, and the line numbers of listings are thinned.
+    """Make a new result shorter before it is sent. Lines that occur, byte for byte, in an earlier result become
+    references, and line numbers of listings are removed.
 
-    Agents read the same files again and again: on recorded runs one token in six of results is such a repeat. A listing
-    is compared without its line numbers, and with what the agent itself wrote as well; its lines keep every tenth
-    number and those after a jump. A result is looked at once, when it is new: nothing of it is in the provider's cache
-    yet, so that this costs nothing. What is fetched again after a reference or a stub is sent as it came.
+    Agents read the same files repeatedly: on recorded runs one token in six of results is such a repeat. A listing is
+    compared without its line numbers, and also with the text that the agent wrote itself. It keeps every tenth line
+    number and the number after a jump. A result is examined once, when it is new: the provider has not cached it yet,
+    so that the change costs nothing. A result that is fetched again after a reference or a stub is sent unchanged.
     """
 
     lines: int = 8
-    """Lines that a run has to have."""
+    """Minimum number of lines in a repeated run."""
     chars: int = 600
-    """Characters that it has to have."""
+    """Minimum number of characters in a repeated run."""
     least: int = 150
-    """Tokens below which a result is left alone."""
+    """Tokens below which a result is not changed."""
     save: int = 200
-    """Characters that have to be saved."""
+    """Minimum number of characters that the references have to save."""
     thin: bool = True
-    """Listings keep every tenth line number only."""
+    """Keep only every tenth line number of listings."""
     again: int = 20
-    """Steps after a reference or a stub within which the same source, fetched again, is answered whole."""
+    """Steps after a reference or a stub within which a repeated read of the same source is sent whole."""
     when: ClassVar[When] = "schedule"
 
     def __call__(self, view: View) -> Iterable[Proposal]:
-        """A proposal for each new result with such runs."""
+        """Yield a proposal for each new result with repeated runs, and for each new listing whose numbers can be
+        removed."""
         earlier: list[int] | None = None
         for n in range(_new_from(view), len(view.messages)):
             message = view.messages[n]
@@ -99,14 +100,14 @@ class ReferRepeats:
         return Proposal(n, "text", "refer_repeats", _THINNED, after, text, n, whole=True)
 
     def again_without(self, view: View, n: int, earlier: Sequence[int], gone: frozenset[int]) -> str | None:
-        """The text of a proposal of this stage, made without the messages that are cut with it; None where what is left
-        saves too little."""
+        """Return the text of a proposal, made without the messages that are cut in the same batch. None if that saves
+        too little."""
         return self._referring(view, n, [k for k in earlier if k not in gone], _shown_lines(view, n), gone)
 
     def _referring(
         self, view: View, n: int, earlier: Sequence[int], lines: Lines, gone: frozenset[int] = frozenset()
     ) -> str | None:
-        """The result with its repeats referred to, None where that saves too little."""
+        """Return the result with references in place of its repeats, None if that saves too little."""
         near = [target for target in self._near(view, n, earlier, lines) if target.at not in gone]
         if not near:
             return None
@@ -128,8 +129,8 @@ class ReferRepeats:
         return lines.whole[start:end]
 
     def _near(self, view: View, n: int, earlier: Sequence[int], lines: Lines) -> list[_Target]:
-        """The newest texts that share enough lines with the result, newest first: earlier results, and for a listing
-        what the agent wrote in its calls."""
+        """Return the newest texts that share enough lines with the result, newest first. The texts are earlier results
+        and, for a listing, texts that the agent wrote in its calls."""
         mine = view.messages[n].derive(_bare_hashes if lines.is_listing else _hashes)
         found: list[_Target] = []
         for other in reversed(earlier):
@@ -160,14 +161,14 @@ class ReferRepeats:
         return found
 
     def _runs(self, lines: Sequence[str], near: Sequence[_Target]) -> Iterator[tuple[int, int, _Target, int]]:
-        """(start, end, target, its first line) of each run that is long enough, in order."""
+        """Yield (start, end, target, its first line) of each run that is long enough, in order."""
         places: dict[str, list[tuple[_Target, int]]] = {}
         for target in reversed(near):
             checkpoint()
             for k, line in enumerate(target.lines):
                 if len(line) >= _LINE:
                     places.setdefault(line, []).append((target, k))
-        at, last = 0, len(lines) - (not lines[-1])  # the end of the last line is no line
+        at, last = 0, len(lines) - (not lines[-1])  # an empty text after the last line end is no line
         while at < last:
             if not at & 4095:
                 checkpoint()
@@ -189,7 +190,8 @@ class ReferRepeats:
 
 @dataclass(frozen=True, slots=True)
 class _Write:
-    """Writes a result with its references once it is known what is cut with it: they name what stands after that."""
+    """Callable that writes a result with its references once the messages cut in the same batch are known. The
+    references name text that remains after these cuts."""
 
     stage: ReferRepeats
     view: View
@@ -206,12 +208,12 @@ class _Write:
 
 _THINNED = "every tenth line number"
 _TABLES = (".csv", ".tsv", ".tab", ".txt", ".log", ".dat")
-"""Files whose own text may have a column of numbers in front."""
+"""Extensions of files whose own text may begin with a column of numbers."""
 
 
 class _Target(NamedTuple):
-    """A text that stands whole in the prompt. at: index of the message. call: the call that it was written in, None
-    for a result; name: of the argument. lines: those that are compared."""
+    """A text that is whole in the prompt. at: index of the message. call: the call that contains the text, None for a
+    result. name: the name of the argument. lines: the lines that are compared."""
 
     at: int
     call: Call | None
@@ -221,8 +223,10 @@ class _Target(NamedTuple):
 
 
 def is_fault(view: View, n: int, again: int) -> bool:
-    """Whether a result answers a page fault: it was fetched again, and an earlier result of the same source is a stub,
-    or has references and is at most `again` steps old."""
+    """True if a result answers a page fault: the agent fetched the source again after its earlier result was changed.
+
+    The earlier result of the same source is a stub, or has references and is at most `again` steps old.
+    """
     found = refetch.refetches(view)
     at = found.get(n)
     while at is not None and (at.kind != "reread" or _overlap(view.messages[n], view.messages[at.of])):
@@ -241,14 +245,17 @@ def is_fault(view: View, n: int, again: int) -> bool:
 
 
 def _overlap(one: Message, other: Message) -> bool:
-    """Whether most lines of a result stand in another one of the same file: another part of it is another page."""
+    """True if most lines of a result occur in another result of the same file. A different part of the file is a
+    different page."""
     mine = one.derive(_bare_hashes)
     return 2 * len(mine & other.derive(_bare_hashes)) > len(mine)
 
 
 def _shown_lines(view: View, n: int) -> Lines:
-    """The lines of a new result: as a listing only where the numbers are those of the tool. Where the form of them does
-    not tell, it has to be a tool's view or edit of a file, and no table."""
+    """Return the lines of a new result, as a listing only if the tool added the line numbers.
+
+    Where the format does not prove that, a tool must show or edit a file, and the file must not be a table.
+    """
     lines = listing.lines_of(view.messages[n])
     if not lines.is_listing or lines.is_sure:
         return lines
@@ -261,7 +268,7 @@ def _shown_lines(view: View, n: int) -> Lines:
 
 
 def _targets(view: View, end: int) -> list[int]:
-    """The results in front of `end` that say something and stand whole."""
+    """Return the results before `end` that have text and are whole in the prompt."""
 
     def more(begin: int, known: list[int] | None) -> list[int]:
         found = known or []
@@ -272,8 +279,8 @@ def _targets(view: View, end: int) -> list[int]:
 
 
 def _stands_whole(view: View, n: int) -> bool:
-    """Whether all of a result is there: untouched, or with fewer line numbers. What was recalled is a copy of what
-    stands elsewhere, under another name."""
+    """True if a result is complete in the prompt: unchanged, or with fewer line numbers. A result of recall does not
+    count: it is a copy of another message, under another id."""
     if not view.is_result[n] or not view.messages[n].text or _is_recall(view, n):
         return False
     edit = view.edit(n)
@@ -286,7 +293,7 @@ def _is_recall(view: View, n: int) -> bool:
 
 
 def _writing(view: View, end: int) -> list[int]:
-    """The messages in front of `end` in whose calls the agent wrote something long."""
+    """Return the messages before `end` in whose calls the agent wrote a long text."""
 
     def more(begin: int, known: list[int] | None) -> list[int]:
         found = known or []
@@ -303,7 +310,7 @@ def _wrote(message: Message) -> bool:
 
 
 def _written(message: Message) -> tuple[tuple[Call, str, str, frozenset[int]], ...]:
-    """(call, argument, text, hashes of its lines) of each long text in the message's calls."""
+    """Return (call, argument, text, hashes of its lines) of each long text in the message's calls."""
     found = []
     for call in message.calls:
         try:
@@ -317,7 +324,7 @@ def _written(message: Message) -> tuple[tuple[Call, str, str, frozenset[int]], .
 
 
 def _new_from(view: View) -> int:
-    """The index behind the last answer: what stands there was never sent before."""
+    """Return the index after the last answer: the messages from there on were never sent before."""
     for n in range(len(view.messages) - 1, -1, -1):
         if view.messages[n].role == "assistant":
             return n + 1
@@ -344,7 +351,8 @@ def _hashes_of(lines: Sequence[str]) -> frozenset[int]:
 
 
 def _reference(view: View, n: int, lines: Lines, start: int, end: int, target: _Target, first: int) -> str:
-    """What stands for lines[start:end]: where the same lines stand, in which result or call, and how long ago."""
+    """Return the reference that replaces lines[start:end]: the position of the same lines, the result or call, and the
+    steps since."""
     last = first + end - start
     own = there = ""
     if lines.is_listing:
@@ -373,7 +381,7 @@ def _call_of(view: View, n: int) -> Call | None:
 
 
 def _shown(call: Call | None) -> str:
-    """A call in a few words: its name and the beginning and end of its arguments."""
+    """Return a short form of a call: its name and the beginning and end of its arguments."""
     if call is None:
         return "above"
     arguments = " ".join(call.arguments.split())
@@ -381,7 +389,7 @@ def _shown(call: Call | None) -> str:
 
 
 def referred(view: View) -> dict[bytes, list[tuple[int, int]]]:
-    """By the id of an earlier result: the (start, end) lines of it that references which still stand point at."""
+    """Return, by the id of an earlier result, the (start, end) lines that references in the prompt name."""
     return view.settled("referred", partial(_referred, view))
 
 
@@ -389,7 +397,7 @@ def _referred(
     view: View, _: int, known: dict[bytes, list[tuple[int, int]]] | None
 ) -> dict[bytes, list[tuple[int, int]]]:
     if known is not None:
-        return known  # it is of the edits alone
+        return known  # the value depends on the edits alone
     found: dict[bytes, list[tuple[int, int]]] = {}
     for edit in view.edits.values():
         if edit.stage == "refer_repeats":
@@ -403,12 +411,12 @@ def _pointers(edit: Edit) -> list[tuple[int, int, bytes]]:
 
 
 def _references(text: str) -> list[tuple[int, int, str, str]]:
-    """(start, end, "result" or "call", id) of each reference: which lines of which message stand for it."""
+    """Return (start, end, "result" or "call", id) of each reference: the lines and the message that it names."""
     return [(int(a) - 1, int(b), kind, name) for a, b, kind, name in _REFERENCE.findall(text)]
 
 
 def dangling(view: View, edits: Mapping[bytes, Edit], made: Mapping[bytes, Edit]) -> frozenset[bytes]:
-    """Which of these edits, not in force before, refer to what leaves the prompt with those that were made of them."""
+    """Return the keys of these edits that are new and refer to text that `made` takes out of the prompt."""
     named: dict[str, list[bytes]] = {}
     for k, edit in edits.items():
         if edit.stage == "refer_repeats" and k not in view.edits:
@@ -421,11 +429,12 @@ def dangling(view: View, edits: Mapping[bytes, Edit], made: Mapping[bytes, Edit]
 
 
 def mark_left(view: View, edits: Mapping[bytes, Edit]) -> Mapping[bytes, Edit]:
-    """The edits in which each reference to what does not stand whole in the prompt with them says so, and names the
-    call that brings it back where the model has that.
+    """Return the edits with each broken reference marked: its text does not stay whole in the prompt. The mark names
+    the call that returns the text, if the model has recall.
 
-    An operator, the budget or another upstream may take out what was referred to when it stood. The reference is in
-    front of the model already, and no longer than before; its result does not come back into a prompt that is full.
+    An operator, the budget or another upstream may take out the text after the reference was made. The model has
+    already seen the reference, and the mark does not make it longer. The result itself is not restored into a full
+    prompt.
     """
     places: dict[str, int] | None = None
     made: dict[bytes, Edit] = {}
@@ -442,7 +451,7 @@ def mark_left(view: View, edits: Mapping[bytes, Edit]) -> Mapping[bytes, Edit]:
 
 
 def _said_left(view: View, n: int, edits: Mapping[bytes, Edit], places: Mapping[str, int], found: re.Match[str]) -> str:
-    """The reference as it was, or the words that what it names has left."""
+    """Return the reference unchanged, or the words that its text has left the prompt."""
     own, lines, first, last, named, kind, name = found.groups()
     at = places.get(name)
     ours = at is not None and at < n and found[0] not in view.messages[n].text
@@ -453,7 +462,7 @@ def _said_left(view: View, n: int, edits: Mapping[bytes, Edit], places: Mapping[
 
 
 def _stand(view: View, at: int, edit: Edit | None, kind: str, first: int, last: int) -> bool:
-    """Whether these lines of a result go out, or the call does that they were written in."""
+    """True if these lines of a result are sent, or if the call that contains them is sent."""
     message = view.messages[at]
     if edit is None or message.is_system or not _takes_out(edit):
         return True
@@ -465,6 +474,6 @@ def _stand(view: View, at: int, edit: Edit | None, kind: str, first: int, last: 
 
 
 def _takes_out(edit: Edit) -> bool:
-    """Whether some of what the message says, as a result or in its calls, does not go out."""
+    """True if the edit takes out a part of the message's text or calls."""
     thinned = edit.stage == "refer_repeats" and not _REFERENCE.search(edit.text or "")
     return edit.action != "append" and not thinned

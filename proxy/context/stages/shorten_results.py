@@ -1,4 +1,4 @@
-"""Shorten stale tool results to what still says what they were: the default policy's stage."""
+"""Shorten stale tool results to the lines that still identify them: the stage of the default policy."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from proxy.context.stages.refer_repeats import referred
 from proxy.context.wording.stub import Keep, Writer, rough
 
 Rules = tuple[tuple[int, int], ...]
-"""(user turns since, steps since) that make a result stale; one that holds is enough."""
+"""Pairs of (user turns since, steps since). A result is stale as soon as one pair is reached."""
 
 Open = tuple[int, Content, int, Command]
-"""(index, kind, tokens that its stub will have, what it is the result of)"""
+"""(index, kind, tokens of its stub, command that the message is the result of)"""
 
 _SHELL = frozenset(("bash", "sh", "shell", "zsh", "powershell", "terminal", "console", "command", "cmd", "exec", "run"))
 _FILE = frozenset(
@@ -36,47 +36,49 @@ _SHOWS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ShortenResults:
-    """Replace stale results by their first line, how a run ended, error lines, and the names that stand nowhere else.
+    """Replace stale results by their first line, the outcome of a run, error lines, and the names that occur nowhere
+    else.
 
-    Views (the text of a file or page, which an agent quotes when it edits) go stale late, searches, listings and
-    command output early, and large ones of these as soon as the agent has answered to them.
+    Views (the text of a file or page, which an agent quotes when it edits) go stale late. Searches, listings and
+    command output go stale early, and large ones as soon as the agent has answered them.
     """
 
     view_rules: Rules = ((0, 18), (1, 8), (2, 4))
-    """When a view is stale: pairs of (user turns since, steps since)."""
+    """Staleness rules of a view: pairs of (user turns since, steps since)."""
     other_rules: Rules = ((0, 3),)
-    """When a search, a listing or command output is."""
+    """Staleness rules of a search, a listing or command output."""
     big_rules: Rules = ((0, 1),)
-    """When one of these of `big` tokens or more is: once the agent has answered to it. Nothing stands behind it in the
-    cache then, so that cutting it is nearly free."""
+    """Staleness rules of such a result with `big` tokens or more: stale once the agent has answered it. Nothing follows
+    the result in the cache at that time, so that the cut is nearly free."""
     big: int = 250
-    """Tokens from which it counts as large."""
+    """Tokens from which a result counts as large."""
     unknown_rules: Rules = ((0, 4),)
-    """When the result of a tool of which nothing is known is."""
+    """Staleness rules of the result of an unknown tool."""
     along_view: int = 3
-    """Steps after which a view goes along with a batch that moves the prefix in front of it anyway."""
+    """Steps after which a view is cut together with a batch that changes the prompt in front of it anyway."""
     along_other: int = 2
-    """The same for other results."""
+    """The same number of steps for other results."""
     again: int = 20
-    """Steps for which a look-up that was made again stays whole: it had been taken too early."""
+    """Steps for which the result of a repeated call is left whole: the first result was shortened too early."""
     least: int = 150
-    """Tokens below which a result is left alone."""
+    """Tokens below which a result is not changed."""
     save: float = 0.15
-    """Share of a result that its stub has to save."""
+    """Minimum share of a result that its stub saves."""
     errors: int = 8
-    """Error lines that stay."""
+    """Maximum number of error lines in a stub."""
     chars: int = 4000
-    """Characters at most for names that stand nowhere else."""
+    """Maximum number of characters for names that occur nowhere else."""
     share: float = 0.25
-    """The same as a share of the result."""
+    """The same maximum, as a share of the result."""
     recalled_share: float = 0.15
-    """The same where the model has the tool recall, and can have all of it again."""
+    """The same share where the model has the tool recall, which returns the whole result."""
     files: tuple[str, ...] = ()
-    """Names of tools that show or change files, beside those that are told by their words."""
+    """Names of tools that show or change files, in addition to the tools that are recognised by the words of their
+    names."""
     when: ClassVar[When] = "schedule"
 
     def __call__(self, view: View) -> Iterable[Proposal]:
-        """A proposal for each stale result; riders for those that are not new any more."""
+        """Yield a proposal for each stale result, and riders for results that are no longer new."""
         share = self.recalled_share if "recall" in view.offered else self.share
         batch = _Batch(view, Keep(self.errors, self.chars, share))
         now = view.requests[-1]
@@ -103,7 +105,7 @@ class ShortenResults:
             )
 
     def _open(self, view: View, begin: int, known: list[Open] | None) -> list[Open]:
-        """The results that can be shortened and are worth it."""
+        """Return the results that can be shortened and for which the stub saves enough."""
         found = list(known or ())
         kept = referred(view)
         for n, kind, command in results(view, frozenset(self.files), begin):
@@ -128,7 +130,7 @@ class ShortenResults:
 
 
 class _Turns:
-    """Steps and user turns of a view, counted: a step is a request, told by its answer."""
+    """Counts of steps and user turns of a view. A step is a request and is counted by its answer."""
 
     def __init__(self, view: View) -> None:
         self._requests = view.requests
@@ -137,7 +139,7 @@ class _Turns:
         self._starts = [group.start for group in view.groups]
 
     def stale_since(self, n: int, rules: Sequence[Sequence[int]]) -> int | None:
-        """The request at which messages[n] became stale, None where it is not yet."""
+        """Return the number of the request at which messages[n] became stale, None if it is not stale yet."""
         best = None
         turn = bisect_right(self._starts, n) - 1
         for turns, steps in rules:
@@ -152,13 +154,15 @@ class _Turns:
         return best
 
     def index_of(self, request: int) -> int:
-        """The index of the answer to that request (counted from 1); 0 before the first. With the answer before it a
-        result is on its way to being stale: the request that finds it so has paid its rent already."""
+        """Return the index of the answer to that request (counted from 1), 0 before the first request.
+
+        The answer before a request makes the result stale for it: that request has already paid its rent.
+        """
         return self._answers[request - 1] if request > 0 else 0
 
 
 class _Batch:
-    """Makes the stubs of a batch; what stands in the prompt is looked up once, when the first stub is written."""
+    """Builder of the stubs of a batch. The contents of the prompt are indexed once, when the first stub is written."""
 
     def __init__(self, view: View, keep: Keep) -> None:
         self._view = view
@@ -168,11 +172,11 @@ class _Batch:
         self._newest: Mapping[int, frozenset[str]] = {}
 
     def writer(self, n: int, command: Command, *, is_view: bool) -> _Write:
-        """What writes the stub of messages[n]."""
+        """Return the callable that writes the stub of messages[n]."""
         return _Write(self, n, command, is_view)
 
     def write(self, n: int, command: Command, gone: frozenset[int], *, is_view: bool) -> str:
-        """The stub of messages[n]. gone: all that are shortened with it."""
+        """Return the stub of messages[n]. gone: the indices of all messages that are shortened in the same batch."""
         if self._made is None:
             self._made = Writer(facts.Standing(self._view), self._keep)
             self._referred = referred(self._view)
@@ -189,7 +193,7 @@ class _Batch:
 
 
 def _referred_chars(view: View, n: int, found: Mapping[bytes, Sequence[tuple[int, int]]]) -> int:
-    """Characters of messages[n] that have to stay, since a later result refers to them."""
+    """Count the characters of messages[n] that have to stay, because a later result refers to them."""
     spans = found.get(public_id(view.keys[n]).encode()) if found else None
     if not spans:
         return 0
@@ -210,8 +214,8 @@ class _Write:
 
 
 def results(view: View, files: frozenset[str] = frozenset(), begin: int = 0) -> Iterator[tuple[int, Content, Command]]:
-    """(index, kind, what it is the result of) of each result from `begin` on; user messages that are really tool output
-    are among them."""
+    """Yield (index, kind, command) of each result from `begin` on. User messages that contain tool output are
+    included."""
     kinds: dict[str, Content] = {}
     ran: Mapping[str, Command] = {}
     calling = begin - 1
@@ -231,7 +235,7 @@ def results(view: View, files: frozenset[str] = frozenset(), begin: int = 0) -> 
 
 
 def kind_of(name: str, arguments: str, files: frozenset[str] = frozenset()) -> Content:
-    """What a call's result is, by the words of the tool's name and, for a shell, by the command."""
+    """Return the kind of a call's result, by the words of the tool's name and, for a shell, by the command."""
     if name in files:
         return "view"
     words = facts.words_of(name)
@@ -241,7 +245,10 @@ def kind_of(name: str, arguments: str, files: frozenset[str] = frozenset()) -> C
 
 
 def is_listing(message: Message) -> bool:
-    """Whether most lines bear line numbers, as a file's do that was read by a tool of an unknown name."""
+    """True if a text of 10 or more lines has line numbers on 70 % of them.
+
+    A tool of an unknown name returns such a text when it reads a file.
+    """
     lines = message.text.splitlines()
     left, least = len(lines), 0.7 * len(lines)
     for line in lines:

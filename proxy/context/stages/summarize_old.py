@@ -1,4 +1,4 @@
-"""Replace what is older than the last messages by one sentence that counts it, or by a helper model's summary."""
+"""Replace all messages before the newest ones by one sentence that counts them, or by a helper model's summary."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ NAME = "summarize_old"
 
 @dataclass(frozen=True, slots=True)
 class SummarizeOld:
-    """Leave out what is older than the last messages, and say so at the end of the first user message that stays. It
-    tells how many turns of what kind left, or, where a helper model has answered, what they were about.
+    """Leave out all messages before the newest ones, and append a summary to the first user message that stays. The
+    summary counts the turns of each kind that left, or is a helper model's text if there is one.
 
-    Never a message of its own: a second system message, or two user messages in a row, are refused by some upstreams.
-    A summary that is empty or no shorter than what it is of is not used.
+    The summary is never a message of its own: some upstreams refuse a second system message, or two user messages in a
+    row. A helper's summary that is empty, or not shorter than its messages, is not used.
     """
 
     keep: int = 10
-    """Messages at the end that stay as they are; more where a step would be cut."""
+    """Number of newest messages that stay unchanged; more where a step would be split."""
     only_over: bool = True
-    """Act only while the prompt is over its budget; false: whenever there is more than `keep`."""
+    """Act only while the prompt is over its budget; false: whenever there are more than `keep` messages."""
     ahead: float = 0.75
-    """Share of the budget from which the helper model is asked, so that its answer is there in time."""
+    """Share of the budget from which the helper model is asked, so that its answer is ready in time."""
     batch: int = 20
-    """Messages that the helper model summarises at once. Each batch is asked for once."""
+    """Number of messages that the helper model summarises at once. Each batch is requested once."""
     summary_prompt: str = summary.INSTRUCTION
-    """The words that the helper model is told."""
+    """The prompt of the helper model."""
     when: ClassVar[When] = "schedule"
 
     def __post_init__(self) -> None:
-        """The prompt comes from a file."""
+        """Validate the prompt, which comes from a file."""
         placeholders.check(f"stages.{NAME}.summary_prompt", self.summary_prompt, (), None)
 
     def __call__(self, view: View) -> Iterable[Proposal]:
-        """Everything old is gone, and the first user message that stays says so; all of it or nothing."""
+        """Yield proposals that leave out all old messages and append the summary: all of them apply, or none."""
         if self.only_over and (view.budget is None or view.total <= view.budget):
             return
         old = view.once(self, lambda: _look(view, self.keep))
@@ -50,10 +50,10 @@ class SummarizeOld:
             return
         fresh = [n for n in old.covered if not _is_gone(view, n)]
         if not fresh or (not view.literal and not self.only_over and len(fresh) < self.keep):
-            return  # where edits last, a batch now and then
+            return  # where edits last, wait for a batch of `keep` messages
         edit = view.edit(old.bearer)
         before = edit.text or "" if edit is not None and edit.action == "append" else ""
-        # What has been told stays told; where another message bears the summary now, all of it is told anew.
+        # An existing summary stays; if another message carries the summary now, it covers all old messages again.
         told = fresh if edit is not None and edit.stage == NAME else old.covered
         text = self._text(view, told, old.first)
         if text is None or (edit is not None and edit.action != "append"):
@@ -67,8 +67,8 @@ class SummarizeOld:
         yield Proposal(old.bearer, "append", NAME, why, after, before + text, since=last, joint=True)
 
     def asks(self, view: View) -> Iterator[Ask]:
-        """A question for each batch of old messages that has not been answered yet. What is left out with this very
-        request is asked for whatever its number, and the answer is wanted now."""
+        """Yield a question for each batch of old messages without an answer. Messages that this request leaves out are
+        asked about even in a smaller batch, and the answer is needed now."""
         if self.only_over and (view.budget is None or view.total <= view.budget * self.ahead):
             return
         now = not self.only_over or (view.budget is not None and view.total > view.budget)
@@ -86,8 +86,8 @@ class SummarizeOld:
             yield Ask("summary", summary.question(messages, self.summary_prompt), ask.about, longest=longest, now=now)
 
     def _text(self, view: View, told: Sequence[int], first: int) -> str | None:
-        """What is said of these messages: answers for the batches that have one, a count of the rest. None where it
-        would be no shorter than they are."""
+        """Return the text on these messages: answers for the batches that have one, a count of the rest. None if the
+        text would not be shorter than the messages."""
         left = set(told)
         parts = []
         batches, rest = self._batches(view, first)
@@ -104,8 +104,11 @@ class SummarizeOld:
         return text if len(text) < sum(summary.size(view.messages[n]) for n in told) else None
 
     def _batches(self, view: View, first: int) -> tuple[list[list[int]], list[int]]:
-        """Messages before `first` in whole steps, at least `batch` at a time, counted from the first message on: the
-        same for every request, so that a batch is asked for once; and those that are no batch yet."""
+        """Return the batches of messages before `first`, and the messages that are no batch yet.
+
+        A batch has whole steps and at least `batch` messages. Batches are counted from the first message on, so that
+        they are the same for every request and each is requested once.
+        """
         batches: list[list[int]] = []
         batch: list[int] = []
         for step in view.steps:
@@ -120,8 +123,8 @@ class SummarizeOld:
 
 
 def _pieces(view: View, batch: list[int]) -> Iterator[list[int]]:
-    """The batch itself where it is answered, else what of it was asked for by itself while it was growing, and what is
-    left of it."""
+    """Yield the batch itself if it has an answer. Otherwise yield the parts that were requested while the batch was
+    growing, and the remainder."""
     begin = 0
     while begin < len(batch):
         ends = range(len(batch), begin, -1) if view.answers else ()
@@ -132,7 +135,8 @@ def _pieces(view: View, batch: list[int]) -> Iterator[list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class _Old:
-    """covered: what is replaced. bearer: the user message that says so. first: where the last messages begin."""
+    """The old messages of a view. covered: indices of the messages that are replaced. bearer: the user message that
+    gets the summary. first: the index at which the newest messages begin."""
 
     covered: tuple[int, ...]
     covered_set: frozenset[int]
@@ -141,10 +145,10 @@ class _Old:
 
 
 def _look(view: View, keep: int) -> _Old | None:
-    """What is older than the last `keep` messages, None where there is nothing, or nobody to say so.
+    """Return the messages before the last `keep`, None if there are none, or if no user message can carry the summary.
 
-    The prompt that the last messages belong to stays with them, and so does the first one where results
-    are written as user messages. The first user message that stays bears the summary.
+    The prompt of the newest messages stays with them. The first prompt stays too where results are written as user
+    messages. The first user message that stays carries the summary.
     """
     first = _first(view, keep)
     group = next((g for g in view.groups if g.start <= first < g.end), None)
@@ -169,7 +173,7 @@ def _look(view: View, keep: int) -> _Old | None:
 
 
 def _first(view: View, keep: int) -> int:
-    """Where the last `keep` messages begin; system messages do not count, and no step is cut."""
+    """Return the index at which the last `keep` messages begin. System messages do not count, and no step is split."""
     count = 0
     for step in reversed(view.steps):
         if not view.messages[step.start].is_system:

@@ -15,7 +15,7 @@ from proxy.context.plan import Proposal, View
 from proxy.context.stage import When
 
 HINT = "... [TRUNCATED. Use query_db(sql=\"SELECT content FROM messages WHERE id='<ID>'\") to see full output]"
-"""The source's, word for word."""
+"""Hint of std::slop, word for word."""
 RECALL = '... [TRUNCATED. <MISSING> characters are missing; recall("<ID>") has all]'
 MISSING = "... [TRUNCATED. <MISSING> characters are missing]"
 
@@ -24,11 +24,12 @@ MISSING = "... [TRUNCATED. <MISSING> characters are missing]"
 class TruncateResults:
     """Cut results in three tiers: the newest of the active group, its older ones, and those of inactive groups.
 
-    Under `always` an edit is superseded as its result ages; else a result is cut once, when it has left the first tier.
+    Under `always`, a new edit replaces the old one as a result ages. Under other policies a result is cut once, when it
+    has left the first tier.
     """
 
     recent: int = 5
-    """Results of the active group that are in the first tier."""
+    """Number of results of the active group in the first tier."""
     recent_chars: int = 5000
     """Characters kept of a result in the first tier."""
     active_chars: int = 1000
@@ -36,23 +37,23 @@ class TruncateResults:
     inactive_chars: int = 300
     """Characters kept of a result of an inactive group."""
     head: float = 0.2
-    """Share of the kept characters that comes from the beginning; the rest is from the end."""
+    """Share of the kept characters from the beginning of the result; the rest is from its end."""
     hint: str = HINT
-    """The text after the kept part where the model has the tool query_db; <ID> is the message's id, <MISSING> how
-    many characters are left out."""
+    """Text after the kept part if the model has the tool query_db. <ID> is the id of the message, <MISSING> the number
+    of characters left out."""
     recall_hint: str = RECALL
-    """The same where it has recall alone."""
+    """The same text if the model has the tool recall, but not query_db."""
     bare_hint: str = MISSING
-    """The same where it has neither."""
+    """The same text if the model has neither tool."""
     when: ClassVar[When] = "schedule"
 
     def __call__(self, view: View) -> Iterable[Proposal]:
-        """A proposal for each result over the limit of its tier."""
+        """Yield a proposal for each result over the limit of its tier."""
         results = [n for n, is_result in enumerate(view.is_result) if is_result]
         active = [n for n in results if n >= view.active]
         recent = set(active[-self.recent :] if self.recent else ())
         hint = self.hint_for(view.offered)
-        # A group has been inactive since the next one began.
+        # A group has been inactive since the start of the next group.
         ended = {n: after.start for group, after in pairwise(view.groups) for n in range(group.start, group.end)}
         for at, n in enumerate(results):
             limit, tier, since = self.inactive_chars, "inactive group", ended.get(n, view.active)
@@ -65,14 +66,14 @@ class TruncateResults:
                 continue
             if not view.literal and (n in recent or view.edit(n) is not None):
                 continue
-            # Literal policies come here with every request: what a result is cut to is made once a limit.
+            # Literal policies run this with every request: the cut text is made once for each limit.
             name = public_id(view.keys[n])
             text, after = message.derive(partial(self._cut, limit, name, hint), ("cut", self.head, limit, name, hint))
             reason = f"{tier}: {len(message.text)} characters cut to {limit}"
             yield Proposal(n, "text", "truncate_results", reason, after, text, since)
 
     def hint_for(self, offered: frozenset[str]) -> str:
-        """The hint for a model that has these tools of ours."""
+        """Return the hint for a model that has these tools of the proxy."""
         return self.hint if "query_db" in offered else self.recall_hint if "recall" in offered else self.bare_hint
 
     def _cut(self, limit: int, name: str, hint: str, message: Message) -> tuple[str, int]:
@@ -80,7 +81,8 @@ class TruncateResults:
         return text, PER_MESSAGE + estimate(text)
 
     def cut(self, text: str, limit: int, message_id: str, hint: str) -> str:
-        """`limit` characters of the text, from both ends, and the hint, which does not count against the limit."""
+        """Return `limit` characters of the text, from both ends, and the hint, which does not count against the
+        limit."""
         head = int(limit * self.head)
         hint = hint.replace("<ID>", message_id).replace("<MISSING>", str(len(text) - limit))
         return f"{text[:head]}\n[...]\n{text[len(text) - (limit - head) :]}\n{hint}"

@@ -1,4 +1,4 @@
-"""Keep less, the longer an agent works on a prompt: all, then facts and newest thoughts, then facts, then the last."""
+"""Keep less with each iteration on a prompt: all, then facts and newest thoughts, then facts, then the last facts."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from proxy.context.stage import When
 
 @dataclass(frozen=True, slots=True)
 class WindowByIteration:
-    """Four windows, by how many iterations the prompt has had: all; without old conversation and thoughts; results
-    alone; the last results alone.
+    """Select one of four windows by the iterations since the prompt: all; without old conversation and thoughts;
+    results alone; the last results alone.
 
     System messages and the current prompt always stay. A result stays with its call, the reasoning on the call, and the
     other results of the same step (FEATURES.md B3).
@@ -24,22 +24,23 @@ class WindowByIteration:
     moderate: int = 10
     """The iteration from which old conversation and thoughts leave."""
     aggressive: int = 15
-    """The iteration from which all conversation before the prompt and all thoughts without a kept result leave."""
+    """The iteration from which two kinds leave: all conversation before the prompt, and all thoughts without a kept
+    result."""
     emergency: int = 20
     """The iteration from which all but the last results leave."""
     exchanges: int = 2
-    """Exchanges before the current prompt that stay at `moderate`."""
+    """Number of exchanges before the current prompt that stay at `moderate`."""
     thoughts: int = 2
-    """Thoughts that stay at `moderate`: assistant messages with text or reasoning."""
+    """Number of thoughts that stay at `moderate`: assistant messages with text or reasoning."""
     results: int = 3
-    """Tool results that stay in an `emergency`."""
+    """Number of tool results that stay at `emergency`."""
     max_tokens: int = 8000
-    """Tokens that the conversation and the thoughts kept at `moderate` may have, newest first; 0: no limit. Results are
-    facts and do not count: the model's own budget limits them."""
+    """Maximum number of tokens in the conversation and thoughts kept at `moderate`, newest first; 0: no limit. Results
+    are facts and do not count: the budget of the model limits them."""
     when: ClassVar[When] = "schedule"
 
     def __call__(self, view: View) -> Iterable[Proposal]:
-        """Everything outside the window of this iteration is gone."""
+        """Yield a proposal to leave out every message outside the window of this iteration."""
         at = iteration(view, 0)
         if at.number < min(self.moderate, self.aggressive, self.emergency):
             return
@@ -66,7 +67,8 @@ class WindowByIteration:
                 yield Proposal(n, "gone", "window_by_iteration", reason, 0, since=since(n))
 
     def _talk(self, view: View, kept: Streams, stay: set[int]) -> Iterator[int]:
-        """The thoughts and the exchanges that stay beside the results, newest first, as far as `max_tokens` goes."""
+        """Yield the indices of the thoughts and exchanges that stay besides the results, newest first, within
+        `max_tokens`."""
         left = self.max_tokens or view.total
         for n in reversed(kept.thoughts[-self.thoughts :] if self.thoughts else ()):
             left -= 0 if n in stay else view.tokens[n]
@@ -81,7 +83,7 @@ class WindowByIteration:
 
 
 class _Since:
-    """With which message it became possible to leave another one out."""
+    """Lookup of the message with which it became possible to leave another message out."""
 
     def __init__(self, stage: WindowByIteration, view: View, kept: Streams, at: Iteration) -> None:
         self._last = len(view.messages) - 1

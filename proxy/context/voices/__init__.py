@@ -1,4 +1,4 @@
-"""What the proxy itself says in a prompt, each kind in a file: inserts that are no part of the history."""
+"""The built-in voices: inserts of the proxy in a prompt, which are no part of the history. One file for each kind."""
 
 from __future__ import annotations
 
@@ -21,4 +21,4 @@ BUILT_IN: dict[str, type] = {
     "retrieve": Retrieve,
     "reflect": Reflect,
 }
-"""Every voice of ours by its name in policy files."""
+"""Classes of the built-in voices, by their names in policy files."""

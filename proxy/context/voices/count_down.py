@@ -1,4 +1,4 @@
-"""Tell the model how many iterations are left, when they become few."""
+"""Tell the model the number of iterations left, when few are left."""
 
 from __future__ import annotations
 
@@ -12,33 +12,34 @@ from proxy.context.wording import placeholders
 
 @dataclass(frozen=True, slots=True)
 class CountDown:
-    """`[15 iterations left. Complete your answer.]` at the tail, and from `emergency` on something stronger."""
+    """Insert `[15 iterations left. Complete your answer.]` at the tail, and a stronger text from `emergency` on."""
 
     aggressive: int = 15
-    """The iteration from which it is said."""
+    """The iteration from which the text is inserted."""
     emergency: int = 20
-    """The iteration from which it is said more strongly."""
+    """The iteration from which the stronger text is inserted."""
     max_iterations: int = 30
-    """Iterations that there may be, where `x-context-max-iterations` does not say."""
+    """Maximum number of iterations, if the request has no `x-context-max-iterations`."""
     urgency: str = "firm"
-    """off, gentle or firm; `x-context-urgency` overrides it."""
+    """Urgency: off, gentle or firm; `x-context-urgency` overrides it."""
     firm: str = "[<LEFT> iterations left. Complete your answer.]"
-    """The words of firm urgency; `<LEFT>` is how many iterations are left."""
+    """The text of firm urgency; `<LEFT>` is the number of iterations left."""
     firm_emergency: str = "[EMERGENCY: <LEFT> iterations remaining. Synthesize NOW.]"
-    """Those from `emergency` on. Both are the source's, word for word."""
+    """The text of firm urgency from `emergency` on. This text and `firm` are those of the source of `progressive`, word
+    for word."""
     gentle: str = "[<LEFT> iterations left. Please begin to bring your answer together.]"
-    """The words of gentle urgency."""
+    """The text of gentle urgency."""
     gentle_emergency: str = "[<LEFT> iterations remaining. Please answer now with what you have found.]"
-    """Those from `emergency` on."""
+    """The text of gentle urgency from `emergency` on."""
 
     def __post_init__(self) -> None:
-        """Level and words come from a file."""
+        """Validate the urgency and the texts, which come from a file. Raises ConfigError if one is invalid."""
         check_urgency(self.urgency)
         for name in ("firm", "firm_emergency", "gentle", "gentle_emergency"):
             placeholders.check(f"voices.count_down.{name}", getattr(self, name), ("LEFT",))
 
     def __call__(self, view: View) -> Iterable[Insert]:
-        """Made anew with every request."""
+        """Yield the text of this request, if its iteration is late enough."""
         at = iteration(view, self.max_iterations)
         level = urgency(view, self.urgency)
         if at.number < min(self.aggressive, self.emergency) or level == "off":

@@ -1,4 +1,4 @@
-"""Quote the memos that the user's message is about: data from other sessions, with date and source."""
+"""Quote memos that match the user's message: data from other sessions, with date and source."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from proxy.memory import memos
 
 @dataclass(frozen=True, slots=True)
 class QuoteMemos:
-    """Up to five memos of earlier sessions that fit the last user message, at the tail, never in a system message.
+    """Quote up to five memos of earlier sessions that match the last user message, at the tail, never in a system
+    message.
 
-    How many, and how long, is set in `[memos]`. Where the policy's edits last, a memo is quoted once a conversation.
+    The number and length of memos are set in `[memos]`. Where the policy's edits last, a memo is quoted once in a
+    conversation.
     """
 
     share: float = 0.1
-    """Share of the prompt's budget that they may have, where there is a budget."""
+    """Maximum share of the prompt's budget for the memos, if there is a budget."""
     recollects: ClassVar[Literal["scratchpad", "memos"]] = "memos"
 
     def __call__(self, view: View) -> Iterable[Insert]:
-        """One insert with all of them, the best first; those that do not fit the budget are left out."""
+        """Yield one insert with all memos, the best first; memos that do not fit the budget are left out."""
         found = list(view.memos if view.literal else self._new(view))
         while found:
             text = "\n\n" + memos.render(found)
@@ -33,6 +35,6 @@ class QuoteMemos:
             found.pop()
 
     def _new(self, view: View) -> Iterable[memos.Memo]:
-        """Those that do not stand in the prompt."""
+        """Return the memos that are not in the prompt yet."""
         standing = [e.text for e in view.edits.values() if e.text and memos.START in e.text] if view.memos else ()
         return (memo for memo in view.memos if not any(memos.quoted(memo) in text for text in standing))

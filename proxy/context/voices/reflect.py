@@ -1,4 +1,5 @@
-"""Tell what earlier calls have taught, ask for what the newest have, and call for another way when nothing moves."""
+"""Report the lessons of earlier calls, ask for those of the newest calls, and request a new approach without
+progress."""
 
 from __future__ import annotations
 
@@ -23,28 +24,30 @@ RECOVERY = (
     " with what you have and say what is in the way.]"
 )
 ASK = "ask_reflection"
-"""The source of the insert that asks for a REFLECTION block; what it is about are the results."""
+"""Source of the insert that asks for a REFLECTION block; the field `about` has the keys of the results."""
 AWAY = ("gone", "text")
 
 
 @dataclass(frozen=True, slots=True)
 class Reflect(Reflecting):
-    """One line for each call whose result has left the prompt, `searched 'x' → found 3 results; too general`.
+    """Write one line for each call whose result has left the prompt, `searched 'x' → found 3 results; too general`.
 
-    Ranked by relevance to the goal (STATE's Goal, else the last user message), in order within a rank, low ranks out
-    first. With `reflect = "inline"` the model is asked to reflect on the newest calls in the same answer.
+    Lines are ranked by relevance to the goal (STATE's Goal, else the last user message) and keep their order within a
+    rank. Low ranks leave first. With `reflect = "inline"` the model is asked to reflect on the newest calls in the same
+    answer.
     """
 
     tokens: int = 1000
-    """At most so many for the lines."""
+    """Maximum number of tokens for the lines."""
     stuck: int = 3
-    """Iterations in a row, stuck or regressing, after which the model is told to recover; 0: never."""
+    """Consecutive stuck or regressing iterations after which the model is told to recover; 0: never."""
     loops: bool = True
-    """Loops are warned of where the model has assessed nothing. A policy that has the voice `warn_of_loops` as
-    well leaves them to it, and to its settings."""
+    """Warn of loops if the model has assessed no progress. A policy that also has the voice `warn_of_loops` leaves the
+    warning to that voice and its settings."""
 
     def __call__(self, view: View) -> Iterable[Insert]:
-        """The lines, a recovery prompt or a warning of a loop, the asking: all at the tail, made anew."""
+        """Yield the lines, a recovery prompt or a loop warning, and the request for a reflection. All are at the tail
+        and new with every request."""
         looked = reflecting.look(view, self)
         lines = self._lines(view, looked)
         if lines:
@@ -54,7 +57,8 @@ class Reflect(Reflecting):
             yield from self._asking(view, looked)
 
     def _lines(self, view: View, looked: Looked) -> list[str]:
-        """High ranks first, each in the order in which it happened; where room ends, the oldest of the lowest leave."""
+        """Return the lines, high ranks first, in time order within a rank. Beyond `tokens`, the oldest lines of the
+        lowest rank are left out."""
         away = [one for one in looked.done if _is_away(view, one.result)]
         if not away:
             return []
@@ -70,7 +74,7 @@ class Reflect(Reflecting):
         return [text for _, _, text in sorted(kept)]
 
     def _recovery(self, view: View, looked: Looked) -> Iterator[Insert]:
-        """By the model's own assessments; where there are none, by what it does."""
+        """Yield a recovery prompt if the model assesses itself as stuck; without assessments, yield a loop warning."""
         if not self.stuck:
             return
         if not looked.progress:
@@ -83,7 +87,7 @@ class Reflect(Reflecting):
             yield Insert("tail", "reflect", "\n\n" + RECOVERY.format(count=run), said=("recovery", total))
 
     def _asking(self, view: View, looked: Looked) -> Iterator[Insert]:
-        """For the batch that this request completes."""
+        """Yield the request for a reflection on the batch that this request completes."""
         batch = looked.batches[-1] if looked.batches else None
         if batch is None or batch.ask in view.answers or not _is_newest(view, batch.done[-1]):
             return
@@ -95,15 +99,15 @@ _LOOPS = WarnOfLoops()
 
 
 def stuck(progress: list[Progress]) -> tuple[int, int]:
-    """(iterations in a row at the end that are stuck or regressing, all that ever were)."""
+    """Return (consecutive stuck or regressing iterations at the end, all such iterations)."""
     bad = [one != "advancing" for one in progress]
     run = next((n for n, one in enumerate(reversed(bad)) if not one), len(bad))
     return run, sum(bad)
 
 
 def _is_away(view: View, n: int) -> bool:
-    """Whether a result has left the prompt. One that the line itself stands in place of, or another of the same text,
-    is told there."""
+    """True if a result has left the prompt. A result that is replaced by its own line, or by a reference to the same
+    text, does not count."""
     edit = view.edit(n)
     return (
         edit is not None
@@ -113,7 +117,7 @@ def _is_away(view: View, n: int) -> bool:
 
 
 def _is_newest(view: View, one: Done) -> bool:
-    """Whether nothing has been said since the result came, but by the user."""
+    """True if no assistant message follows the result."""
     return not any(m.role == "assistant" for m in view.messages[one.result :])
 
 

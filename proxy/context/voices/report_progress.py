@@ -1,4 +1,4 @@
-"""Tell the model how far it is."""
+"""Report the progress to the model: its iteration, tools used and pages read."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ from proxy.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class ReportProgress:
-    """`[PROGRESS: Iteration 7/30 | 3 tools used | 2 pages read]` at the tail, from the fifth iteration on."""
+    """Insert `[PROGRESS: Iteration 7/30 | 3 tools used | 2 pages read]` at the tail, from the fifth iteration on."""
 
     since: int = 5
-    """The first iteration that is told."""
+    """The first iteration that is reported."""
     max_iterations: int = 30
-    """Iterations that there may be, where `x-context-max-iterations` does not say."""
+    """Maximum number of iterations, if the request has no `x-context-max-iterations`."""
     pages: str = "read|get|fetch|open|browse"
     """Pattern for the beginning of a word in the names of tools whose calls count as pages."""
 
     def __post_init__(self) -> None:
-        """The pattern comes from a file."""
+        """Validate the pattern, which comes from a file. Raises ConfigError if it is invalid."""
         try:
             re.compile(self.pages)
         except re.error as problem:
             raise ConfigError("voices.report_progress.pages", self.pages, f"a pattern ({problem})") from problem
 
     def __call__(self, view: View) -> Iterable[Insert]:
-        """Made anew with every request: calls that were answered since the prompt, and those of them that read."""
+        """Yield the note of this request: the calls answered since the prompt, and the number of them that read a
+        page."""
         at = iteration(view, self.max_iterations)
         if at.number < self.since:
             return

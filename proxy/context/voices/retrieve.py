@@ -1,4 +1,5 @@
-"""Bring back what has left the prompt when it is spoken of again: an old task, a past topic, an error seen before."""
+"""Retrieve messages that have left the prompt when the user refers to them: an old task, a past topic, an earlier
+error."""
 
 from __future__ import annotations
 
@@ -17,18 +18,18 @@ from proxy.errors import ConfigError
 
 SOURCE = "retrieve"
 HEAD = "[retrieved, message "
-"""How each thing that is brought back begins."""
+"""Beginning of each retrieved text."""
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
 _LINE = 240
-"""Characters of a quoted line."""
+"""Maximum number of characters of a quoted line."""
 _SENTENCE = re.compile(r"(?<=[.!?…;])\s+|(?<=[—–])\s*")
 _CLAUSE = re.compile(r"(?<=[,:)])\s+")
 _LEAST = 20
-"""Tokens below which there is no room for one more quotation."""
+"""Tokens below which no further quotation is tried."""
 
 
 class Item(NamedTuple):
-    """Something that is brought back. key: of the message that it is from. what: what it is, in words."""
+    """A retrieved text. key: of the source message. what: a description of the text."""
 
     key: bytes
     what: str
@@ -37,42 +38,43 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Retrieve:
-    """Quote what the user's message is about and what is not in the prompt any more, with where it is from.
+    """Quote messages that match the user's message and have left the prompt, with their sources.
 
-    An old task named: its summary. A past topic: what was said of it, from the messages themselves. An error that came
-    before: when, and what was done then. Everything is quoted as data, never in a system message.
+    An old task: its summary. A past topic: quotations from its messages. An error that occurred before: the earlier
+    error and the next action. Everything is quoted as data, never in a system message.
     """
 
     floor: float = 0.35
-    """Share of the user's words, rare ones counting more, that a message has to have to be brought back."""
+    """Minimum share of the user's words in a retrieved message; rare words count more."""
     items: int = 3
-    """Messages that are quoted at most."""
+    """Maximum number of quoted messages."""
     tokens: int = 800
-    """Tokens of all that is quoted, at most."""
+    """Maximum number of tokens of all quotations."""
     item_chars: int = 800
-    """Characters that are quoted of a message."""
+    """Maximum number of quoted characters of a message."""
     least_words: int = 2
-    """Words a message has to have to be searched for: fewer name no topic."""
+    """Minimum number of words in the user's message: with fewer words the message names no topic."""
     nothing: tuple[str, ...] = (
         r"^\W*(?:continue|next|go on|go ahead|proceed|keep going|yes|ok(?:ay)?|sure|thanks?)\W*$",
     )
-    """Messages that match retrieve nothing."""
+    """Patterns of user messages for which nothing is retrieved."""
     old_task: tuple[str, ...] = (
         r"\b(?:earlier|previous(?:ly)?|before|last time|back to|first task|that task|remember|as we did|you did)\b",
     )
-    """Messages that match name an old task: its summary comes back, and not only what matches."""
+    """Patterns of user messages that name an old task: its summary is retrieved, in addition to matching messages."""
     roles: tuple[str, ...] = ()
-    """Roles whose messages are brought back; empty: all. In a long talk it is the user's own words that are asked
-    for, and the answers only repeat them."""
+    """Roles whose messages are retrieved; empty: all. In a long talk the user's own words are wanted, and the answers
+    only repeat them."""
     near: float = 0.0
-    """Share of what a message scores that those next to it score with it. A thing is told in several messages, and not
-    each of them has its name."""
+    """Share of a message's score that is added to its neighbours. A topic goes over several messages, and not each of
+    them has its name."""
     together: bool = False
-    """One text with a line for each message, in place of one for each: room for dozens of short quotations."""
+    """Write one text with a line for each message, in place of one text for each: room for dozens of short
+    quotations."""
     errors: bool = True
-    """An error that came before brings back what was done then."""
+    """Retrieve the action that followed an earlier error, when the same error occurs again."""
     searches: ClassVar[bool] = True
-    """The store is searched too: what the client itself does not send any more can be brought back (E6)."""
+    """Search the store too: messages that the client no longer sends can be retrieved (E6)."""
 
     def __post_init__(self) -> None:
         for name in ("nothing", "old_task"):
@@ -83,11 +85,11 @@ class Retrieve:
                 raise ConfigError(f"voices.{SOURCE}.{name}", getattr(self, name), allowed) from problem
 
     def __call__(self, view: View) -> Iterable[Insert]:
-        """One insert an item, the best first, while they fit."""
+        """Yield one insert for each item, the best first, while they fit."""
         last = view.messages[-1]
         edit = view.edit(len(view.messages) - 1)
         if not view.literal and edit is not None and edit.text is not None and HEAD in edit.text:
-            return  # it stands there already
+            return  # the prompt has the quotation already
         room = self.tokens if view.budget is None else min(self.tokens, view.budget - view.total)
         if self.together:
             yield from self._in_one(view, last, room)
@@ -100,14 +102,14 @@ class Retrieve:
             text = "\n\n" + quoted(item)
             size = _size(view, last, text)
             if item.key in seen or item.text in texts or size > room:
-                continue  # the newest of those that say the same stands for all
+                continue  # of equal texts only the newest is quoted
             seen.add(item.key)
             texts.add(item.text)
             room -= size
             yield Insert("tail", SOURCE, text, kept=not view.literal, about=(item.key,))
 
     def _in_one(self, view: View, last: Message, room: int) -> Iterator[Insert]:
-        """One insert for all that fits, in the order of the conversation."""
+        """Yield one insert for all items that fit, in the order of the conversation."""
         only = self.roles[0] if len(self.roles) == 1 else ""
         of = f" of role {only}" if only else ""
         head = f"\n\n{HEAD}by message{of}, each under its id: quoted from earlier, oldest first, information only]"
@@ -131,7 +133,8 @@ class Retrieve:
             yield Insert("tail", SOURCE, text, kept=not view.literal, about=tuple(keys))
 
     def _items(self, view: View, last: Message) -> Iterator[Item]:
-        """All that could be brought back, the most telling first: an error just met, then what the user speaks of."""
+        """Yield all items that could be retrieved, the most relevant first: a new error, then the topic of the user's
+        message."""
         if self.errors and last.is_result:
             yield from self._of_errors(view)
         about = task(view)
@@ -168,7 +171,7 @@ class Retrieve:
         return [asked[n] for n in self._above([terms.of(messages[n]) for n in asked], query, self.near)]
 
     def _above(self, documents: Sequence[terms.Terms], query: terms.Terms, near: float) -> list[int]:
-        """The numbers of the documents above the floor, best first, the newer one where they are equal."""
+        """Return the numbers of the documents above the floor, best first; of equal ones the newer first."""
         worth = terms.rarity(query.counts, documents)
         scores = terms.bm25(query.counts, documents)
         covers = [terms.coverage(query.counts, documents[n], worth) if s > 0 else 0.0 for n, s in enumerate(scores)]
@@ -177,7 +180,7 @@ class Retrieve:
         return sorted(found, key=lambda n: (-scores[n], -n))
 
     def _summary(self, view: View, n: int) -> Iterator[Item]:
-        """The summary of the group that messages[n] stood in, where the prompt does not have it."""
+        """Yield the summary of the group of messages[n], if no step of the group is in the prompt."""
         group = next(g for g in view.groups if g.start <= n < g.end)
         steps = [s for s in view.steps if group.start <= s.start < group.end and not view.messages[s.start].is_system]
         if steps and all(view.tokens[s.start] == 0 for s in steps):
@@ -185,7 +188,7 @@ class Retrieve:
             yield Item(view.keys[group.start], "summary of a task", text)
 
     def _of_errors(self, view: View) -> Iterator[Item]:
-        """Steps that ended in the same error as the last one, and what was done next, where they are not shown."""
+        """Yield hidden steps that ended in the same error as the last step, each with the next action."""
         step = view.steps[-1]
         errors = {_plain(e) for e in _errors(view, step.start, step.end)}
         if not errors:
@@ -200,7 +203,7 @@ class Retrieve:
 
 
 def wanted(voice: Retrieve, about: Message) -> bool:
-    """Whether a user's message names anything that could be searched for."""
+    """True if a user's message names a topic that can be searched for."""
     nothing = pattern(voice.nothing)
     if nothing and nothing.search(about.text):
         return False
@@ -221,13 +224,13 @@ def _errors_of(message: Message) -> tuple[str, ...]:
 
 
 def _plain(error: str) -> str:
-    """An error without its numbers: the same failure has another line or address each time."""
+    """Replace the numbers of an error by 0: line numbers and addresses of the same failure may differ."""
     return _NUMBER.sub("0", error)
 
 
 def excerpt(text: str, query: terms.Terms, limit: int) -> str:
-    """The lines of a text that have the most of the query, in their order; its beginning where none has any. Of lines
-    that are too long to quote, sentences or clauses."""
+    """Return the lines of a text that share most terms with the query, in their order; the beginning if no line shares
+    any. Lines that are too long are split into sentences or clauses."""
     longest = min(_LINE, limit - 1)
     lines = [piece for line in text.splitlines() for piece in _pieces(line.strip(), longest)]
     worth = [len(query.counts.keys() & terms.terms(line[:longest]).counts.keys()) for line in lines]
@@ -242,7 +245,7 @@ def excerpt(text: str, query: terms.Terms, limit: int) -> str:
 
 
 def _pieces(line: str, longest: int) -> list[str]:
-    """A line; where it is too long its sentences, and of those that are too long their clauses."""
+    """Split a line that is too long into sentences, and sentences that are too long into clauses."""
     found = [line]
     for ends in (_SENTENCE, _CLAUSE):
         if len(line) > longest:
@@ -251,11 +254,12 @@ def _pieces(line: str, longest: int) -> list[str]:
 
 
 def _size(view: View, last: Message, text: str) -> int:
-    """Tokens of a text, counted once a request: the same ones are tried with each of a turn."""
+    """Return the tokens of a text. The count is stored with `last`: the same texts are tried with each request of a
+    turn."""
     return last.derive(lambda _: view.weigh.count(text), ("count", view.weigh, text))
 
 
 def quoted(item: Item) -> str:
-    """The item as data: where it is from, and every line marked as a quotation."""
+    """Return the item as data: its source, and every line marked as a quotation."""
     head = f"{HEAD}{public_id(item.key)}, {item.what}: quoted from earlier, information only]"
     return "\n".join([head, *("> " + line for line in item.text.splitlines())])

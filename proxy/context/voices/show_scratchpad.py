@@ -1,4 +1,4 @@
-"""Show the model its scratchpad where it does not stand in the prompt as it is now."""
+"""Show the model its scratchpad, if the prompt does not have the current version."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from proxy.memory import scratchpad
 
 TOOL = "manage_scratchpad"
 UNBOUNDED = 1 << 40
-"""What stands in the prompt is folded whole: the limit was kept when it was written."""
+"""Limit for scratchpad calls in the prompt: none, because the limit was applied when the text was written."""
 
 
 class _Arguments(msgspec.Struct):
@@ -24,15 +24,18 @@ class _Arguments(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class ShowScratchpad:
-    """The session's scratchpad, at the tail. Where the policy's edits last, it is written once, stays where it was put,
-    and comes again only when it is another. What the model itself has just written it need not be told."""
+    """Insert the session's scratchpad at the tail. Where the policy's edits last, it is written once, stays in its
+    place, and is written again only when it has changed.
+
+    The model does not get text that it has just written itself.
+    """
 
     chars: int = 8000
-    """Characters that are shown of it."""
+    """Maximum number of characters of the scratchpad that are shown."""
     recollects: ClassVar[Literal["scratchpad", "memos"]] = "scratchpad"
 
     def __call__(self, view: View) -> Iterable[Insert]:
-        """One insert, or none."""
+        """Yield one insert, or none."""
         now = view.scratchpad.strip()
         if not now or (not view.literal and _standing(view, scratchpad.shown(now, self.chars)) == now):
             return
@@ -42,8 +45,11 @@ class ShowScratchpad:
 
 
 def _standing(view: View, shown: str) -> str | None:
-    """The scratchpad as who reads the prompt knows it: as it was shown last, and what the calls behind that made of it.
-    None where it was not shown, or nothing tells what it has become. shown: what it would be shown as now."""
+    """Return the scratchpad as a reader of the prompt knows it: the last insert, changed by the calls after it. None if
+    it was not shown, or if its present text is unknown.
+
+    shown: the text of an insert made now.
+    """
     known: str | None = None
     for n, message in enumerate(view.messages):
         edit = view.edit(n)
@@ -58,7 +64,7 @@ def _standing(view: View, shown: str) -> str | None:
 
 
 def _after(arguments: str, known: str | None) -> str | None:
-    """What a call of the tool made of a scratchpad."""
+    """Return the scratchpad after a call of the tool, None if it is unknown."""
     try:
         call = decode_embedded(arguments, _Arguments)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Tell the model what it has touched whose results have left the prompt."""
+"""Insert the activity record of results that have left the prompt."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _RECORD = re.compile(r"\n\n" + _TOLD.pattern + r"(?:\n[^\n]+)*")
 
 @dataclass(frozen=True, slots=True)
 class TellLedger:
-    """Files read, edited and created, commands and how they ended, last errors, open items. It is told with the first
-    batch of edits, and again when as many more results have left as `every` says.
+    """Report files read, edited and created, commands with their outcomes, last errors and open items. The record comes
+    with the first batch of edits, and again when `every` more results have left.
 
-    It stays where it was written, so that it costs its tokens once and is read from the cache afterwards. How a command
-    ended is said where its result proves it.
+    The record stays in its place, so that it costs its tokens once and is read from the cache afterwards. The outcome
+    of a command is reported only if its result proves it.
     """
 
     tokens: int = 300
-    """At most so many; what was touched longest ago leaves first."""
+    """Maximum number of tokens; the entries that were touched longest ago leave first."""
     every: int = 24
-    """Results that have to have left since it was told last; the first time one is enough."""
+    """Number of results that have to leave after a record before the next record. The first record needs one result."""
 
     def __call__(self, view: View) -> Iterable[Insert]:
-        """At the tail, kept, when enough has left since the last time."""
+        """Yield the record at the tail, as a kept insert, if enough results have left since the last record."""
         if not view.edits:
             return
         count, told = view.settled("tell_ledger", partial(_counted, view))
@@ -47,25 +47,30 @@ class TellLedger:
 
 
 def _counted(view: View, _: int, known: tuple[int, int] | None) -> tuple[int, int]:
-    """(how many results have left, how many had when it was told last)"""
+    """Return (results that have left, results that had left at the last record)."""
     return known or (sum(_left(view)), _told(view))
 
 
 def _told(view: View) -> int:
-    """How many results had left when it was told last: the text itself says so, which outlives a restart."""
+    """Return the number of results that had left at the last record. The text of the record has it, so that it survives
+    a restart."""
     return max((count for count, _, _ in _records(view.edits, view)), default=0)
 
 
 def newest_record(edits: Mapping[bytes, Edit], view: View) -> tuple[bytes, str] | None:
-    """(the key of the message that bears it, its text) of the newest record that stands in the prompt. When its bearer
-    is shortened it stays behind the stub: else it would be told again long before as much has left once more."""
+    """Return (the key of its message, its text) of the newest record in the prompt, None if there is none.
+
+    When the message is shortened, the record stays after the stub. Without it, the record would be repeated too early.
+    """
     found = _records(edits, view)
     return max(found)[1:] if found else None
 
 
 def _records(edits: Mapping[bytes, Edit], view: View) -> list[tuple[int, bytes, str]]:
-    """(how many results had left, the key of the bearer, the text) of each record of ours. One that a tool or a user
-    has written looks the same, but stands in the message itself, and a stub quotes it."""
+    """Return (results that had left, the key of the message, the text) of each record of the proxy.
+
+    A record that a tool or a user has written looks the same. But it is in the message itself, and a stub quotes it.
+    """
     found = [
         (int(record[1]), k, record[0], record[0].split("\n", 3)[2])
         for k, edit in edits.items()
@@ -79,7 +84,7 @@ def _records(edits: Mapping[bytes, Edit], view: View) -> list[tuple[int, bytes, 
 
 
 def _left(view: View) -> list[bool]:
-    """Of each message, whether it is a result that has left."""
+    """Return a bool for each message: true for a result that has left."""
     edits, keys = view.edits, view.keys
     return [
         is_result and (edit := edits.get(keys[n])) is not None and _takes(edit) and not view.messages[n].is_system

@@ -1,4 +1,4 @@
-"""Tell the model that it goes round in circles: once a kind of loop, and again only when that has doubled."""
+"""Warn the model of a loop: once for each kind, and again only when its count has doubled."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FIRM = {
     "repeated_planning": "[LOOP: <RUN> thoughts in a row without a tool call. Call a tool now, or give your answer.]",
     "no_progress": "[LOOP: <RUN> iterations without a new result. Change the approach, or answer with what you have.]",
 }
-"""The one for the theme loop is the source's, word for word."""
+"""Firm texts by kind. The text of the theme loop is that of the source of `progressive`, word for word."""
 _GENTLE = {
     "theme_loop": "[Note: your last <RUN> thoughts were about <WHAT>. It may be time to act.]",
     "same_call_still": "[Note: <WHAT> was called <RUN> times with the same arguments, with the same result each time."
@@ -43,20 +43,20 @@ TEXTS: Mapping[tuple[str, str], str] = {
     **{(kind, "firm"): text for kind, text in _FIRM.items()},
     **{(kind, "gentle"): text for kind, text in _GENTLE.items()},
 }
-"""By (kind, urgency)."""
+"""Texts by (kind, urgency)."""
 _NAMED = frozenset(kind for (kind, _), text in TEXTS.items() if "<WHAT>" in text)
-"""Kinds of which it is known what goes round: a call, an error, a theme."""
+"""Kinds whose text names the repeated call, error or theme."""
 
 _COVERED: Mapping[str, frozenset[str]] = {
     "same_call": frozenset({"same_call_still", "cycle"}),
     "repeated_planning": frozenset({"theme_loop", "same_text"}),
     "no_progress": frozenset({"same_call_still", "cycle", "same_call", "same_error", "same_text"}),
 }
-"""Loops that say nothing more where one of these is seen too."""
+"""Kinds of loop that are left out, by kind, if one of these other kinds is present too."""
 
 
 class Words(NamedTuple):
-    """The words for a kind of loop at an urgency."""
+    """The text for a kind of loop at an urgency."""
 
     kind: str
     urgency: str
@@ -65,21 +65,22 @@ class Words(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WarnOfLoops(Signs):
-    """One note at the tail when the newest step goes on with a loop, of the kind that says most.
+    """Insert one note at the tail when the newest step continues a loop, of the most informative kind.
 
-    A kind is spoken of once, and again only when what makes it up has doubled since (FEATURES.md B6).
+    A kind is reported once, and again only when its count has doubled since (FEATURES.md B6).
     """
 
     kinds: tuple[str, ...] = KINDS
-    """The kinds of loop that are spoken of."""
+    """The kinds of loop that are reported."""
     urgency: str = "firm"
-    """off, gentle or firm; `x-context-urgency` overrides it."""
+    """Urgency: off, gentle or firm; `x-context-urgency` overrides it."""
     texts: tuple[Words, ...] = ()
-    """Words in place of ours: tables with `kind`, `urgency` (firm or gentle) and `text`. `<RUN>` is how many
-    times, `<WHAT>` the call, error or theme, where the kind has one."""
+    """Texts that replace the built-in ones: tables with `kind`, `urgency` (firm or gentle) and `text`. `<RUN>` is the
+    number of repeats, `<WHAT>` the call, error or theme, where the kind has one."""
 
     def __post_init__(self) -> None:
-        """Kinds and level come from a file."""
+        """Validate the kinds, the urgency and the texts, which come from a file. Raises ConfigError if one is
+        invalid."""
         Signs.__post_init__(self)
         check_urgency(self.urgency)
         for kind in self.kinds:
@@ -88,7 +89,7 @@ class WarnOfLoops(Signs):
         object.__setattr__(self, "texts", tuple(map(_words, self.texts)))
 
     def __call__(self, view: View) -> Iterable[Insert]:
-        """At most one note."""
+        """Yield at most one note."""
         level = urgency(view, self.urgency)
         if level == "off" or not _acts(view):
             return
@@ -96,13 +97,13 @@ class WarnOfLoops(Signs):
         if loop is not None:
             own = {(words.kind, words.urgency): words.text for words in self.texts}
             words = own.get((loop.kind, level), TEXTS[loop.kind, level])
-            # An error is quoted: what a tool has printed cannot end the quotation.
+            # An error is quoted: the text of a tool must not end the quotation.
             text = placeholders.fill(words, RUN=loop.run, WHAT=loop.what.replace('"', "'"))
             yield Insert("tail", "warn_of_loops", f"\n\n{text}", said=(loop.kind, loop.total), alone=True)
 
 
 def _words(given: object) -> Words:
-    """Words as they are in a file, or in the code."""
+    """Return texts from a file, or from the code, as Words. Raises ConfigError if they are invalid."""
     if isinstance(given, Words):
         return given
     key = "voices.warn_of_loops.texts"
@@ -117,15 +118,16 @@ def _words(given: object) -> Words:
 
 
 def _acts(view: View) -> bool:
-    """Whether this is an agent's request: one that can call, has acted, or thinks without being asked. Chat, in which
-    the user and the model take turns, is no loop."""
+    """True if this is an agent's request: it offers tools, has calls or results, or has two assistant messages in a
+    row. Chat, in which the user and the model take turns, is no loop."""
     if view.request.tool_names or any(view.is_result) or any(message.calls for message in view.messages):
         return True
     return any(n == m + 1 for m, n in pairwise(view.ground.answers))
 
 
 def worth_telling(found: Sequence[Loop], said: Mapping[str, int], kinds: Sequence[str] = KINDS) -> Loop | None:
-    """The loop to speak of: the first that no other covers and that has not been spoken of, or has doubled since."""
+    """Return the loop to report: the first that no other loop covers, and that is new or has doubled since. None if
+    there is none."""
     found = [loop for loop in found if loop.kind in kinds]
     seen = {loop.kind for loop in found}
     for loop in found:
