@@ -1,1 +1,1 @@
-"""How a prompt is rewritten: what flows, when edits are made, and what a strict upstream accepts. Pure."""
+"""The rewriting of a prompt: the data that flows, the schedule of edits, the rules of strict upstreams. Pure code."""

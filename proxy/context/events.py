@@ -1,6 +1,6 @@
-"""What there is to tell of a plan: `context:pruned` and `context:summarized` (FEATURES.md D6), with their payloads.
+"""Events of a plan: `context:pruned` and `context:summarized` (FEATURES.md D6), with their payloads.
 
-Only what is new is told: an edit that is repeated with every request is no event.
+Only a new edit is an event. An edit that is repeated with every request is none.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ SUMMARY = "summarize_old"
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """name: what has happened. payload: as it goes out as JSON."""
+    """An event of a plan."""
 
     name: str
+    """The name of the event."""
     payload: Mapping[str, object]
+    """The content of the event as it goes out as JSON."""
 
 
 def events(plan: Plan) -> list[Event]:
@@ -55,7 +57,7 @@ def events(plan: Plan) -> list[Event]:
 
 
 def _summary(plan: Plan) -> str:
-    """What the newest message that bears a summary says of what was left out."""
+    """The summary in the newest message that bears one."""
     here = [plan.edits[k] for k in plan.keys if k in plan.edits]
     texts = [edit.text for edit in here if edit.stage == SUMMARY and edit.action == "append" and edit.text]
     return texts[-1].strip() if texts else ""

@@ -1,8 +1,9 @@
-"""The budget holds: whatever a policy and its schedule leave in, the prompt is brought down to its room.
+"""Bring the prompt down to its budget, whatever a policy and its schedule leave in.
 
-In this order, each only while the prompt is still over its budget: the policy's stages of last resort (whole groups,
-then old steps), the largest results cut to head and tail, all steps but the newest, results again and shorter, and
-last the texts of older messages. System messages, the last user message and what the client pinned stay as they are.
+Each measure acts only while the prompt is still over its budget. First the policy's stages of last resort remove whole
+groups, then old steps. Then the largest results are cut to their beginning and end. Then all steps but the newest
+leave. Then results are cut again and shorter. Last, the texts of older messages are cut. System messages, the last user
+message and pinned messages stay as they are.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from proxy.context.voices.tell_ledger import newest_record
 from proxy.context.wording.cut import cut, mark
 
 NAME = "fit_budget"
-"""The stage under which cuts are recorded: the one of last resort."""
+"""The stage under which cuts are recorded: the stage of last resort."""
 GENTLE = 200
 """Tokens that a result keeps at least while steps can still leave instead."""
 LEAST = 60
-"""Tokens that a text keeps at least: below that hardly more than the mark is left."""
+"""Tokens that a text keeps at least. Below that, hardly more than the mark is left."""
 
 
 def total_with(seen: View, edits: Mapping[bytes, Edit]) -> int:
@@ -35,7 +36,7 @@ def total_with(seen: View, edits: Mapping[bytes, Edit]) -> int:
 
 
 def fit(seen: View, policy: Policy, edits: Mapping[bytes, Edit], low: int) -> Mapping[bytes, Edit]:
-    """The edits with those that bring the prompt down to `low` tokens, where it is over its budget.
+    """The edits, with those that bring a prompt over its budget down to `low` tokens.
 
     A policy without a stage of last resort has asked for no budget, and gets none.
     """
@@ -58,13 +59,14 @@ def fit(seen: View, policy: Policy, edits: Mapping[bytes, Edit], low: int) -> Ma
 
 
 def promised(seen: View, policy: Policy) -> int | None:
-    """Tokens above which the prompt is over its budget: the room in the window, or what the policy has of its own."""
+    """Tokens above which the prompt is over its budget: the least of the view's budget, the view's limit and the
+    policy's own budget. None if there is none of these."""
     found = [tokens for tokens in (seen.budget, seen.limit, policy.own_budget) if tokens is not None]
     return min(found, default=None)
 
 
 def over_budget(limit: int | None, tokens: int) -> list[Note]:
-    """The note that a prompt of so many tokens is over its budget, if it is."""
+    """The note that a prompt of `tokens` tokens is over its budget; an empty list if it is not."""
     over = tokens - limit if limit is not None else 0
     if over <= 0:
         return []
@@ -73,7 +75,10 @@ def over_budget(limit: int | None, tokens: int) -> list[Note]:
 
 
 def _leave(seen: View, stages: Sequence[Stage], edits: Mapping[bytes, Edit], low: int) -> Mapping[bytes, Edit]:
-    """What these stages propose, oldest first and in whole groups or steps, until the prompt is down to `low`."""
+    """The edits with the removals that these stages propose, until the prompt is down to `low` tokens.
+
+    Removals are taken oldest first, in whole groups or steps.
+    """
     over = total_with(seen, edits) - low
     now = replace(seen, edits=edits, tokens=proposals.sizes_of(seen, edits))
     ends = [unit.end for unit in proposals.units(now) for _ in range(unit.start, unit.end)]
@@ -89,14 +94,15 @@ def _leave(seen: View, stages: Sequence[Stage], edits: Mapping[bytes, Edit], low
 
 
 def _results(seen: View, *, guarded: bool) -> Iterator[int]:
-    """The results that may be cut. guarded: also those that the model has just asked for with a tool of ours."""
+    """Yield the indexes of the results that may be cut. guarded: include results that the model has just asked for with
+    a tool of ours."""
     for n, is_result in enumerate(seen.is_result):
         if is_result and _may_cut(seen, n) and (guarded or seen.keys[n] not in seen.guarded):
             yield n
 
 
 def _older_texts(seen: View) -> Iterator[int]:
-    """All other texts that may be cut: older prompts, and the model's own words without calls."""
+    """Yield the indexes of all other texts that may be cut: older prompts, and answers of the model's without calls."""
     for n, message in enumerate(seen.messages[:-1]):
         if not seen.is_result[n] and not message.is_system and not message.calls and _may_cut(seen, n):
             yield n
@@ -112,7 +118,10 @@ def _may_cut(seen: View, n: int) -> bool:
 def _cut(
     seen: View, policy: Policy, edits: Mapping[bytes, Edit], places: Sequence[int], goal: int, least: int
 ) -> Mapping[bytes, Edit]:
-    """The largest of these messages cut to one size, so that the prompt comes down to `goal`, or to `least` each."""
+    """The edits with the largest of these messages cut to one common size.
+
+    The prompt comes down to `goal` tokens, or each message to `least` tokens.
+    """
     over = total_with(seen, edits) - goal
     sizes = proposals.sizes_of(seen, edits)
     found = [n for n in places if sizes[n] > least and not _is_gone(seen, n, edits)]
@@ -134,8 +143,8 @@ def _is_gone(seen: View, n: int, edits: Mapping[bytes, Edit]) -> bool:
 
 
 def _level(sizes: Sequence[int], over: int, least: int) -> int:
-    """The size to which the largest have to come down so that all lose `over` together; `least` where that is not
-    enough."""
+    """The size to which the largest messages have to come down so that all together lose `over` tokens; at least
+    `least`."""
     falling = sorted(sizes, reverse=True)
     for count in range(1, len(falling) + 1):
         level = (sum(falling[:count]) - over) // count
@@ -154,7 +163,7 @@ def _noted(seen: View, policy: Policy, key: bytes, edit: Edit) -> str:
 
 
 def _shortened(seen: View, policy: Policy, n: int, old: Edit | None, level: int) -> Edit:
-    """The message cut to about `level` tokens. What was written at its end by us stays there."""
+    """The edit that cuts the message to about `level` tokens. A text of ours at the end of the message stays."""
     message, key = seen.messages[n], seen.keys[n]
     text, added = message.text, ""
     if old is not None and old.action == "append":

@@ -1,7 +1,7 @@
-"""What literal policies put behind the system prompt: guidelines, the Global Anchor, the asking for a new one.
+"""Texts that literal policies put behind the system prompt: guidelines, the Global Anchor, the request for a new one.
 
-Known before anything else is, since it stands in front of all of it: whoever predicts what the provider's cache holds
-needs it as much as whoever writes it.
+These texts stand in front of all messages, so they are made before anything else. They are needed to write the prompt,
+and also to predict how much of it the provider's cache holds.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from proxy.context.session import Session, losses
 from proxy.memory import state
 
 NOTE_ROOM = 400
-"""Tokens of an answer below which no note is asked for: it would be cut off, and the answer with it."""
+"""Tokens of an answer below which no note is requested: the note would be cut off, and the answer with it."""
 
 
 def system_inserts(request: Request, session: Session, policy: Policy, edits: int) -> tuple[list[Insert], bool]:
-    """(what goes behind the system prompt, whether the model is asked for its state). edits: how many in force have
-    taken something out."""
+    """Return (the inserts behind the system prompt, True if the model is asked for its state).
+
+    edits: how many edits in force have taken something out.
+    """
     found: list[Insert] = []
     asked = may_ask(request) and wants(policy, session, edits)
     if asked or policy.ask == "always":
@@ -31,21 +33,23 @@ def system_inserts(request: Request, session: Session, policy: Policy, edits: in
 
 
 def system_texts(request: Request, session: Session, policy: Policy) -> list[str]:
-    """The texts that will stand behind the system prompt of this request; none where there is no system prompt."""
+    """The texts that will stand behind the system prompt of this request; none if there is no system prompt."""
     if policy.state_place != "system" or session.stopped is not None or not takes_texts(request):
         return []
     return [insert.text for insert in system_inserts(request, session, policy, losses(session.edits))[0]]
 
 
 def takes_texts(request: Request) -> bool:
-    """Whether the client sent a leading system message that a text can be appended to (FEATURES.md A9)."""
+    """True if the client sent a leading system message that a text can be appended to (FEATURES.md A9)."""
     first = request.messages[0]
     return first.is_system and first.shape in ("string", "parts")
 
 
 def may_ask(request: Request) -> bool:
-    """Whether a STATE block can be asked for: one free text is expected, with room for a note behind it, and the turn
-    is the model's."""
+    """True if the model can be asked for a STATE block.
+
+    The answer has to be one free text with room for a note behind it, and it has to be the model's turn.
+    """
     last = request.messages[-1]
     if request.max_tokens is not None and request.max_tokens < NOTE_ROOM:
         return False
@@ -53,7 +57,10 @@ def may_ask(request: Request) -> bool:
 
 
 def wants(policy: Policy, session: Session, edits: int) -> bool:
-    """`when_needed`: something has left the prompt since an answer with text last came to a request that asked."""
+    """True if the policy asks for a state with this request.
+
+    `when_needed`: more has left the prompt since an answer with text last came to a request that asked.
+    """
     if policy.ask == "when_needed":
         return edits > session.asked.losses
     return policy.ask == "always"

@@ -1,9 +1,9 @@
-"""What is known of a conversation from its last request, grown by the new messages of this one.
+"""Facts about a conversation, kept from its last request and extended by the new messages of this one.
 
-An agent sends its whole history again, with two messages more. So that the work of a request does not grow with it,
-what was found out about the last request is kept beside it (`Request.notes`, which the next request of the history
-comes with) and goes on from there. What grows is copied first: two requests that go on from the same front, in two
-threads even, do not meet.
+An agent sends its whole history again, with two messages more. The work of a request must not grow with the history. So
+the facts of the last request are kept with it (`Request.notes`, which the next request of the history carries) and are
+extended. A value is copied before it is extended. So two requests that continue the same prefix do not disturb each
+other, even in two threads.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NOTE = "ground"
 
 
 def of(request: Request, keys: Sequence[bytes], weigh: Weigh, observation: re.Pattern[str] | None) -> Ground:
-    """What the request's messages say by themselves. observation: see `Policy`."""
+    """The facts that the request's messages give by themselves. observation: see `Policy`."""
     messages, keys = request.messages, tuple(keys)
     known: Ground | None = request.notes.get(_NOTE)
     if known is None or not (
@@ -84,7 +84,7 @@ def _grown(
 def _groups(
     request: Request, keys: tuple[bytes, ...], observation: re.Pattern[str] | None, known: Ground | None
 ) -> list[Group]:
-    """Those of the client's request where nothing was put into it or left out; what was noted of that one stays."""
+    """The groups of the client's request if no message was added or left out. Its own note of groups is not changed."""
     count, found = request.noted(group.NOTE, (keys[0], observation))
     if found is not None and count == len(request.messages):
         groups: list[Group] = found
@@ -137,7 +137,7 @@ def _applied(ground: Ground, given: Mapping[bytes, Edit], known: Applied | None)
 
 
 def mark(message: Message, edit: Edit | None) -> bytes:
-    """16 bytes that change whenever the message's outgoing bytes do."""
+    """16 bytes that change whenever the message's outgoing bytes change."""
     if edit is None:
         return message.form
     return message.derive(
@@ -147,14 +147,14 @@ def mark(message: Message, edit: Edit | None) -> bytes:
 
 
 def with_texts(mark: bytes, texts: Sequence[str]) -> bytes:
-    """The mark of a message that has these texts behind it, as the system prompt of literal policies has."""
+    """The mark of a message that has these texts behind it. The system prompt of literal policies has such texts."""
     for text in texts:
         mark = key.form(mark + text.encode("utf-8", "surrogatepass"))
     return mark
 
 
 def alike(one: tuple[bytes, ...], other: tuple[bytes, ...]) -> int:
-    """How many marks at the front of both are the same."""
+    """Number of marks at the front that are the same in both."""
     low, high = 0, min(len(one), len(other))
     if one[:high] == other[:high]:
         return high

@@ -1,8 +1,8 @@
-"""What is added to a prompt that is no part of the history: guidelines, the model's own state, the asking for it.
+"""Texts added to a prompt that are no part of the history: guidelines, the model's own state, the request for a state.
 
-Literal policies put them behind the system prompt, made anew each time, as their source has it. All others put
-them at the tail, where they cost their own tokens only; and what is to stay (the model's note to itself) is
-written there once and kept where it is, since an insert that moves along is paid for with every request.
+Literal policies put these texts behind the system prompt, and make them again for each request, as their source does.
+All other policies put them at the tail, where they cost only their own tokens. A text that is to stay (the model's note
+to itself) is written at the tail once and kept there. An insert that moves is paid for with every request.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from proxy.memory import state
 
 
 def inserts(view: View, session: Session, policy: Policy, edits: int) -> tuple[list[Insert], bool]:
-    """(the inserts of this request, whether the model is asked for a STATE block). edits: how many in force have taken
-    something out. What is written anew with every answer is not kept: the prompt would grow by a note each time."""
+    """Return (the inserts of this request, True if the model is asked for a STATE block).
+
+    edits: how many edits in force have taken something out. A state that is written again with every answer is not
+    kept: otherwise the prompt would grow by one note for each answer.
+    """
     if policy.state_place == "system":
         return front.system_inserts(view.request, session, policy, edits)
     found: list[Insert] = []
@@ -33,9 +36,12 @@ def inserts(view: View, session: Session, policy: Policy, edits: int) -> tuple[l
 
 
 def _is_worth_asking(view: View) -> bool:
-    """Whether a model that has not answered yet is asked once more: with each prompt of the user's, and behind results
-    ever more seldom (at the 1st, 2nd, 4th, 8th step of a prompt). A text at the tail moves along, so that the provider
-    caches the message in front of it once with the text and once without it."""
+    """True if a model that has not answered yet is asked once more.
+
+    The model is asked with each prompt of the user's. Behind results it is asked ever more seldom: at the 1st, 2nd, 4th
+    and 8th step of a prompt, and so on. A text at the tail moves. So the provider caches the message in front of the
+    text once with the text and once without it.
+    """
     if view.messages[-1].role == "user":
         return True
     step = sum(message.role == "assistant" for message in view.messages[view.active :])
@@ -43,15 +49,16 @@ def _is_worth_asking(view: View) -> bool:
 
 
 def _stands(view: View, text: str) -> bool:
-    """Whether the newest state has been written into the prompt already, and is still there."""
+    """True if the newest state has been written into the prompt already, and is still there."""
     wanted = state.recap(text)
     return any(edit.text is not None and wanted in edit.text for edit in view.edits.values())
 
 
 def tail_target(view: View) -> tuple[int | None, bool]:
-    """(index of the message that texts at the tail are appended to, whether a user message of ours is needed instead).
+    """Return (index of the message that texts at the tail are appended to, True if a user message of ours is needed
+    instead).
 
-    After a user message: that one. After a tool result: as the model's `after_tool` says (WIRE.md 1.7, W6).
+    After a user message: that message. After a tool result: as the model's `after_tool` says (WIRE.md 1.7, W6).
     """
     last = len(view.messages) - 1
     message = view.messages[last]
@@ -70,13 +77,15 @@ def _takes_text(message: Message) -> bool:
 
 
 def system_target(view: View) -> int | None:
-    """The leading system message, None where the client sent none: then everything goes to the tail (FEATURES.md
-    A9)."""
+    """The index of the leading system message, or None if the client sent none. Without it all inserts go to the tail
+    (FEATURES.md A9)."""
     return 0 if front.takes_texts(view.request) else None
 
 
 def may_answer(view: View) -> bool:
-    """Whether a user message of ours may stand behind the last message, an answer of the assistant's: not where the
-    model is to go on with that answer, as all of Anthropic's do."""
+    """True if a user message of ours may follow the last message, which is an answer of the assistant's.
+
+    It may not where the model is to continue that answer, as all models of Anthropic's do.
+    """
     last = view.messages[-1]
     return last.role == "assistant" and not last.calls and not view.request.goes_on and view.strategy != "anthropic"

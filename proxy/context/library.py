@@ -1,7 +1,7 @@
-"""The functions of REPLOID's context manager over a plain history, for programs that have no proxy (FEATURES.md D9).
+"""The functions of REPLOID's context manager over a plain history, for programs without a proxy (FEATURES.md D9).
 
-A history is a list of dicts, as chat completions have them or as the source does (`{"role", "parts": [...]}`). What
-comes back has the source's shapes and names, and holds the very dicts that were given, none of them changed.
+A history is a list of dicts, in the form of chat completions or in that of the source (`{"role", "parts": [...]}`). A
+result has the source's shapes and names. It holds the same dict objects that were given, and none of them is changed.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ MODELS = (
     Model("gpt-5*", window=128_000),
     Model("*", window=100_000),
 )
-"""The source's four limits. Others, those of config/models.toml say, are given as `models`."""
+"""The source's limits. Limits of other models, for example those of config/models.toml, are passed as `models`."""
 
 TARGET = 0.8
-"""Share of a model's limit that a prompt should have at most."""
+"""Largest share of a model's limit that a prompt should have."""
 
 
 class PruneStats(TypedDict):
@@ -48,7 +48,7 @@ class PruneStats(TypedDict):
 
 
 class Pruned(TypedDict):
-    """What stays, what does not, and how much that is."""
+    """The messages that stay, the messages that are removed, and the numbers of both."""
 
     pruned: History
     removed: History
@@ -56,7 +56,7 @@ class Pruned(TypedDict):
 
 
 class SummaryStats(TypedDict):
-    """Messages that the summary stands for, and messages kept beside the system's."""
+    """Number of messages that the summary replaces, and number of messages kept, system messages not counted."""
 
     summarizedItems: int
     keptItems: int
@@ -71,7 +71,7 @@ class Summarized(TypedDict):
 
 
 class Stats(TypedDict):
-    """How full a context is."""
+    """The fill level of a context."""
 
     items: int
     tokens: int
@@ -84,7 +84,7 @@ _WEIGH = Weigh(estimate)
 
 
 def read_item(item: Item) -> Message:
-    """The message that a dict of either form is. NotManaged where it is none."""
+    """The message that a dict of either form holds. Raises NotManaged if the dict is no message."""
     if "parts" not in item:
         return completions.read_message(_json(item))
     parts = item["parts"]
@@ -111,8 +111,11 @@ def estimate_tokens(content: str | Item | History, *, weigh: Weigh = _WEIGH) -> 
 
 
 def score_context_importance(item: Item, index: int, total_items: int, *, weights: Weights = DEFAULT) -> float:
-    """How important a message is, 0 to 100. index, total_items: its place (from 0) among those that are no system
-    messages, and how many those are."""
+    """The importance of a message, 0 to 100.
+
+    index: its position (from 0) among the messages that are no system messages. total_items: how many of these there
+    are.
+    """
     return importance.score(read_item(item), index, total_items, weights)
 
 
@@ -122,7 +125,8 @@ def score_history(history: History, *, weights: Weights = DEFAULT) -> list[float
 
 
 def limit_of(model_name: str, models: Sequence[Model] = ()) -> int:
-    """How many tokens a model takes: by `models`, else by the source's list, whose last row is for all others."""
+    """The limit of a model in tokens: from `models`, else from the source's list. The last row of that list is for all
+    other models."""
     known = find_model(models, model_name)
     own = known.own.get("importance", {}).get("window")
     return own or known.window or find_model(MODELS, model_name).window or 0
@@ -137,8 +141,10 @@ def prune_context(
     weights: Weights = DEFAULT,
     weigh: Weigh = _WEIGH,
 ) -> Pruned:
-    """All system messages, the newest message, and the best of the others that fit into `max_tokens` (80 % of the
-    model's limit where none are given). Steps stay whole. A history that fits comes back as it is."""
+    """Keep all system messages, the newest message, and the best of the others that fit into `max_tokens`.
+
+    max_tokens: 80 % of the model's limit if it is None. Steps stay whole. A history that fits comes back as it is.
+    """
     budget = int(limit_of(model_name, models) * TARGET) if max_tokens is None else max_tokens
     messages = [read_item(item) for item in history]
     tokens = [weigh(message) for message in messages]
@@ -167,14 +173,14 @@ def _pruned(pruned: History, kept: History, removed: History, original: int, fin
 def auto_manage_context(
     history: History, model_name: str = "default", *, models: Sequence[Model] = (), weigh: Weigh = _WEIGH
 ) -> Pruned:
-    """`prune_context` to 80 % of the model's limit where the history is over it; else `pruned` is `history` itself."""
+    """Prune the history to 80 % of the model's limit if it is over that; else `pruned` is `history` itself."""
     return prune_context(history, None, model_name, models=models, weigh=weigh)
 
 
 def get_context_stats(
     history: History, model_name: str = "default", *, models: Sequence[Model] = (), weigh: Weigh = _WEIGH
 ) -> Stats:
-    """How full a model's context is with this history."""
+    """The fill level of a model's context with this history."""
     limit = limit_of(model_name, models)
     tokens = estimate_tokens(history, weigh=weigh)
     return {
@@ -187,11 +193,12 @@ def get_context_stats(
 
 
 def summarize_context(history: History, max_items: int = 10, *, text: str | None = None) -> Summarized:
-    """Replace all but the last `max_items` messages by what `text` says of them, or by a count where it is not given.
+    """Replace all but the last `max_items` messages by the summary `text`, or by a count of messages if it is not
+    given.
 
     System messages stay and do not count; no step is cut. The summary is written at the end of the first user message
-    that stays, or is a message of its own in front where none does. Where it would be empty or no shorter than what it
-    replaces, the history comes back as it is, and `summary` is None.
+    that stays. If no user message stays, the summary is a message of its own in front. A summary has to be shorter than
+    the messages that it replaces, and not empty. Else the history comes back as it is, and `summary` is None.
     """
     messages = [read_item(item) for item in history]
     first = _first(messages, max_items)
@@ -218,7 +225,7 @@ def summarize_context(history: History, max_items: int = 10, *, text: str | None
 
 
 def _first(messages: Sequence[Message], keep: int) -> int:
-    """Where the last `keep` messages begin, no step cut."""
+    """The index at which the last `keep` messages begin; no step is cut."""
     count, first = 0, len(messages)
     for step in reversed(group.steps(messages)):
         if count >= keep:

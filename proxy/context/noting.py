@@ -1,4 +1,4 @@
-"""What a plan says for the record: what stages have to tell of their edits, and which messages are quoted."""
+"""Notes of a plan for the record: notes of the stages about their edits, and the messages that inserts quote."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from proxy.context.stage import Stage
 
 
 def of_stages(stages: Sequence[Stage], seen: View, edits: Mapping[bytes, Edit], new: Sequence[Edit]) -> Iterator[Note]:
-    """Stages that have something to say have a method `notes`. edits: in force; new: of this request."""
+    """Yield the notes of those stages that have a method `notes`. edits: all edits in force. new: the edits of this
+    request."""
     for stage in stages:
         notes = getattr(stage, "notes", None)
         if notes is not None:
@@ -20,7 +21,7 @@ def of_stages(stages: Sequence[Stage], seen: View, edits: Mapping[bytes, Edit], 
 def of_quotes(
     wanted: Sequence[Insert], placed: Sequence[tuple[int, Insert]], edits: Mapping[bytes, Edit]
 ) -> list[Note]:
-    """Which messages inserts quote. Those that found no place in the prompt quote nothing."""
+    """Notes of the messages that inserts quote. An insert that found no place in the prompt quotes nothing."""
     if not any(insert.about for insert in wanted):
         return []
     there = [i.text for _, i in placed] + [e.text for e in edits.values() if e.text]

@@ -1,8 +1,8 @@
-"""What the operator of a session has decided, in force in every policy: what is out, what stays, how wide it is open.
+"""Decisions of a session's operator, in force in every policy: messages that are out or stay, and the window.
 
-A policy decides when its own edits pay; an operator's word acts with the next request, whatever the policy and its
-schedule. It is put in front of the policy's own stages, so that steps stay whole, turns stay in order and what must
-never be touched is not, as for any other edit.
+A policy decides when its own edits pay. An operator's decision acts with the next request, whatever the policy and its
+schedule. It is put in front of the policy's own stages. So steps stay whole, turns stay in order, and protected
+messages stay as they are, as for any other edit.
 """
 
 from __future__ import annotations
@@ -16,47 +16,50 @@ from proxy.context.policy import Policy
 from proxy.context.stage import Stage, When, changed
 
 NAME = "operator"
-"""The stage's name in edits and notes: its module's."""
+"""The stage's name in edits and notes: the name of its module."""
 Force = Literal["", "prune", "compress"]
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorNote:
-    """A text that the operator has the model told. id: names it in the prompt and to the operator."""
+    """A text of the operator for the model."""
 
     id: str
+    """The name of the note in the prompt and for the operator."""
     text: str
 
     @property
     def mark(self) -> str:
-        """What it begins with in a prompt."""
+        """The beginning of the note in a prompt."""
         return f"[Operator's note {self.id}]"
 
 
 @dataclass(frozen=True, slots=True)
 class Steering:
-    """The decisions in force.
-
-    dropped: why each message is out, by chain key (`steered` takes them out). lost: the public ids of those. restored:
-    keys of messages that are back and stay whole. window: how many groups stay (0: all), -1 where the policy's own
-    window counts again, None where it always has. notes: told at the tail. withdrawn: ids of notes that are to leave
-    again. fields: settings of stages and voices by their names. force: what the next request does whatever the schedule
-    says. ask: it asks the model for its state.
-    """
+    """The operator's decisions in force."""
 
     dropped: Mapping[bytes, str] = field(default_factory=dict)
+    """The reason why each message is out, by chain key (`steered` takes these messages out)."""
     restored: frozenset[bytes] = frozenset()
+    """Keys of messages that are back and stay whole."""
     window: int | None = None
+    """Number of groups that stay (0: all). -1: the policy's own window counts again. None: it always has."""
     notes: tuple[OperatorNote, ...] = ()
+    """Notes that are written at the tail."""
     withdrawn: tuple[str, ...] = ()
+    """Ids of notes that are to leave again."""
     fields: Mapping[str, object] = field(default_factory=dict)
+    """Settings of stages and voices by their names."""
     force: Force = ""
+    """Action of the next request, whatever the schedule says."""
     ask: bool = False
+    """True if the next request asks the model for its state."""
     lost: frozenset[str] = frozenset()
+    """The public ids of the dropped messages."""
 
     @property
     def changes(self) -> bool:
-        """Whether a prompt may have to differ because of it, even where the policy changes nothing."""
+        """True if a prompt may have to change because of these decisions, even if the policy changes nothing."""
         return bool(
             self.dropped or self.restored or self.notes or self.withdrawn or self.window is not None or self.ask
         )
@@ -64,13 +67,13 @@ class Steering:
 
 @dataclass(frozen=True, slots=True)
 class Windowed:
-    """The stage: what is outside the operator's window leaves, and comes back when it is opened again."""
+    """Stage that removes the groups outside the operator's window. They come back when the window is opened again."""
 
     groups: int
     when: ClassVar[When] = "always"
 
     def __call__(self, view: View) -> Iterable[Proposal]:
-        """At most one proposal a message: it is gone."""
+        """At most one proposal for a message: the message is gone."""
         if not 0 < self.groups < len(view.groups):
             return
         reason = f"outside the operator's window of {self.groups} groups"
@@ -80,12 +83,12 @@ class Windowed:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """The voice: the operator's notes, each written at the tail once and kept where it is."""
+    """Voice that writes each of the operator's notes at the tail once. The note is kept where it is."""
 
     notes: tuple[OperatorNote, ...]
 
     def __call__(self, view: View) -> Iterable[Insert]:
-        """Those that do not stand in the prompt."""
+        """The notes that do not stand in the prompt yet."""
         standing = [edit.text for edit in view.edits.values() if edit.text and edit.action != "gone"]
         for note in self.notes:
             if not any(note.mark in text for text in standing):
@@ -93,14 +96,15 @@ class Told:
 
 
 def opened(policy: Policy, steering: Steering | None) -> Policy:
-    """The policy for an operator who wants something of it: one that changes nothing itself does that alone."""
+    """The policy that carries out the operator's decisions. A policy that changes nothing itself carries out these
+    alone."""
     if steering is None or policy.mode == "rewrite" or not steering.changes:
         return policy
     return replace(policy, mode="rewrite", schedule="when_it_pays", stages=(), voices=(), ask="never")
 
 
 def applied(policy: Policy, steering: Steering | None) -> Policy:
-    """The policy as it is under these decisions."""
+    """The policy with the operator's decisions in force."""
     if steering is None:
         return policy
     stages = policy.stages
@@ -115,21 +119,25 @@ def applied(policy: Policy, steering: Steering | None) -> Policy:
 
 
 def _unlimited(stage: Stage) -> Stage:
-    """A stage that keeps a number of groups keeps all: the operator's number is in force in its place."""
+    """The stage without its limit on groups and tokens, if it has one: the operator's number of groups replaces it."""
     limits = {"groups": 0, "tokens": 0}
     return changed(stage, limits, NAME) if set(limits) <= set(getattr(stage, "__slots__", ())) else stage
 
 
 def pruned(view: View, policy: Policy) -> int:
-    """The budget of a prompt that is to be pruned now: the low mark of the window, where it is over that, and in any
-    case that share of what it has."""
+    """The budget in tokens of a prompt that is to be pruned now.
+
+    It is the policy's low share of the window, or of the prompt if the prompt is smaller than the window.
+    """
     window = int(view.budget / policy.budget) if view.budget else view.total
     return int(policy.low * min(window, view.total))
 
 
 def over(edits: Mapping[bytes, Edit], steering: Steering | None) -> set[bytes]:
-    """Keys of edits that the operator has taken back: of what is restored, of notes that were withdrawn, and
-    of references to what is out."""
+    """Keys of edits that the operator has taken back.
+
+    These are edits of restored messages, of withdrawn notes, and of references to messages that are out.
+    """
     if steering is None:
         return set()
     found = {k for k in steering.restored if k in edits and edits[k].action != "append"}

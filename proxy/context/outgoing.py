@@ -1,6 +1,6 @@
-"""What goes out: rendered, checked, and how much of it the provider's cache should serve.
+"""The outgoing prompt: its rendering, its check, and the prefix that the provider's cache should serve.
 
-Where no edit is new, what the last request has found out of its messages is gone on from: only new ones are looked at.
+If no edit is new, the work continues from the results of the last request: only new messages are looked at.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def rendered(
     after: Sequence[Insert],
     model: Model,
 ) -> Rendering:
-    """The messages as they go out. Raises RuleBroken, and ValueError where a message has no text to replace."""
+    """Render the messages as they go out. Raises RuleBroken, and ValueError if a message has no text to replace."""
     if edits is not seen.edits:
         made = render(seen.messages, seen.keys, edits, seen.whole, inserts, after)
         rules.check(made.outs, seen.messages, model)
@@ -40,8 +40,11 @@ def rendered(
 def _check(
     seen: View, without: Rendering, made: Rendering, model: Model, inserts: Mapping[int, Sequence[Insert]]
 ) -> None:
-    """What `rules.check` checks. Of what is inserted only a message of ours at the end can break a rule of order:
-    system prompts, prompts and results have a text already."""
+    """Check the same as `rules.check`, incrementally.
+
+    Among the inserts, only a message of ours at the end can break a rule of order. System prompts, prompts and results
+    have a text already.
+    """
 
     def walk(_: int, front: rules.Walk | None) -> rules.Walk:
         front = front or rules.Walk(model)
@@ -74,8 +77,10 @@ def _check(
 
 
 def predicted(seen: View, session: Session, made: Rendering, now: float, *, moved: bool) -> int:
-    """Tokens that the provider's cache should serve of what goes out now. moved: tool definitions come into the head
-    with it."""
+    """Tokens of this prompt that the provider's cache should serve.
+
+    moved: True if tool definitions come in front of the messages with this request.
+    """
     if not session.sent:
         return min(seen.cached, seen.head + sum(made.sizes))
     if session.sent_at is None or now - session.sent_at > seen.model.ttl_s or seen.model.cache == "none":

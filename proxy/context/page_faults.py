@@ -1,10 +1,11 @@
-"""Page faults: results that were cut from the prompt and fetched again, and what the next one is expected to cost.
+"""Page faults: results that were cut from the prompt and fetched again, and the expected cost of the next one.
 
-A cut result that the agent needs again costs a turn: the prompt is read once more, the call is written again, and the
-result comes back as new text. `when_it_pays` sets the chance of such a turn in a request, times its cost, against what
-a proposal saves in a request. The chance is a rate, counted by sort of result, that is by tool: page faults of one cut
-result in one request, in this session, begun with that of the tenant's other sessions, begun with a prior. For a tool
-of which nothing is known, the prior is how often the conversation comes back to what its old results are about.
+A cut result that the agent needs again costs a turn. The prompt is read once more, the call is written again, and the
+result comes back as new text. `when_it_pays` compares two costs of one request: the chance of such a turn times its
+cost, and the saving of a proposal. The chance is a rate for each sort of result, that is for each tool: page faults of
+one cut result in one request. The rate starts with a prior, continues with the counts of the tenant's other sessions,
+and ends with the counts of this session. For an unknown tool, the prior is the rate at which the conversation comes
+back to the subject of its old results.
 """
 
 from __future__ import annotations
@@ -20,58 +21,59 @@ from proxy.context.evidence.refetch import Refetch, paired, refetches, source_of
 from proxy.context.plan import Content, Edit, Proposal, View
 
 LIMIT = 0.02
-"""Share of the requests that may fetch a sort of result again, until no more results of that sort are cut."""
+"""Share of the requests that may fetch a sort of result again. Above it, no more results of that sort are cut."""
 AGE = 4
-"""Requests after which coming back to a result counts as needing it again: that is when results go stale."""
+"""Requests after which a return to a result counts as needing it again. Results go stale at that age."""
 OVERLAP = 0.5
-"""Share of a new result's lines that the earlier one had, from which the same text was fetched again."""
+"""Share of a new result's lines that the earlier result had, from which the same text was fetched again."""
 KEY = 60
-"""Characters above which an argument is a text, and not the key of what is looked up."""
+"""Characters above which an argument is a text and not a lookup key."""
 PRIOR: Mapping[Content, float] = {"view": 1 / 1_000, "other": 1 / 10_000}
-"""Page faults of a cut result in a request, by what it shows, before any were counted. In every second recorded
-coding session there were 9 in 10,600 for file views, and none in 10,400 for searches and command output."""
+"""Page faults of a cut result in one request, by its content, before any were counted. In every second recorded coding
+session there were 9 in 10,600 for file views, and none in 10,400 for searches and command output."""
 WEIGHT = 1_000
-"""Requests of a cut result that this prior is worth: the first page fault of a session more than doubles it."""
+"""Requests of a cut result that this prior is worth. The first page fault of a session more than doubles the prior."""
 UNKNOWN = 1 / 20
-"""How often the conversation comes back to an old result of an unknown tool in a request, before any were counted: the
-rate of recorded customer service (6 in 119), which looks up records. Others have less, and soon count less."""
+"""Returns to an old result of an unknown tool in one request, before any were counted. It is the rate of recorded
+customer service (6 in 119), where the agent looks up records. Other work has fewer returns, and its counts soon lower
+the rate."""
 UNKNOWN_WEIGHT = 20
-"""Requests of an old result that this is worth: one time of coming back."""
+"""Requests of an old result that `UNKNOWN` is worth: one return."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """Where a result comes from.
-
-    sort: the tool, and what the call does where that is known. calling: the index of the message that called for it.
-    whole: the call in canonical form. keys: the short texts in its arguments.
-    """
+    """The source of a result."""
 
     sort: str
+    """The tool, and the action of the call if it is known."""
     calling: int
+    """The index of the message with the call."""
     whole: str
+    """The call in canonical form."""
     keys: frozenset[str]
+    """The short texts in the arguments of the call."""
 
 
 @dataclass(slots=True)
 class Lookups:
-    """The lookups of a conversation, by the index of the result.
-
-    uses: how often the conversation came back to results of a sort after `AGE` requests. by_key: lookups with a key.
-    """
+    """The lookups of a conversation."""
 
     found: dict[int, Lookup] = field(default_factory=dict)
+    """The lookup of each result, by the index of the result."""
     uses: Counter[str] = field(default_factory=Counter)
+    """Returns of the conversation to results of a sort after `AGE` requests."""
     by_key: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Indexes of the results, by each key of their lookups."""
 
     def copy(self) -> Lookups:
-        """Another one with the same content, to go on from."""
+        """A copy with the same content, to be continued."""
         return Lookups({**self.found}, Counter(self.uses), {**self.by_key})
 
 
 @dataclass(frozen=True, slots=True)
 class Experience:
-    """What is known of a sort of result: how many were cut, and how many of them were fetched again."""
+    """Counts of one sort of result: how many results were cut, and how many of these were fetched again."""
 
     cut: int = 0
     refetched: int = 0
@@ -108,13 +110,13 @@ def _note(found: Lookups, n: int, call: Call, calling: int) -> None:
 
 
 def call_keys(call: Call) -> frozenset[str]:
-    """The short texts in a call's arguments: what it looks up."""
+    """The short texts in a call's arguments: the keys of the lookup."""
     texts = (text.strip() for text in facts.written(call.arguments).split("\n"))
     return frozenset(text for text in texts if 4 <= len(text) <= KEY)
 
 
 def _use(found: Lookups, view: View, n: int) -> None:
-    """Note which old results the user or the model comes back to."""
+    """Count the old results that the user or the model comes back to in this message."""
     message = view.messages[n]
     if message.role == "user":
         words = {word.strip(".,;:!?()'\"`") for word in message.text.split()}
@@ -129,12 +131,13 @@ def _use(found: Lookups, view: View, n: int) -> None:
 
 
 def is_cut(edit: Edit | None) -> bool:
-    """True where an edit takes something out of the message."""
+    """True if an edit takes something out of the message."""
     return edit is not None and edit.action != "append"
 
 
 def new_faults(view: View, since: int) -> list[tuple[Refetch, str]]:
-    """(what was fetched again, its sort) in messages[since:], where the earlier result stood there cut."""
+    """Return (the refetch, its sort) of each result in messages[since:] that was fetched again while the earlier one
+    stood there cut."""
     found = []
     known = lookups(view).found
     for n, one in refetches(view).items():
@@ -144,8 +147,10 @@ def new_faults(view: View, since: int) -> list[tuple[Refetch, str]]:
 
 
 def _same_text(view: View, one: Refetch) -> bool:
-    """True where the second result says what the first one said: a file that was changed, or a search that finds
-    other things now, is read again for what is new."""
+    """True if the second result has the same text as the first one.
+
+    A file that was changed is read again for its new text, and so is a search that finds other things now.
+    """
     if one.kind == "recall":
         return True
     new, old = ({line.strip() for line in view.messages[n].text.splitlines()} for n in (one.index, one.of))
@@ -153,7 +158,7 @@ def _same_text(view: View, one: Refetch) -> bool:
 
 
 def cut_by_sort(view: View) -> Mapping[str, int]:
-    """How many results of each sort are cut in this view."""
+    """Cut results of each sort in this view."""
 
     def more(begin: int, known: Mapping[str, int] | None) -> Mapping[str, int]:
         counts = Counter(known or {})
@@ -166,20 +171,23 @@ def cut_by_sort(view: View) -> Mapping[str, int]:
 
 
 def more_exposed(view: View) -> Mapping[str, int]:
-    """`View.exposed` once this request has gone out."""
+    """`View.exposed` after this request has gone out."""
     cut = cut_by_sort(view) if view.edits else {}
     return {**view.exposed, **{sort: view.exposed.get(sort, 0) + count for sort, count in cut.items()}}
 
 
 def stopped(view: View) -> frozenset[str]:
-    """The sorts of which no more results are cut: more than `LIMIT` of the session's requests fetched one again."""
-    most = max(1, LIMIT * view.requests[-1])  # one is no rate
+    """The sorts of which no more results are cut: more than `LIMIT` of the session's requests fetched one of them
+    again."""
+    most = max(1, LIMIT * view.requests[-1])  # a single refetch is no rate
     return frozenset(sort for sort, count in view.refetched.items() if count > most)
 
 
 def losses(view: View) -> Callable[[Proposal], float]:
-    """Gives what page faults are expected to cost a request, in input tokens, once a proposal is made; infinite where
-    its sort is stopped."""
+    """Return a function that gives the expected cost of page faults in one request after a proposal, in input tokens.
+
+    The cost is infinite if the sort of the result is stopped.
+    """
     known = lookups(view)
     ended = stopped(view)
     rates: dict[tuple[str, Content], float] = {}
@@ -202,8 +210,10 @@ def losses(view: View) -> Callable[[Proposal], float]:
 
 
 def _rate(view: View, known: Lookups, sort: str, content: Content) -> float:
-    """Page faults of a cut result of this sort in a request: the session's, begun with the tenant's, begun with the
-    prior."""
+    """Page faults of a cut result of this sort in one request.
+
+    The rate begins with the prior, and is adjusted by the tenant's other sessions, then by this session.
+    """
     rate, weight = PRIOR.get(content), WEIGHT
     if rate is None:
         rate, weight = _rate_of_use(view, known, sort), UNKNOWN_WEIGHT
@@ -213,7 +223,7 @@ def _rate(view: View, known: Lookups, sort: str, content: Content) -> float:
 
 
 def _rate_of_use(view: View, known: Lookups, sort: str) -> float:
-    """How often the conversation comes back to an old result of a sort in a request."""
+    """Returns of the conversation to an old result of a sort in one request."""
     now = view.requests[-1]
     old = sum(max(0, now - view.requests[n] - AGE) for n, one in known.found.items() if one.sort == sort)
     return (UNKNOWN * UNKNOWN_WEIGHT + known.uses[sort]) / (UNKNOWN_WEIGHT + old)

@@ -1,7 +1,7 @@
-"""Which messages are pinned: they are permanent, and no policy edits them.
+"""Pinned messages: they are permanent, and no policy edits them.
 
-A pin is the client's word (the header `x-context-pin`, remembered by chain key) or stands in the message itself as the
-mark `[pin]`, where the user or the system prompt wrote it: in a tool result anybody could have.
+The client pins a message with the header `x-context-pin` (remembered by chain key), or with the mark `[pin]` in its
+text. The mark counts in a user message or in the system prompt only, because anybody could write it into a tool result.
 """
 
 from __future__ import annotations
@@ -19,13 +19,16 @@ def _has_mark(message: Message) -> bool:
 
 
 def marked(message: Message) -> bool:
-    """Whether the message bears the mark: only a system or user message can."""
+    """True if the message has the mark; only a system or user message can have it."""
     return (message.role == "user" or message.is_system) and message.derive(_has_mark)
 
 
 def pinned(view: View, index: int) -> bool:
-    """Whether messages[index] is pinned, or guarded for now. A system message shares its neighbour's key, and stays in
-    any case. Tool output in a user message is nobody's word."""
+    """True if messages[index] is pinned, or guarded for now.
+
+    A system message shares the key of its neighbour, and stays in any case. The mark does not count in tool output that
+    comes as a user message.
+    """
     message = view.messages[index]
     if (view.pins or view.guarded) and not message.is_system:
         k = view.keys[index]
@@ -35,7 +38,7 @@ def pinned(view: View, index: int) -> bool:
 
 
 def opening(view: View) -> range:
-    """The prompt that the conversation began with: it says what all of it is about."""
+    """The indexes of the prompt that the conversation began with. It says what the whole conversation is about."""
     if not view.groups:
         return range(0)
     first = view.groups[0]
@@ -44,7 +47,10 @@ def opening(view: View) -> range:
 
 
 def task(view: View) -> range:
-    """The same where the results of an agent's actions are user messages: then it is not the last one, which stays in
-    any case, and nothing but it says what all of that is for."""
+    """The indexes of the opening prompt where tool output comes as user messages, else an empty range.
+
+    In such a conversation the opening prompt is not the last user message, which stays in any case. No other message
+    says what the work is for.
+    """
     observes = any(is_result and m.role == "user" for is_result, m in zip(view.is_result, view.messages, strict=True))
     return opening(view) if observes else range(0)

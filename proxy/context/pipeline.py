@@ -1,7 +1,7 @@
-"""rewrite(): from a request and what is remembered of its thread to what is sent.
+"""rewrite(): makes the plan to send from a request and the memory of its thread.
 
-Repeat the old edits, let the stages propose, let the schedule decide, fit the budget, add the inserts, check the
-rules. The same function serves the proxy, the replay command, a notebook and the tests: same input, same output.
+It repeats the old edits, lets the stages propose and the schedule decide, fits the budget, adds the inserts and checks
+the rules. The same function serves the proxy, the replay command, a notebook and the tests: same input, same output.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from proxy.errors import RuleBroken
 from proxy.memory.memos import Memo
 
 ROUNDS = 3
-"""Times that messages make room for inserts. Inserts speak of what has left, so they may grow when more leaves."""
+"""Times that messages make room for inserts. Inserts report removed messages, so they may grow when more messages
+leave."""
 
 
 def rewrite(
@@ -55,15 +56,15 @@ def rewrite(
 ) -> Plan:
     """Plan one request.
 
-    now: seconds, on the clock of `session.sent_at`. keys: the messages' chain keys where the caller has them.
-    strategy: the wire format of the upstream that it goes to; strategies: the one that each message was made for.
-    times: when each was first seen. options: what the request asks for by x-context-* headers. found: what a search of
-    the store has brought up. relevance: of messages to the task, by form.
-    frozen: make no new edits (the store cannot take them). offered: names of the proxy's tools that the model has, or
-    will have where the plan makes a first edit; that costs `toll` tokens in the head then. guarded: chain keys of
-    messages that stay as they are. scratchpad: the session's. memos: those that fit the last user message. elsewhere:
-    what page faults the tenant's other sessions had (`View.elsewhere`).
-    Raises nothing on purpose: a plan that breaks a rule comes back as `refused`, and the original goes out.
+    now: seconds, on the clock of `session.sent_at`. keys: the messages' chain keys, if the caller has them. strategy:
+    the wire format of the upstream that the request goes to. strategies: the wire format that each message was made
+    for. times: when each message was first seen. options: the values of the request's x-context-* headers. found:
+    results of a search of the store. relevance: of messages to the task, by form. frozen: make no new edits (the store
+    cannot take them). offered: names of the proxy's tools that the model has, or will have if the plan makes a first
+    edit. toll: tokens of these tools that come in front of the messages then. guarded: chain keys of messages that stay
+    as they are. scratchpad: the session's. memos: those that fit the last user message. elsewhere: page faults of the
+    tenant's other sessions (`View.elsewhere`). Raises nothing on purpose: a plan that breaks a rule comes back as
+    `refused`, and the original goes out.
     """
     keys = key.chain("", request.messages) if keys is None else keys
     policy = for_model(policy, model)
@@ -92,13 +93,13 @@ def rewrite(
 
 
 def _with_faults(seen: View, session: Session) -> tuple[View, list[Note]]:
-    """The view with the cut results that this request shows to be fetched again; and a note of the new ones."""
+    """Return the view with the cut results that this request fetches again, and a note of the new ones."""
     found = page_faults.new_faults(seen, session.looked) if seen.edits else []
     if not found:
         return seen, []
     counts = Counter(session.refetched)
     counts.update(sort for _, sort in found)
-    # After a restart all are counted anew, and only those behind the last answer are told again.
+    # After a restart all are counted again, and only those behind the last answer are reported again.
     told = session.looked or (seen.ground.answers[-1] if seen.ground.answers else 0)
     kinds = Counter[str](one.kind for one, _ in found if one.index >= told)
     notes = [Note("refetch", " ".join(sorted(kinds)), {**kinds})] if kinds else []
@@ -106,31 +107,36 @@ def _with_faults(seen: View, session: Session) -> tuple[View, list[Note]]:
 
 
 def _for_stopped(session: Session, policy: Policy) -> tuple[Session, Policy]:
-    """A thread that is not rewritten any more: the stages of last resort act where its prompt would not fit its window,
-    since the upstream would refuse that in any case."""
+    """The session and the policy of a thread that is not rewritten any more.
+
+    Only the stages of last resort act, if the prompt would not fit the window. The upstream would refuse such a prompt
+    in any case.
+    """
     last = tuple(stage for stage in policy.stages if stage.when == "last")
     return replace(session, steering=None), replace(policy, stages=last, voices=(), ask="never")
 
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """The decisions of a plan. before: the edits without inserts that stay where they are put. tokens: of everything
-    that would be sent. extra: those of the inserts among them."""
+    """The decisions of a plan."""
 
     before: Mapping[bytes, Edit]
+    """The edits without inserts that stay where they are put."""
     edits: Mapping[bytes, Edit]
     wanted: Sequence[Insert]
     by_index: Mapping[int, list[Insert]]
     after: Sequence[Insert]
     asked: bool
     tokens: int
+    """Tokens of everything that would be sent."""
     extra: int
+    """Tokens of the inserts among `tokens`."""
 
 
 def _rewritten(
     seen: View, session: Session, policy: Policy, model: Model, now: float, notes: list[Note], *, frozen: bool
 ) -> Plan:
-    """The plan for what is seen. notes: those that there are already."""
+    """The plan for the view. notes: the notes made so far."""
     drawn = _draft(seen, session, policy, frozen=frozen)
     for _ in range(ROUNDS):
         if seen.budget is None or drawn.tokens <= seen.budget or drawn.extra <= seen.extra:
@@ -149,7 +155,7 @@ def _rewritten(
 
 
 def _draft(seen: View, session: Session, policy: Policy, *, frozen: bool) -> _Draft:
-    """What leaves, what is shortened, and what is inserted."""
+    """The draft of a plan: removed messages, shortened messages, and inserts."""
     edits = _edits(seen, session, policy, frozen=frozen)
     wanted: list[Insert] = []
     asked = False
@@ -159,7 +165,7 @@ def _draft(seen: View, session: Session, policy: Policy, *, frozen: bool) -> _Dr
         if policy.voices:
             told = seen if edits is seen.edits else replace(seen, edits=edits, tokens=proposals.sizes_of(seen, edits))
             wanted += [insert for voice in policy.voices for insert in voice(told)]
-            owed = {insert.source for insert in session.owed}  # one note of a voice's at a time
+            owed = {insert.source for insert in session.owed}  # a voice gives one note at a time
             wanted = [i for i in wanted if not (i.said and i.source in owed)] + list(session.owed)
     return _placed(seen, edits, wanted, asked=asked)
 
@@ -176,7 +182,7 @@ def _placed(seen: View, edits: Mapping[bytes, Edit], wanted: Sequence[Insert], *
 
 
 def _without_inserts(seen: View, drawn: _Draft, limit: int, notes: list[Note]) -> _Draft:
-    """The draft with as many inserts as fit the window, the first ones and what the operator has told."""
+    """The draft with as many inserts as fit the window: the first ones, and the operator's notes."""
     stay, out = list(drawn.wanted), []
     for insert in reversed(drawn.wanted):
         if drawn.tokens <= limit:
@@ -203,12 +209,13 @@ def _edits(seen: View, session: Session, policy: Policy, *, frozen: bool) -> Map
 
 
 def _settled(seen: View, edits: Mapping[bytes, Edit]) -> Mapping[bytes, Edit]:
-    """The edits with references that say where they point at what leaves with this plan."""
+    """The edits, with references updated if they point at messages that leave with this plan."""
     return edits if edits is seen.edits else mark_left(seen, edits)
 
 
 def _fitted(seen: View, policy: Policy, edits: Mapping[bytes, Edit], low: int) -> Mapping[bytes, Edit]:
-    """The edits with those that fit the prompt to its budget, and the remarks that these call for within it."""
+    """The edits with those that fit the prompt to its budget. The remarks that these edits need are within the budget
+    too."""
     fitted = _fit(seen, policy, edits, low)
     if fitted is edits:
         return edits
@@ -221,8 +228,11 @@ def _fitted(seen: View, policy: Policy, edits: Mapping[bytes, Edit], low: int) -
 
 
 def _fit(seen: View, policy: Policy, edits: Mapping[bytes, Edit], low: int) -> Mapping[bytes, Edit]:
-    """The edits with those that fit the prompt to its budget. A new result that refers to what leaves for that is sent
-    as it came, and is fitted with the others."""
+    """The edits with those that fit the prompt to its budget.
+
+    A new result may refer to a message that leaves for the budget. Such a result is sent as it came, and is fitted with
+    the others.
+    """
     fitted = fit.fit(seen, policy, edits, low)
     while fitted is not edits and (lost := dangling(seen, edits, fitted)):
         edits = {k: e for k, e in edits.items() if k not in lost}
@@ -236,8 +246,11 @@ def _at_once(policy: Policy) -> list[Stage]:
 
 
 def _over(seen: View, policy: Policy) -> set[bytes]:
-    """Keys of edits that only such a stage made, for a reason that is over: what was kept from another upstream comes
-    back to the one that it was made for. All other edits stay for ever."""
+    """Keys of edits that only a stage of correctness made, and whose reason has ended.
+
+    For example, content that was withheld from another upstream comes back to the upstream that it was made for. All
+    other edits stay for ever.
+    """
     if not seen.edits:
         return set()
     made = {type(stage).__module__.rpartition(".")[2] for stage in _at_once(policy)}  # a stage's name is its module's
@@ -249,16 +262,21 @@ def _over(seen: View, policy: Policy) -> set[bytes]:
 
 
 def _low(seen: View, policy: Policy, force: operator.Force) -> int:
-    """Tokens down to which a prompt that is over its budget is brought: below the budget, so that the next edits come
-    when that room is used up and not with the next request, each time at the price of the whole prompt."""
+    """Tokens down to which a prompt that is over its budget is brought.
+
+    The number is below the budget, so the next edits come when that room is used up, and not with the next request.
+    Each time, the edits cost the price of the whole prompt.
+    """
     if policy.literal or force == "prune" or not seen.budget:
-        return seen.budget or 0  # edits that do not last move the prefix anyway; what is pruned is at the low mark
+        return seen.budget or 0  # edits that do not last move the prefix anyway; a pruned prompt is at the low mark
     return int(seen.budget * min(1.0, policy.low / policy.budget))  # a share, so that it follows the window
 
 
 def _choose(seen: View, policy: Policy, force: operator.Force, low: int, *, for_money: bool) -> list[Proposal]:
-    """What the stages propose and the schedule takes, oldest first. for_money: edits may be made because they pay, and
-    not for the budget alone."""
+    """The proposals of the stages that the schedule takes, oldest first.
+
+    for_money: True if edits may be made because they pay, and not for the budget alone.
+    """
     at_once = proposals.collect(seen, _at_once(policy))
     open_ = proposals.collect(seen, (stage for stage in policy.stages if stage.when == "schedule"))
     taken = {p.index for p in at_once}
@@ -278,8 +296,10 @@ def _choose(seen: View, policy: Policy, force: operator.Force, low: int, *, for_
 
 
 def _broken(seen: View, at_once: Sequence[Proposal]) -> View:
-    """The view with what is made at once taken into account: behind the first of it nothing is served from the cache,
-    so that other edits there cost nothing."""
+    """The view after the edits that are made at once.
+
+    Behind the first of these edits nothing is served from the cache, so other edits there cost nothing.
+    """
     first = at_once[0].index
     tokens = list(seen.tokens)
     for proposal in at_once:
@@ -288,7 +308,7 @@ def _broken(seen: View, at_once: Sequence[Proposal]) -> View:
 
 
 def _completed(chosen: list[Proposal], open_: Sequence[Proposal]) -> list[Proposal]:
-    """With what those that were taken need, and with what was chosen together with them."""
+    """Add the proposals that the chosen ones depend on, and the rest of each joint batch."""
     have = {p.index for p in chosen}
     joint = {p.stage for p in chosen if p.joint}
     chosen = chosen + [p for p in open_ if p.joint and p.stage in joint and p.index not in have]
@@ -299,7 +319,10 @@ def _completed(chosen: list[Proposal], open_: Sequence[Proposal]) -> list[Propos
 def _place(
     seen: View, wanted: Sequence[Insert], edits: Mapping[bytes, Edit]
 ) -> tuple[dict[int, list[Insert]], list[Insert], Mapping[bytes, Edit]]:
-    """Where each insert goes: appended to a message, in a message of ours, or - kept - as an edit."""
+    """Find the place of each insert: appended to a message, in a message of ours, or, if it is kept, as an edit.
+
+    Return (inserts by index of the message, inserts for a message of ours, edits).
+    """
     by_index: dict[int, list[Insert]] = {}
     after: list[Insert] = []
     if not wanted:
@@ -335,7 +358,7 @@ def _plan(
     old = session.edits
     edits = proposals.for_the_first_reason(drawn.edits, old) if policy.literal else drawn.edits
     placed = [(n, i) for n, found in sorted(drawn.by_index.items()) for i in found] + [(-1, i) for i in drawn.after]
-    same = edits is seen.edits and not policy.literal  # then all of them are among those of the session
+    same = edits is seen.edits and not policy.literal  # then all of them are the session's
     new = () if same else tuple(e for k, e in edits.items() if (o := old.get(k)) is not e and o != e)
     notes += noting.of_quotes(drawn.wanted, placed, edits)
     notes += noting.of_stages(policy.stages, seen, edits, new)
@@ -364,19 +387,19 @@ def _plan(
 
 
 def _owed(wanted: Sequence[Insert], placed: Sequence[tuple[int, Insert]]) -> tuple[Insert, ...]:
-    """Notes that are told once and have found no place."""
+    """Notes that are given once and have found no place."""
     told = {insert.said for _, insert in placed}
     return tuple(insert for insert in wanted if insert.said and insert.said not in told)
 
 
 def _asks(stage: object, seen: View) -> Iterable[Ask]:
-    """What a stage would like to know of a helper model: stages that ask have a method `asks`."""
+    """The questions of a stage for a helper model. Stages that ask have a method `asks`."""
     asks = getattr(stage, "asks", None)
     return asks(seen) if asks is not None else ()
 
 
 def _refused(seen: View, session: Session, policy: Policy, rule: str, why: str) -> Plan:
-    """The original goes out; old edits stay remembered."""
+    """The plan by which the original goes out; old edits stay remembered."""
     return Plan(
         messages=None,
         new=(),

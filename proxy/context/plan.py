@@ -1,8 +1,8 @@
 """The data that flows through a rewrite: View, Proposal, Edit, Insert, Ask, Note, Plan.
 
-Stages look at a View and return Proposals (what could go); a schedule turns some into Edits (what goes, from
-now on and byte for byte); Inserts are texts of ours that are no part of the history; the Plan is what the
-caller sends and remembers. All of it is data: nothing here does anything by itself.
+Stages read a View and return Proposals (content that could go). A schedule turns some proposals into Edits (content
+that goes, from now on and byte for byte). Inserts are texts of ours that are no part of the history. The caller sends
+and remembers the Plan. All of these are data and do nothing by themselves.
 """
 
 from __future__ import annotations
@@ -23,17 +23,21 @@ from proxy.memory.memos import Memo
 
 T = TypeVar("T")
 Facts = dict[str, tuple[int, object, Any]]
-"""What was found out about messages, by name: (of how many at the front, for whom, what)."""
+"""Facts about messages, by name: (number of messages at the front that it covers, owner, value)."""
 
 Action = Literal["text", "gone", "text_only", "append"]
 """text: another text. gone: left out. text_only: an assistant message without its calls. append: text at its end."""
 
 Content = Literal["view", "other", "unknown"]
-"""view: the text of a file, an edit's echo, which an agent quotes when it edits, long after. other: searches, listings,
-command output, from which it takes names. unknown: any other tool (an API's answer, a page, a sub-agent's report)."""
+"""Kind of content of a tool result.
+
+view: the text of a file, or an edit's echo; an agent still quotes it in edits long after. other: searches, listings,
+command output, from which an agent takes names. unknown: any other tool (an API's answer, a page, a sub-agent's
+report).
+"""
 
 STRENGTH: dict[Action, int] = {"append": 0, "text": 1, "text_only": 2, "gone": 3}
-"""An edit is superseded only by a stronger one, or by a shorter text."""
+"""Strength of each action. An edit is superseded only by a stronger one, or by a shorter text."""
 
 REFERRING = frozenset({"refer_repeats"})
 """Stages whose edits say where in the prompt the same text stands."""
@@ -41,115 +45,124 @@ REFERRING = frozenset({"refer_repeats"})
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A decision about one message, made once and repeated byte for byte ever after.
-
-    key: the message's chain key. text: the new or the appended text; None where it is gone or only loses its
-    calls. before, after: its tokens as it came and as it goes out.
-    """
+    """A decision about one message, made once and repeated byte for byte ever after."""
 
     key: bytes
+    """The message's chain key."""
     action: Action
     text: str | None
+    """The new or the appended text; None if the message is gone or only loses its calls."""
     stage: str
     reason: str
     before: int
+    """Tokens of the message as it came."""
     after: int
+    """Tokens of the message as it goes out."""
 
     def __hash__(self) -> int:
-        """The key tells edits apart well enough, and its hash is remembered: edits name what is derived from them."""
+        """The hash of the key alone: it tells edits apart well enough, and Python remembers it. Values derived from an
+        edit are stored under the edit."""
         return hash(self.key)
 
     @property
     def loses(self) -> bool:
-        """Whether it takes out something that stands nowhere else in the prompt."""
+        """True if the edit takes out something that stands nowhere else in the prompt."""
         return self.action != "append" and self.stage not in REFERRING
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What a stage would do to messages[index].
-
-    after: tokens that would be left (an estimate where `write` makes the text late). since: the index of the message
-    with which it became possible; the rent of carrying the message is counted from there. write: makes the text when
-    the proposal is taken, for texts that depend on what else stands in the prompt then; from the indexes of all that
-    are cut with it, and None where there is nothing to do any more. whole: nothing that is said leaves. rider: not
-    worth moving the prefix for, but taken along behind a batch that moves it anyway. needs: the index of a message
-    whose edit (proposed too, or in force) has to be there as well, since it says what this one takes away. joint:
-    made with all other joint proposals of its stage or not at all, since they were chosen together. content: what a
-    tool result shows, None where the proposal is not made for that: then page faults are not counted against it.
-    """
+    """A change that a stage would make to messages[index]."""
 
     index: int
     action: Action
     stage: str
     reason: str
     after: int
+    """Tokens that would be left. It is an estimate if `write` makes the text later."""
     text: str | None = None
     since: int = 0
+    """The index of the message with which the proposal became possible. The rent of carrying the message counts from
+    there."""
     write: Callable[[frozenset[int]], str | None] | None = None
+    """Function that makes the text when the proposal is taken, for texts that depend on the rest of the prompt at that
+    time.
+
+    Its argument is the indexes of all messages that are cut together. It returns None if nothing is left to do.
+    """
     rider: bool = False
+    """True if the proposal is not worth moving the prefix, but is taken along behind a batch that moves it anyway."""
     needs: int | None = None
+    """The index of a message whose edit has to be there too, because that edit says what this one takes away. The edit
+    may be proposed as well, or in force."""
     joint: bool = False
+    """True if it is made with all other joint proposals of its stage or not at all, because they were chosen
+    together."""
     content: Content | None = None
+    """The content of a tool result. None if the proposal is made for another reason: then page faults do not count
+    against it."""
     whole: bool = False
+    """True if the edit loses no information."""
 
 
 @dataclass(frozen=True, slots=True)
 class Insert:
-    """A text of ours at the tail or behind the system prompt.
-
-    kept: it stays where it is put, as an `append` edit. said: (kind of note, count) that is remembered once it has
-    gone out (`Session.said`), for notes that come again only when their count has doubled. about: chain keys of the
-    messages that it quotes.
-    """
+    """A text of ours at the tail or behind the system prompt."""
 
     place: Literal["tail", "system"]
     source: str
     text: str
     kept: bool = False
+    """True if the text stays where it is put, as an `append` edit."""
     said: tuple[str, int] | None = None
+    """(kind of note, count), remembered after it has gone out (`Session.said`). Such a note comes again only when its
+    count has doubled."""
     about: tuple[bytes, ...] = ()
+    """Chain keys of the messages that the text quotes."""
     alone: bool = False
-    """Behind an answer of the assistant's it may stand in a user message of its own."""
+    """True if the text may stand in a user message of its own behind an answer of the assistant's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A question that only a model can answer. Pure code never asks: the caller does, and calls again, or does not.
-
-    kind: summary, reflection, state. prompt: the whole question. about: chain keys of the messages that it is about;
-    with the kind they name the Ask (`id`), so that its answer is found again. keep: names of which an answer must
-    hold all. longest: characters above which an answer is no summary. now: the plan is of little use without the
-    answer.
-    """
+    """A question that only a model can answer. Pure code never asks: the caller asks and calls again, or does not."""
 
     kind: str
+    """summary, reflection or state."""
     prompt: str
+    """The whole question."""
     about: tuple[bytes, ...] = ()
+    """Chain keys of the messages that the question is about. Together with the kind they make the `id`, by which the
+    answer is found again."""
     keep: tuple[str, ...] = ()
+    """Names of which an answer must hold all."""
     longest: int = 0
+    """Characters above which an answer is no summary."""
     now: bool = False
+    """True if the plan is of little use without the answer."""
 
     @property
     def id(self) -> str:
-        """Names the question: the same on every replica."""
+        """The name of the question: the same on every replica."""
         return hashlib.blake2b(self.kind.encode() + b"".join(self.about), digest_size=10).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something for the record and the operator: never seen by the model. figures: numbers in it, by name."""
+    """An entry for the record and the operator. The model never sees it."""
 
     kind: str
     text: str
     figures: Mapping[str, float] = field(default_factory=dict)
+    """Numbers of the note, by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A stored text that a search has brought up. key: the message's, or that of the message that was summarised."""
+    """A stored text that a search has found."""
 
     key: bytes
+    """The key of the message, or of the message that was summarised."""
     kind: Literal["message", "summary"]
     role: str
     text: str
@@ -157,11 +170,10 @@ class Found:
 
 @dataclass(slots=True, eq=False)
 class Ground:
-    """What the messages of a request say by themselves, found out for its front when that was the last request.
+    """Facts that the messages of a request give by themselves. They are taken over from the last request for a shared
+    prefix.
 
-    whole: tokens of each. requests: how many answers there are up to each. answers: which are the assistant's. marked:
-    which bear a cache mark of the client's. prompt: which is the user's last one, -1 for none. applied: these messages,
-    or a front of them, with the edits that were in force then. Nothing in it is changed once it was handed out.
+    Nothing in a Ground changes after it was handed out, except that `facts` and `applied` are filled.
     """
 
     messages: tuple[Message, ...]
@@ -169,35 +181,46 @@ class Ground:
     weigh: Weigh
     observation: re.Pattern[str] | None
     whole: list[int]
+    """Tokens of each message."""
     requests: list[int]
+    """Number of assistant messages up to and including each message."""
     is_result: list[bool]
     answers: list[int]
+    """Indexes of the assistant messages."""
     marked: list[int]
+    """Indexes of the messages that bear a cache mark of the client's."""
     prompt: int
+    """Index of the last user message, -1 for none."""
     steps: list[Step]
     groups: list[Group]
     facts: Facts
     applied: Applied | None = None
+    """These messages, or a prefix of them, with the edits that were in force then."""
 
 
 @dataclass(slots=True, eq=False)
 class Applied:
-    """The first `count` messages with the edits that the thread has (`given`, of which there were `number`).
-
-    edits: those in force here. tokens: of each as it goes out. marks, sizes: of each that does go out. losses: how
-    many edits take something out. whole: none takes away a message or its calls. stages: who has made them.
-    """
+    """The first `count` messages with the thread's edits applied."""
 
     count: int
     given: Mapping[bytes, Edit]
+    """The edits that the thread has."""
     number: int
+    """Number of edits in `given` when this was made."""
     edits: dict[bytes, Edit]
+    """The edits in force on these messages."""
     tokens: list[int]
+    """Tokens of each message as it goes out."""
     marks: list[bytes]
+    """The mark of each message that goes out."""
     sizes: list[int]
+    """Tokens of each message that goes out; messages that are gone have no entry."""
     losses: int
+    """Number of edits that take out something that stands nowhere else in the prompt."""
     whole: bool
+    """True if no edit takes away a message or its calls."""
     stages: frozenset[str]
+    """Stages that made the edits in force."""
     facts: Facts
 
 
@@ -205,87 +228,108 @@ class Applied:
 class View:
     """The conversation as it would go out now, old edits applied.
 
-    messages, keys, tokens (as each would go out, 0 where gone), whole (tokens as each came): one entry a message.
-    edits: those in force. head: tokens in front of the messages (tools). active: the index at which the active group
-    begins. cached: tokens at the front that the provider's cache is expected to hold; warm: those that it would hold
-    had it not expired. requests: how many requests the thread has had up to each message (its assistant messages):
-    differences of it are ages.
-    budget: the most tokens the prompt should have, None where no limit is known. strategies: for which wire format each
-    message was made; strategy: which one it goes to now. is_result: tool results, and user messages that are really
-    tool output. literal: edits are made anew with every request.
-    offered: names of the proxy's tools that the model has in this request. guarded: chain keys of messages that no
-    stage may edit. toll: tokens of tool definitions that come into the head with the first edit, and move all of it.
-    scratchpad: the session's. memos: those that fit the last user message.
-    now: seconds. times: when each message was first seen, in seconds. state, answers, said, pins: as `Session` has
-    them. found: what a search of the store has brought up for this request. relevance: how near messages are to
-    the current task, 0 to 1, by form, where somebody knows better than by their words. ground, applied: what is known
-    from the request before.
+    `messages`, `keys`, `tokens`, `whole`, `requests`, `strategies` and `is_result` have one entry for each message.
     """
 
     request: Request
     messages: tuple[Message, ...]
     keys: Sequence[bytes]
     tokens: Sequence[int]
+    """Tokens of each message as it would go out, 0 if it is gone."""
     whole: Sequence[int]
+    """Tokens of each message as it came."""
     edits: Mapping[bytes, Edit]
+    """The edits in force."""
     steps: Sequence[Step]
     groups: Sequence[Group]
     active: int
+    """The index at which the active group begins."""
     head: int
+    """Tokens in front of the messages (tools)."""
     cached: int
+    """Tokens at the front that the provider's cache is expected to hold."""
     warm: int
+    """Tokens at the front that the cache would hold if it had not expired."""
     requests: Sequence[int]
+    """Number of requests of the thread up to each message (its assistant messages). Differences of these numbers are
+    ages."""
     model: Model
     budget: int | None
+    """The most tokens that the prompt should have, None if no limit is known."""
     weigh: Weigh
     strategies: Sequence[str]
+    """The wire format that each message was made for."""
     strategy: str
+    """The wire format of the upstream that the request goes to."""
     is_result: Sequence[bool]
+    """True for tool results, and for user messages that are really tool output."""
     literal: bool
+    """True if edits are made again with every request."""
     ground: Ground
+    """Facts about the messages alone, taken over from the request before."""
     applied: Applied
+    """Facts about the messages with the edits in force, taken over from the request before."""
     now: float = 0.0
+    """Time of the request, in seconds."""
     times: Sequence[float] = ()
+    """Time at which each message was first seen, in seconds."""
     state: str | None = None
+    """The newest STATE block, as `Session.state`."""
     answers: Mapping[str, str] = field(default_factory=dict)
+    """Answers of a helper model, by the id of the Ask (`Session.answers`)."""
     said: Mapping[str, int] = field(default_factory=dict)
+    """Count of each kind of note when it was last given (`Session.said`)."""
     pins: frozenset[bytes] = frozenset()
+    """Chain keys of messages that must stay (`Session.pins`)."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """What the request asks for by its x-context-* headers: values by the rest of the name, in small letters."""
+    """Values of the request's x-context-* headers, by the rest of the header's name in small letters."""
     found: Sequence[Found] = ()
+    """Texts that a search of the store has found for this request."""
     relevance: Mapping[bytes, float] = field(default_factory=dict)
+    """Nearness of messages to the current task, 0 to 1, by form. It is given if the caller knows it better than by
+    words."""
     offered: frozenset[str] = frozenset()
+    """Names of the proxy's tools that the model has in this request."""
     guarded: frozenset[bytes] = frozenset()
+    """Chain keys of messages that no stage may edit."""
     toll: int = 0
+    """Tokens of tool definitions that come in front of the messages with the first edit, and move the whole prefix."""
     scratchpad: str = ""
+    """The session's scratchpad."""
     memos: Sequence[Memo] = ()
+    """The memos that fit the last user message."""
     limit: int | None = None
-    """Tokens that the prompt must not pass: the window less the room for the answer. None where no window is known."""
+    """Tokens that the prompt must not pass: the window less the room for the answer. None if no window is known."""
     extra: int = 0
-    """Tokens of the inserts that go out with it."""
+    """Tokens of the inserts that go out with the prompt."""
     refetched: Mapping[str, int] = field(default_factory=dict)
     """Cut results that were fetched again in this session, by sort (see `page_faults`)."""
     exposed: Mapping[str, int] = field(default_factory=dict)
-    """Cut results in the session's requests, added up over these, by sort."""
+    """Cut results in the session's requests, summed over these requests, by sort."""
     elsewhere: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """The same two, `exposed` and `refetched`, of the tenant's other sessions together, by sort."""
+    """(`exposed`, `refetched`) of the tenant's other sessions together, by sort."""
     _made: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
 
     def once(self, name: object, make: Callable[[], T]) -> T:
-        """What `make` returns, made once a View: what a stage and its asks and notes all need. name: hashable."""
+        """Return the value of `make`, computed once for a View. A stage and its asks and notes share it. name:
+        hashable."""
         if name not in self._made:
             self._made[name] = make()
         made: T = self._made[name]
         return made
 
     def grown(self, name: str, make: Callable[[int, T | None], T], owner: object = None) -> T:
-        """What `make` finds in the messages alone. make: called with the number of messages at the front for which it
-        is known from an earlier request, and with what is known of them; it returns that of all of them, and leaves
-        what it was given as it is. owner: who asks, where another would find something else."""
+        """Return a value that `make` computes from the messages alone, incrementally.
+
+        make: called with the number of messages at the front that an earlier request covered, and with the value for
+        them. It returns the value for all messages, and does not change the value it was given. owner: the asker, if
+        another asker would get another value.
+        """
         return _grown(self.ground.facts, name, len(self.messages), make, owner)
 
     def settled(self, name: str, make: Callable[[int, T | None], T], owner: object = None) -> T:
-        """The same for what depends on the edits in force too: known as long as no other edit comes into force."""
+        """Return a value that also depends on the edits in force; else as `grown`. It is kept until another edit comes
+        into force."""
         applied = self.applied
         if applied.edits is self.edits and applied.tokens is self.tokens:
             return _grown(applied.facts, name, len(self.messages), make, owner)
@@ -297,11 +341,11 @@ class View:
         return self.head + self.extra + sum(self.tokens)
 
     def served(self) -> list[int]:
-        """For each message: the cached tokens that are still served when it is edited.
+        """The cached tokens that are still served if a message is edited, for each message.
 
-        All in front of it where any prefix is found; where a cache ends at explicit breakpoints, only what ends
-        with a message that the client has marked (OpenAI's and Anthropic's caching pages). Nothing but the head where
-        tool definitions come with the edit.
+        If any prefix matches, these are all tokens in front of the message. If a cache ends at explicit breakpoints,
+        only a prefix that ends with a message marked by the client counts (OpenAI's and Anthropic's caching pages). If
+        tool definitions come with the edit, only the tokens in front of the messages count.
         """
         if self.toll:
             return [min(self.cached, self.head)] * len(self.messages)
@@ -319,7 +363,7 @@ class View:
         return fronts
 
     def edit(self, index: int) -> Edit | None:
-        """The edit in force on messages[index]. System messages bear none: they share their neighbour's key."""
+        """The edit in force on messages[index]. System messages have none, because they share their neighbour's key."""
         return None if self.messages[index].is_system else self.edits.get(self.keys[index])
 
 
@@ -336,37 +380,40 @@ def _grown(facts: Facts, name: str, count: int, make: Callable[[int, T | None], 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """What to send, and what to remember of it.
-
-    messages: the bytes of each message to send, None where the client's own array goes as it is. new: edits to be
-    stored before the bytes go out. edits: all that are in force then. placed: inserts, each with the index of the
-    message that it is appended to, -1 for a message of ours at the end. marks: a 16-byte mark of each outgoing
-    message (see `Session.sent`). before, after, predicted: tokens of the prompt as it came, as it goes, and of its
-    cached front. asked: a STATE block was asked for. refused: the rule or reason for which the original goes out
-    instead.
-    """
+    """The bytes to send, and the facts to remember about them."""
 
     messages: tuple[bytes, ...] | None
+    """The bytes of each message to send, None if the client's own array goes out as it is."""
     new: tuple[Edit, ...]
+    """Edits to be stored before the bytes go out."""
     edits: Mapping[bytes, Edit]
+    """All edits that are in force then."""
     placed: tuple[tuple[int, Insert], ...]
+    """Inserts, each with the index of the message that it is appended to; -1 for a message of ours at the end."""
     asks: tuple[Ask, ...]
     notes: tuple[Note, ...]
     marks: tuple[bytes, ...]
+    """A 16-byte mark of each outgoing message (see `Session.sent`)."""
     sizes: tuple[int, ...]
+    """Tokens of each outgoing message."""
     keys: Sequence[bytes]
     before: int
+    """Tokens of the prompt as it came."""
     after: int
+    """Tokens of the prompt as it goes out."""
     predicted: int
+    """Tokens of the prefix that the provider's cache should serve."""
     asked: bool
+    """True if a STATE block was asked for."""
     refused: str | None = None
+    """The rule or reason for which the original goes out instead."""
     owed: tuple[Insert, ...] = ()
-    """Notes that are told once and had no place in this prompt."""
+    """Notes that are given once and had no place in this prompt."""
     literal: bool = False
-    """Its edits hold for literal policies alone: see `Session.lasting`."""
+    """True if its edits hold for literal policies alone: see `Session.lasting`."""
     limit: int | None = None
     """Tokens above which the prompt is over its budget; None where there is no budget."""
     refetched: Mapping[str, int] = field(default_factory=dict)
     """Cut results that were fetched again in this session, by sort, those of this request included."""
     exposed: Mapping[str, int] = field(default_factory=dict)
-    """Cut results in its requests, added up over these, by sort, this one included."""
+    """Cut results in the session's requests, summed over these requests, by sort, this request included."""

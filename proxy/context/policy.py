@@ -1,6 +1,6 @@
-"""A policy: a list of stages with settings, a schedule, a budget, and how the model's own state is kept.
+"""A policy: a list of stages with settings, a schedule, a budget, and rules for the model's own state.
 
-Policies are TOML files; the stages are shared between them. What a file leaves out has the value here.
+Policies are TOML files that share the stages. A setting that a file does not give has the default value of this module.
 """
 
 from __future__ import annotations
@@ -27,47 +27,51 @@ TOOLS = ("recall", "query_db", "describe_db", "manage_scratchpad", "save_memo", 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How prompts are rewritten."""
+    """The settings by which prompts are rewritten."""
 
     name: str
     stages: tuple[Stage, ...] = ()
     voices: tuple[Voice, ...] = ()
-    """Texts of ours in the prompt, beside guidelines and state."""
+    """Texts of ours in the prompt, in addition to guidelines and state."""
     schedule: ScheduleName = "when_it_pays"
-    """When a proposal becomes an edit."""
+    """The rule by which a proposal becomes an edit."""
     mode: Mode = "rewrite"
     """rewrite; observe (plan, record, send the original); passthrough (store and measure only)."""
     budget: float = 0.8
     """Share of the model's window that a prompt may fill."""
     window: int = 0
-    """Tokens that a model is taken to have where its window is unknown; 0: then there is no budget."""
+    """Window in tokens of a model whose window is unknown; 0: such a model has no budget."""
     low: float = 0.6
-    """Share of the window down to which a prompt is brought once it is over its budget, where edits last. That room
-    (0.6 of 0.8 is a quarter of the budget) is used up before the next edits move the whole prefix again."""
+    """Share of the window down to which a prompt over its budget is brought, if edits last. That room (0.6 of 0.8 is a
+    quarter of the budget) is used up before the next edits move the whole prefix again."""
     rent: float = 1.0
-    """`when_it_pays`: how many times the rent paid for stale tokens has to reach the price of an edit, from above."""
+    """`when_it_pays`: the rent paid for stale tokens, times this number, has to reach the price of an edit."""
     payback: float = 0.0
-    """`when_it_pays`: an edit has to pay back within this share of the requests so far; 0: not asked."""
+    """`when_it_pays`: an edit has to pay back within this share of the requests so far; 0: no such test."""
     ask: AskWhen = "when_needed"
-    """When the model is asked to end its answer with a STATE block."""
+    """Condition on which the model is asked to end its answer with a STATE block."""
     state_place: StatePlace = "tail"
-    """Where guidelines and state go: behind the system prompt (literal), or at the tail."""
+    """Place of guidelines and state: behind the system prompt (literal), or at the tail."""
     guidelines: str = ""
-    """Text in place of our own history guidelines; empty: ours."""
+    """Text in place of our own history guidelines; empty: our own."""
     remark: str = remark.TEXT
     """Text behind the message after which groups or steps have left; empty: none."""
     observation: re.Pattern[str] | None = None
-    """User messages that match are really tool output."""
+    """Patterns of user messages that are really tool output."""
     tools: tuple[str, ...] = ()
-    """Which of the proxy's own tools the model is offered, where the client sent tools itself."""
+    """The proxy's own tools that the model is offered, if the client sent tools itself."""
     offer: Offer = "never"
-    """From when on they are offered: a thread's first request, its first edit, or never. when_needed: from the first
-    request on where an earlier thread of the same tenant with the same tools has come to edits. Else from the first
-    edit, since a definition is paid for with every request, and short chats have no use for it."""
+    """Time from which the tools are offered: a thread's first request, its first edit, or never. when_needed: from the
+    first request on if an earlier thread of the same tenant with the same tools has come to edits. Else they are
+    offered from the first edit on. A definition is paid for with every request, and short chats have no use for it."""
 
     def window_of(self, model: Model, named: int | None = None) -> int | None:
-        """The model's window as this policy sees it: a figure of its own (`[models."NAME".POLICY]`), else the model's,
-        else the policy's for models that nothing is known of. named: by the upstream, which knows better."""
+        """The model's window in tokens as this policy sees it, None if it is unknown.
+
+        The policy's own figure for the model (`[models."NAME".POLICY]`) comes first, limited by `named`. Next come
+        `named`, the model's window, and the policy's window for unknown models. named: the window that the upstream has
+        named; the upstream knows it better.
+        """
         own = model.own.get(self.name, {}).get("window")
         if isinstance(own, int) and own:
             return min(own, named or own)
@@ -75,26 +79,26 @@ class Policy:
 
     @property
     def own_budget(self) -> int | None:
-        """Tokens that a stage of the policy has for the whole prompt (`total`), whatever the model's window."""
+        """Tokens that a stage of the policy allows for the whole prompt (`total`), whatever the model's window."""
         return min(
             (total for stage in self.stages if isinstance(total := getattr(stage, "total", None), int)), default=None
         )
 
     def limit_of(self, model: Model, named: int | None = None) -> int | None:
-        """Tokens by which a prompt of this policy is called full: its own budget, or the window where that is less."""
+        """Tokens at which a prompt of this policy is full: its own budget, or the window if that is less."""
         found = [tokens for tokens in (self.own_budget, self.window_of(model, named)) if tokens]
         return min(found, default=None)
 
     @property
     def literal(self) -> bool:
-        """Whether edits are made anew with every request, and withdrawn, as the source designs do."""
+        """True if edits are made again with every request, and withdrawn, as the source designs do."""
         return self.schedule == "always"
 
 
 SHARED = ("aggressive", "emergency", "max_iterations", "urgency", "reflect", "reflect_batch", "low_stakes")
 """Settings that mean the same in each stage and voice that has them."""
 LEFT_TO: Mapping[str, str] = {"warn_of_loops": "loops"}
-"""By the name of a voice: the setting of others that is off where a policy has that voice, since it says the same."""
+"""Settings that are switched off if a policy has a voice, by the name of the voice. Both would write the same text."""
 _TOOL_KEYS = ("enabled", "offer")
 _CHOICES: dict[str, tuple[str, ...]] = {
     "schedule": get_args(ScheduleName),
@@ -111,8 +115,8 @@ def read_policy(
     *,
     source: str = "",
 ) -> Policy:
-    """The policy in a parsed TOML file. ConfigError names the key, the value and what is allowed."""
-    known = {f.name for f in fields(Policy)} - {"offer"}  # the table `tools` has it
+    """The policy in a parsed TOML file. Raises ConfigError with the key, the value and the allowed values."""
+    known = {f.name for f in fields(Policy)} - {"offer"}  # the table `tools` sets it
     values: dict[str, Any] = {}
     for key, given in table.items():
         value = given
@@ -146,8 +150,11 @@ def read_policy(
 
 
 def _with_shared(policy: Policy, rows: Sequence[Mapping[str, Any]], source: str) -> Policy:
-    """The policy with the settings that mean the same in every stage and voice that has them: each is set in one table
-    and holds for all; and without what two voices would say. ConfigError where two tables say two things."""
+    """The policy with its shared settings applied to every stage and voice that has them.
+
+    Each shared setting is given in one table and holds for all. A text that two voices would write is switched off in
+    one of them. Raises ConfigError if two tables give different values.
+    """
     found: dict[str, Any] = {}
     for row in rows:
         for name in SHARED:
@@ -167,7 +174,7 @@ def _with_shared(policy: Policy, rows: Sequence[Mapping[str, Any]], source: str)
 
 
 def _tools(table: Any, source: str) -> tuple[tuple[str, ...], Offer]:
-    """(the names, when they are offered) of a policy file's table `[tools]`."""
+    """Return (the names, the time of the offer) from a policy file's table `[tools]`."""
     if not isinstance(table, Mapping):
         raise ConfigError("tools", table, "a table [tools] with enabled and offer", source=source)
     for key in table:
@@ -179,12 +186,13 @@ def _tools(table: Any, source: str) -> tuple[tuple[str, ...], Offer]:
     offer = table.get("offer", "first_request")
     if offer not in get_args(Offer):
         raise ConfigError("tools.offer", offer, "one of " + ", ".join(get_args(Offer)), source=source)
-    # In one order, whatever the file's: the definitions stand in the prompt, byte for byte.
+    # In one order, whatever the file's order: the definitions stand in the prompt, byte for byte.
     return tuple(name for name in TOOLS if name in names), offer
 
 
 def compile_patterns(patterns: Any, *, source: str = "") -> re.Pattern[str] | None:
-    """Several regular expressions as one, None for none of them. ConfigError where one cannot be compiled."""
+    """Join several regular expressions into one; None for an empty list. Raises ConfigError if one cannot be
+    compiled."""
     if not isinstance(patterns, list | tuple) or not all(isinstance(p, str) for p in patterns):
         raise ConfigError("observation", patterns, "a list of regular expressions", source=source)
     try:
@@ -194,8 +202,11 @@ def compile_patterns(patterns: Any, *, source: str = "") -> re.Pattern[str] | No
 
 
 def for_model(policy: Policy, model: Model) -> Policy:
-    """The policy with what the model's table [models."name".policy] sets: a key is a field of each stage and voice that
-    has one of that name. ConfigError where none has, or the value is of another kind."""
+    """The policy with the settings of the model's table [models."name".policy].
+
+    A key sets the field of that name in each stage and voice that has such a field. Raises ConfigError if no stage or
+    voice has it, or if the value is of another kind.
+    """
     table = model.own.get(policy.name)
     if not table:
         return policy
@@ -213,7 +224,8 @@ def for_model(policy: Policy, model: Model) -> Policy:
 
 
 def check_models(policies: Mapping[str, Policy], models: Iterable[Model]) -> None:
-    """ConfigError where a model's table sets what no policy, or no stage and voice of it, has."""
+    """Raise ConfigError if a model's table names an unknown policy, or sets a field that no stage or voice of it
+    has."""
     for model in models:
         for name in model.own:
             if name not in policies:

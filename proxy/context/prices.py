@@ -1,7 +1,7 @@
-"""What a prompt costs and how much of one a model takes: limits, prices and cache rule of each model.
+"""The cost and the limits of prompts: window, prices and cache rule of each model.
 
-`w` and `r` are the prices of an input token that the provider's cache has to be written for and of one that it
-serves, in units of the model's plain input price. Figures live in config/models.toml, not here.
+`w` is the price of an input token that is written to the provider's cache. `r` is the price of an input token that the
+cache serves. Both are in units of the model's plain input price. The figures are in config/models.toml, not here.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from proxy.errors import ConfigError
 
 Tokens = Annotated[int, Meta(ge=1, le=10**12)]
 Price = Annotated[float, Meta(ge=0, le=10**9)]
-"""Bounded above, so that neither `inf` nor `nan`, which TOML can say, is one."""
+"""A price has an upper bound, so that neither `inf` nor `nan`, which TOML allows, is valid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What is known of a model. window: tokens of prompt and answer, None where unknown: then there is no budget."""
+    """Facts about a model."""
 
     name: str = "*"
     window: Tokens | None = None
+    """Tokens of prompt and answer together. None if unknown: then there is no budget."""
     max_output: Tokens | None = None
     answer_apart: bool = False
-    """The window holds the prompt alone; else the answer has to fit in it as well."""
+    """True if the window holds the prompt alone; else the answer has to fit in it as well."""
     answer: Tokens = 4096
-    """Tokens of a usual answer: kept free in the window where a request does not limit its answer."""
+    """Tokens of a usual answer. They are kept free in the window if a request does not limit its answer."""
     tokenizer: Literal["o200k_base", "cl100k_base", "estimate"] = "o200k_base"
     input: Price | None = None
     """Dollars per million input tokens."""
@@ -43,36 +44,39 @@ class Model:
     r: Price = 0.1
     """Price of a cached input token, in units of `input`."""
     cache: Literal["prefix", "breakpoint", "units", "none"] = "prefix"
-    """How the cache matches: any prefix; up to explicit marks; in whole units of `block`; or there is none."""
+    """The match of the cache: any prefix; up to explicit marks; in whole units of `block`; or no cache."""
     ttl_s: Price = 300.0
-    """Seconds after which an idle cache is taken for cold."""
+    """Seconds after which an idle cache counts as cold."""
     min: Annotated[int, Meta(ge=0, le=10**12)] = 1024
-    """Prompts shorter than this are not cached."""
+    """Tokens of a prompt below which it is not cached."""
     block: Tokens = 128
-    """Cached tokens are counted in multiples of this."""
+    """Unit of cached tokens: they are counted in multiples of this number."""
     after_tool: Literal["append", "user", "none"] = "append"
-    """Where a text of ours goes after a tool result: appended to it, in a user message, or nowhere."""
+    """Place of a text of ours after a tool result: appended to the result, in a user message, or nowhere."""
     alternate: bool = False
-    """Whether the upstream insists on user and assistant taking turns (WIRE.md W5)."""
+    """True if the upstream insists that user and assistant take turns (WIRE.md W5)."""
     own: dict[str, dict[str, Any]] = field(default_factory=dict, compare=False)
-    """What a policy or a stage has for this model alone: the tables `[models."NAME".POLICY]`."""
+    """Settings of a policy or a stage for this model alone: the tables `[models."NAME".POLICY]`."""
     partial: tuple[str, ...] | None = field(default=None, compare=False)
-    """Of an operator's entry, the fields that it sets; None: the entry says all that is known."""
+    """Fields that an operator's entry sets; None if the entry is complete."""
 
     @property
     def output_ratio(self) -> float:
-        """Price of an output token in units of an input token; 5 where prices are unknown (the common ratio)."""
+        """Price of an output token in units of an input token; 5 if prices are unknown (the common ratio)."""
         return self.output / self.input if self.input and self.output else 5.0
 
     def cost(self, prompt: int, cached: int) -> float:
-        """What a prompt costs, in units of one plain input token."""
+        """The cost of a prompt, in units of one plain input token."""
         return self.w * (prompt - cached) + self.r * cached
 
 
 @lru_cache(maxsize=256)
 def without_cache(model: Model) -> Model:
-    """The model as it is where its cache is never seen to hold anything: a prefix is worth nothing, and moving it costs
-    nothing. The same object each time, since facts about messages are remembered by it."""
+    """The model for an upstream whose cache never reports cached tokens.
+
+    A prefix is then worth nothing, and moving it costs nothing. The same object is returned each time, because facts
+    about messages are remembered under it.
+    """
     return replace(model, r=model.w, cache="none")
 
 
@@ -85,8 +89,9 @@ def read_models(
 ) -> tuple[Model, ...]:
     """The models of a `[models]` table, in file order.
 
-    partial: the rows are an operator's, laid over those that come after them. source, line: the file, and the line
-    of a key in it. Raises ConfigError for an unknown key, a value of a wrong kind or out of its bounds.
+    partial: the rows are an operator's, and are laid over the entries that come after them. source: the file. line:
+    gives the line of a key in the file. Raises ConfigError for an unknown key, or for a value of a wrong kind or out of
+    bounds.
     """
     known = [f.name for f in fields(Model) if f.name not in NOT_KEYS]
     found = []
@@ -117,7 +122,7 @@ def read_models(
 def find_model(models: Sequence[Model], name: str) -> Model:
     """The first entry whose pattern matches the name, with or without a provider's prefix (`openai/gpt-5`).
 
-    Of an operator's entry only the fields that it sets count: the others are those of the next entry that matches.
+    An operator's entry gives only the fields that it sets. The other fields come from the next entry that matches.
     """
     name = name.lower()
     bare = name.rsplit("/", 1)[-1]

@@ -1,4 +1,5 @@
-"""From the proposals of stages to edits: the strongest one a message, and whole steps or none of their messages."""
+"""Edits from the proposals of stages: the strongest one for each message, and for each step all its messages or
+none."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from proxy.context.voices.tell_ledger import newest_record
 
 
 def collect(seen: View, stages: Iterable[Stage]) -> list[Proposal]:
-    """One proposal a message, the strongest; none for what must stay, none weaker than the edit in force."""
+    """The strongest proposal for each message; none for a message that must stay, and none weaker than the edit in
+    force."""
     best: dict[int, Proposal] = {}
     last, last_user = len(seen.messages) - 1, seen.ground.prompt
     held = _held(seen)
@@ -38,8 +40,10 @@ def collect(seen: View, stages: Iterable[Stage]) -> list[Proposal]:
 
 
 def _held(seen: View) -> frozenset[int]:
-    """What stays because of the client's own cache marks: the message that bears one, and with it its step, or its
-    group where that is over, since of neither a part can leave."""
+    """The indexes of messages that stay because of the client's own cache marks.
+
+    A message with a mark stays, and with it its step, or its group if that is over. No part of these can leave alone.
+    """
     marked = [n for n in seen.ground.marked if not seen.messages[n].is_system]
     if not marked:
         return frozenset()
@@ -52,22 +56,22 @@ def _supersedes(proposal: Proposal, edit: Edit | None) -> bool:
         return True
     stronger = STRENGTH[proposal.action] > STRENGTH[edit.action]
     if proposal.action == edit.action == "append":
-        return True  # the stage writes on behind what is there
+        return True  # the stage continues the appended text
     return stronger or (proposal.action == edit.action == "text" and proposal.after < edit.after)
 
 
 def take(seen: View, chosen: Sequence[Proposal], old: Mapping[bytes, Edit], *, literal: bool) -> Mapping[bytes, Edit]:
-    """The edits in force once these proposals are made. Whole steps leave or none of their messages does."""
+    """The edits in force after these proposals are made. Either all messages of a step leave, or none of them."""
     if (
         not chosen
         and old is seen.edits
         and (seen.applied.whole or seen.settled("whole steps", partial(turns.are_whole, seen)))
     ):
-        return old  # nothing that is in force is withdrawn to keep turns in order
+        return old  # no edit in force is withdrawn to keep turns in order
     edits = dict(old)
     gone = frozenset(p.index for p in chosen if not p.whole)
     bearer, record = newest_record(seen.edits, seen) or (b"", "")
-    for proposal in reversed(chosen):  # newest first: of two copies of a thing the older one may go
+    for proposal in reversed(chosen):  # newest first: of two copies of a text the older one may go
         checkpoint()
         message = seen.messages[proposal.index]
         text = proposal.write(gone) if proposal.write else proposal.text
@@ -88,15 +92,18 @@ def take(seen: View, chosen: Sequence[Proposal], old: Mapping[bytes, Edit], *, l
         edits[k] = Edit(k, proposal.action, text, proposal.stage, proposal.reason, seen.whole[proposal.index], after)
     for proposal in chosen:
         if proposal.needs is not None and not _stands(edits.get(seen.keys[proposal.needs])):
-            k = seen.keys[proposal.index]  # what would say what it takes away was not written
+            k = seen.keys[proposal.index]  # the edit that it needs was not written
             edits.pop(k, None)
             edits.update({k: old[k]} if k in old else {})
     return turns.mended(seen, turns.whole_steps(seen, edits, old), old)
 
 
 def for_the_first_reason(edits: Mapping[bytes, Edit], old: Mapping[bytes, Edit]) -> Mapping[bytes, Edit]:
-    """These edits, where each that was in force before and differs in its reason alone is as it was: what is made anew
-    with every request is stored once, with the reason for which it was made first, and not whenever a score moves."""
+    """These edits, but with the old reason where nothing else has changed.
+
+    An edit that is made again with every request is stored once, with its first reason. It is not stored again whenever
+    a score in its reason moves.
+    """
     known = ((k, edit, old[k]) for k, edit in edits.items() if k in old)
     kept = {k: was for k, edit, was in known if was.reason != edit.reason and was == replace(edit, reason=was.reason)}
     return {**edits, **kept} if kept else edits
@@ -107,7 +114,7 @@ def _stands(edit: Edit | None) -> bool:
 
 
 def units(seen: View) -> list[Group | Step]:
-    """What leaves together, covering every message once: groups that are over (FEATURES.md A14), and then steps."""
+    """The parts that leave together, covering every message once: finished groups (FEATURES.md A14), then steps."""
     return [*seen.groups[:-1], *(step for step in seen.steps if step.start >= seen.active)]
 
 

@@ -1,9 +1,9 @@
-"""One short remark where messages have left a prompt, so that what stands side by side is not read as said in a row.
+"""One short remark at each gap in a prompt, so that the two sides of the gap do not read as consecutive messages.
 
-It is appended to the message before the gap, the user's own or a tool result, and stays there byte for byte: it bears
-no number, so a gap that grows does not change it. An answer of the model's is never written into, nor is a message of
-ours put in; where an answer stands right before the gap, the remark stands in front of that answer, and is as true
-there. What leaves and is told elsewhere (a summary, a line at the tail) gets none.
+The remark is appended to the message before the gap: a user message or a tool result. It stays there byte for byte. It
+has no number, so a larger gap does not change it. No answer of the model's is changed, and no message of ours is added.
+Where an answer stands right before the gap, the remark stands in front of that answer, and is also true there. Messages
+that are reported elsewhere (by a summary, or a line at the tail) get no remark.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ from proxy.context.pins import pinned
 from proxy.context.plan import Edit, View
 
 NAME = "remark"
-"""The stage of edits that hold nothing else."""
+"""The stage name of edits that hold a remark alone."""
 TEXT = "\n\n[Messages that followed this one have left the conversation. They are stored.]"
 UNTOLD = frozenset({"close_window", "fit_budget", "operator"})
-"""Stages that take whole groups or steps out and do not say so themselves."""
+"""Stages that remove whole groups or steps and do not report the removal themselves."""
 
 
 def remarked(seen: View, edits: Mapping[bytes, Edit], old: Mapping[bytes, Edit], text: str) -> Mapping[bytes, Edit]:
-    """The edits with a remark for each gap that has come or grown. old: those that were in force before. text: what is
-    said, nothing where it is empty."""
+    """The edits with a remark for each gap that is new or has grown.
+
+    old: the edits that were in force before. text: the remark; no remark is made if it is empty.
+    """
     if edits is old or not text:
         return edits
     made = dict(edits)
@@ -39,7 +41,8 @@ def remarked(seen: View, edits: Mapping[bytes, Edit], old: Mapping[bytes, Edit],
 
 
 def _gaps(seen: View, edits: Mapping[bytes, Edit], old: Mapping[bytes, Edit]) -> Iterator[tuple[int, bool]]:
-    """(the message that bears the remark, whether something of the gap has left just now) of each gap."""
+    """Yield (index of the message that bears the remark, True if this request has removed something from the gap) for
+    each gap."""
     bearer, told, is_new = -1, False, False
     for n, message in enumerate(seen.messages):
         if message.is_system:

@@ -1,4 +1,4 @@
-"""From decisions to bytes: each message as it goes out, untouched ones as the slice that they came in."""
+"""Outgoing bytes of each message from the decisions. An untouched message goes out as the slice that came in."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from proxy.context.rules import Out
 
 
 def edited(message: Message, edit: Edit | None) -> bytes | None:
-    """The message's outgoing bytes, None where it is gone. ValueError where it has no text to replace."""
+    """The message's outgoing bytes, None if the message is gone. Raises ValueError if the message has no text to
+    replace."""
     if edit is None:
         return message.raw
     if edit.action == "gone":
@@ -38,17 +39,17 @@ def visible(message: Message, edit: Edit | None) -> str:
 
 
 def joined(inserts: Sequence[Insert]) -> str:
-    """The text of a user message of ours that holds these."""
+    """The text of a user message of ours that holds these inserts."""
     return "\n\n".join(insert.text.strip() for insert in inserts)
 
 
 class Rendering:
-    """The outgoing messages of a plan: bytes, marks, sizes, what the rules look at, and which message each is."""
+    """The outgoing messages of a plan: bytes, marks, sizes, the view of the rules, and the index of each message."""
 
     __slots__ = ("marks", "outs", "places", "raws", "sizes")
 
     def __init__(self, front: Rendering | None = None) -> None:
-        """front: what it goes on from."""
+        """Make an empty rendering, or a copy of `front` to continue."""
         self.raws: list[bytes] = [*front.raws] if front else []
         self.marks: list[bytes] = [*front.marks] if front else []
         self.sizes: list[int] = [*front.sizes] if front else []
@@ -56,7 +57,7 @@ class Rendering:
         self.places: list[int] = [*front.places] if front else []
 
     def add(self, raw: bytes, mark: bytes, size: int, out: Out, place: int) -> None:
-        """One more message at the end."""
+        """Append one message."""
         self.raws.append(raw)
         self.marks.append(mark)
         self.sizes.append(size)
@@ -64,7 +65,7 @@ class Rendering:
         self.places.append(place)
 
     def place_of(self, index: int) -> int | None:
-        """Where messages[index] stands, None where it is gone."""
+        """The position of messages[index] among the outgoing messages, None if the message is gone."""
         at = bisect_left(self.places, index)
         return at if at < len(self.places) and self.places[at] == index else None
 
@@ -77,7 +78,7 @@ def plain(
     begin: int = 0,
     front: Rendering | None = None,
 ) -> Rendering:
-    """All messages in order, with nothing added to them. front: the first `begin` of them."""
+    """Render all messages in order, without inserts. front: the rendering of the first `begin` messages."""
     made = Rendering(front)
     raws, marks, sizes, outs, places = made.raws, made.marks, made.sizes, made.outs, made.places
     for n in range(begin, len(messages)):
@@ -107,11 +108,13 @@ def render(
     after: Sequence[Insert],
     without: Rendering | None = None,
 ) -> Rendering:
-    """All messages in order. inserts: texts by the index of the message that they are appended to. after: texts that go
-    into a user message of ours at the end. without: the same without all of these, where that is known.
+    """Render all messages in order, with their inserts.
 
-    A mark names the message without what is inserted into it: a text at the very end of a prompt does not
-    break the cached prefix in front of it.
+    inserts: texts by the index of the message that they are appended to. after: texts for a user message of ours at the
+    end. without: the same rendering without all of these texts, if it is known.
+
+    A mark names the message without its inserts. A text at the end of a prompt does not break the cached prefix in
+    front of it. Texts behind the system prompt are the exception: the mark includes them.
     """
     made = without or plain(messages, keys, edits, whole)
     if not inserts and not after:

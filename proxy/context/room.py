@@ -1,7 +1,8 @@
-"""The tokens that a prompt may have: the model's window, less the room that the answer needs.
+"""Tokens that a prompt may have: the model's window, less the room that the answer needs.
 
-A policy fills a share of the window only, so that an answer and the error of our own count have room. Where the window
-has to hold a long answer too, that share is not enough: an upstream refuses a prompt that leaves no room for it.
+A policy fills only a share of the window, which leaves room for an answer and for the error of our own count. That
+share is not enough if the window has to hold a long answer too. An upstream refuses a prompt that leaves no room for
+the answer.
 """
 
 from __future__ import annotations
@@ -13,22 +14,25 @@ from proxy.context.policy import Policy
 from proxy.context.prices import Model
 
 LEAST = 4
-"""A prompt is brought down to this part of the window at most, however long an answer the client allows: a client that
-allows an answer as long as the window hardly wants an empty prompt."""
+"""Divisor of the window: a prompt is brought down to this part at most, however long an answer the client allows. A
+client that allows an answer as long as the window hardly wants an empty prompt."""
 USUAL = 5
-"""A usual answer is taken to need this part of a small window at most: the part that policies leave free anyway."""
+"""Divisor of a small window: a usual answer is taken to need this part at most. Policies leave this part free
+anyway."""
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """budget: tokens that a prompt is brought down to. limit: tokens that it must not pass."""
+    """The room of a prompt."""
 
     budget: int
+    """Tokens that a prompt is brought down to."""
     limit: int
+    """Tokens that a prompt must not pass."""
 
 
 def room_for(request: Request, policy: Policy, model: Model, named: int | None = None) -> Room | None:
-    """The room for the prompt of this request, None where no window is known. named: the window that the upstream has
+    """The room for the prompt of this request, None if no window is known. named: the window that the upstream has
     named."""
     window = policy.window_of(model, named)
     if not window:

@@ -1,7 +1,7 @@
-"""What a strict upstream accepts: every plan is checked, and one that breaks a rule is thrown away.
+"""The rules of a strict upstream: every plan is checked, and a plan that breaks a rule is thrown away.
 
-The rules are those of WIRE.md 1.7, each a 400 that was met in the field. A history that breaks a rule already as the
-client sent it is the client's business: only what the plan adds counts.
+The rules are those of WIRE.md 1.7; each stands for a 400 error seen in the field. If the client's own history breaks a
+rule, that is the client's business: only a violation that the plan adds counts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from proxy.errors import RuleBroken
 
 
 class Out(NamedTuple):
-    """A message of a plan as the rules see it: `message` None is a user message of ours."""
+    """A message of a plan as the rules see it. `message` is None for a user message of ours."""
 
     message: Message | None
     text: str
@@ -27,9 +27,9 @@ class Out(NamedTuple):
 
 
 class Walk:
-    """The rules looked at from message to message, so that a prompt that goes on is not looked at from its start again.
+    """An incremental check of the rules, message by message: a longer prompt is not checked again from its start.
 
-    count: messages so far.
+    count: messages checked so far.
     """
 
     __slots__ = ("_order", "_pairs", "_previous", "_waiting", "count", "model")
@@ -43,7 +43,7 @@ class Walk:
         self._order: dict[str, str] = {}
 
     def on(self, plan: Sequence[Out]) -> Walk:
-        """The walk after these messages too."""
+        """A new walk that continues over these messages."""
         if not plan:
             return self
         walk = Walk(self.model)
@@ -56,7 +56,7 @@ class Walk:
         return walk
 
     def violations(self) -> dict[str, str]:
-        """rule -> what is wrong, if the prompt ends here."""
+        """Broken rules with their messages (rule -> text), if the prompt ends here."""
         pairs, order = dict(self._pairs), dict(self._order)
         if any(self._waiting.values()):
             pairs.setdefault("W2", "the last calls have no result")
@@ -65,7 +65,8 @@ class Walk:
         return pairs | order
 
     def _pair(self, n: int, out: Out) -> None:
-        """W1 and W2: no result without its call before it, no call without all its results right behind it."""
+        """Check W1 and W2: no result without its call before it, and no call without all its results right behind
+        it."""
         message, _, calls = out
         wrong, waiting = self._pairs, self._waiting
         if message is not None and message.is_result:
@@ -84,7 +85,8 @@ class Walk:
                 waiting[call.id] = waiting.get(call.id, 0) + 1
 
     def _follow(self, n: int, out: Out) -> None:
-        """W4 to W8: who may follow whom, who is last, and that nobody says nothing."""
+        """Check W4, W5, W6 and W8: the order of the roles, and that no assistant message is empty. Note the last role
+        for W7."""
         message, text, calls = out
         wrong, model, previous = self._order, self.model, self._previous
         role = message.role if message is not None else "user"
@@ -102,7 +104,7 @@ class Walk:
 
 
 def check(plan: Sequence[Out], original: Sequence[Message], model: Model) -> None:
-    """Raise RuleBroken where the plan breaks a rule that the original does not."""
+    """Raise RuleBroken if the plan breaks a rule that the original does not break."""
     broken = _violations(plan, model)
     if broken:
         compare(broken, _violations(outs(original), model))
@@ -110,24 +112,25 @@ def check(plan: Sequence[Out], original: Sequence[Message], model: Model) -> Non
 
 
 def compare(broken: dict[str, str], before: dict[str, str]) -> None:
-    """Raise RuleBroken where something is broken that was not before."""
+    """Raise RuleBroken if a rule is broken now that was not broken before."""
     for rule, message in broken.items():
         if rule not in before:
             raise RuleBroken(rule, message)
 
 
 def outs(original: Sequence[Message]) -> list[Out]:
-    """Messages as they came."""
+    """The original messages as the rules see them."""
     return [Out(m, m.text, bool(m.calls)) for m in original]
 
 
 def _violations(plan: Sequence[Out], model: Model) -> dict[str, str]:
-    """rule -> what is wrong."""
+    """Broken rules with their messages (rule -> text)."""
     return Walk(model).on(plan).violations()
 
 
 def _check_kept(plan: Sequence[Out], original: Sequence[Message]) -> None:
-    """System messages, the last user message and the last message stay, and begin as the client sent them."""
+    """Check that system messages, the last user message and the last message stay, and begin as the client sent
+    them."""
     kept = {id(out.message): out for out in plan if out.message is not None}
     last_user = next((m for m in reversed(original) if m.role == "user"), None)
     for message in original:
@@ -138,7 +141,7 @@ def _check_kept(plan: Sequence[Out], original: Sequence[Message]) -> None:
 
 
 def check_kept(message: Message, out: Out | None, *, is_prompt: bool) -> None:
-    """Raise RuleBroken where a message that must stay is gone, or begins otherwise."""
+    """Raise RuleBroken if a message that must stay is gone, or has another beginning."""
     if out is None:
         raise RuleBroken("kept", f"the {message.role} message that must stay is gone")
     if message.is_result and not is_prompt:

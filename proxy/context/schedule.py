@@ -1,9 +1,9 @@
-"""WHEN proposals become edits: always, over_budget, when_it_pays.
+"""The time at which proposals become edits: always, over_budget, when_it_pays.
 
-Every edit moves the cached prefix: what stands behind it has to be written to the provider's cache again. So
-edits come in batches, and `when_it_pays` makes one when the rent paid for carrying stale tokens has reached the price
-of getting rid of them: the rent-or-buy (ski rental) rule, which never pays more than twice what
-hindsight would have paid (Karlin et al. 1988).
+Every edit moves the cached prefix: the messages behind the edit have to be written to the provider's cache again. So
+edits come in batches. `when_it_pays` makes a batch when the rent paid for carrying stale tokens has reached the price
+of removing them. This is the rent-or-buy (ski rental) rule: it never pays more than twice the best cost in hindsight
+(Karlin et al. 1988).
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from proxy.context.plan import Proposal, View
 
 
 def over_budget(view: View, proposals: Sequence[Proposal], high: int, low: int) -> list[Proposal]:
-    """None while the prompt is at most `high` tokens; else the oldest, down to `low`."""
+    """No proposals while the prompt has at most `high` tokens; else the oldest proposals that bring it down to `low`
+    tokens."""
     total = view.total
     if total <= high:
         return []
@@ -40,22 +41,23 @@ def when_it_pays(
     payback: float = 0.0,
     loss: Callable[[Proposal], float] = _free,
 ) -> list[Proposal]:
-    """The batch of proposals that has paid for itself, from one of them on to the end; or none.
+    """The batch of proposals that has paid for itself, from one proposal on to the end; or none.
 
-    For a batch that begins at message j: its price is what this request costs more with the edits than without,
-    `w` for each token that has to be written again and `r` for each that is still served; its rent is `r` for each
-    token that it saves, less the loss, and each request since it could have been saved. Of the batches whose rent,
-    times `rent`, has reached their price, the one with the most left over is taken. A price of nothing or less (a cold
-    cache, a prefix that the client moved) is always paid. payback: how long the savings may take to bring the price in
-    again, as a share of the requests so far; 0: not asked. Tool definitions that come with the first edit are part of
-    its price, and so is the head that they move. Riders go along behind the first edit of a batch and count for
-    nothing.
+    For a batch that begins at message j, the price is the extra cost of this request with the edits. A token that has
+    to be written again costs `w`, and a token that is still served costs `r`. The rent of the batch counts each request
+    since a proposal became possible: `r` for each token that it saves, less the loss. A batch qualifies if its rent,
+    times `rent`, has reached its price. Of these batches, the one with the most rent left over is taken. A price of
+    zero or less (a cold cache, or a prefix that the client moved) is always paid.
 
-    loss: what page faults are expected to cost a request once a proposal is made. One that saves no more than that is
+    payback: the time within which the savings have to repay the price, as a share of the requests so far; 0: no such
+    test. Tool definitions that come with the first edit are part of its price, and so is the prefix that they move.
+    Riders go along behind the first edit of a batch and do not count.
+
+    loss: the expected cost of page faults in one request after the edit. A proposal that saves no more than its loss is
     left out.
 
-    On a cold cache, searches and command output are taken at once. Results that may be quoted word for word are
-    taken only where it would be taken on a warm one: after a pause a person comes back to it.
+    On a cold cache, searches and command output are taken at once. Results that may be quoted word for word are taken
+    only where a warm cache would also allow it. After a pause a person comes back to such a result.
     """
     offers = list(_worth(view, proposals, loss))
     chosen = _batch(view, offers, rent, payback)
@@ -70,16 +72,17 @@ def _is_quoted(proposal: Proposal) -> bool:
 
 
 class _Offer(NamedTuple):
-    """A proposal. gain: tokens that it takes off the prompt. saving: what a request costs less with it, in input
-    tokens, page faults counted in."""
+    """A proposal with its gain and its saving."""
 
     proposal: Proposal
     gain: int
+    """Tokens by which the proposal shortens the prompt."""
     saving: float
+    """Cost that the proposal saves in one request, in input tokens, less its page faults."""
 
 
 def _worth(view: View, proposals: Sequence[Proposal], loss: Callable[[Proposal], float]) -> Iterator[_Offer]:
-    """The proposals that save more than the page faults that they cause, riders included."""
+    """Yield the proposals that save more than the page faults that they cause, riders included."""
     for proposal in proposals:
         gain, lost = saved(view, proposal), loss(proposal)
         saving = view.model.r * gain - lost
@@ -88,7 +91,7 @@ def _worth(view: View, proposals: Sequence[Proposal], loss: Callable[[Proposal],
 
 
 def _batch(view: View, offers: Sequence[_Offer], rent: float, payback: float) -> list[Proposal]:
-    """Those from the one on whose batch has the most left over of its rent; or none."""
+    """The proposals of the batch with the most rent left over, or none."""
     if not offers:
         return []
     w, r = view.model.w, view.model.r
@@ -114,5 +117,5 @@ def _batch(view: View, offers: Sequence[_Offer], rent: float, payback: float) ->
 
 
 def saved(view: View, proposal: Proposal) -> int:
-    """Tokens that a proposal takes off the prompt as it would go out now."""
+    """Tokens by which a proposal shortens the prompt as it would go out now."""
     return max(0, view.tokens[proposal.index] - proposal.after)

@@ -1,8 +1,8 @@
-"""All that is remembered of one thread between two requests, and how it moves on.
+"""The memory of one thread between two requests, and its next value after a request and after an answer.
 
-A Session is a value: planning never changes it, `sent` and `answered` return the next one. What it holds can
-be read back from the store by any replica; the marks of the last prompt cannot, and are only used to predict
-what the provider's cache holds.
+A Session is a value: planning never changes it; `after_sending` and `after_answer` return the next one. Any replica can
+read its content back from the store, except the marks of the last prompt. These marks only serve to predict the content
+of the provider's cache.
 """
 
 from __future__ import annotations
@@ -15,41 +15,40 @@ from proxy.context.operator import Steering
 from proxy.context.plan import Edit, Insert, Plan
 
 BY_MODEL, BY_OPERATOR = b"\0\0\0\0from", b"\0\0\0\0told"
-"""Ends of the keys of states that a thread begins with: who had written them in the thread before."""
+"""Ends of the keys of states that a thread begins with. They say who wrote the state in the thread before."""
 DRIFT_LIMIT = 3
-"""Exchanges in a row with fewer cached tokens reported than half of those predicted, until new edits stop."""
+"""Exchanges in a row with fewer than half of the predicted cached tokens reported, after which new edits stop."""
 
 
 def cuts(edits: Mapping[bytes, Edit]) -> int:
-    """How many edits take something out of the prompt: a note of the model's that was put back is none of them."""
+    """Number of edits that take something out of the prompt. A note of the model's that was put back does not count."""
     return sum(edit.action != "append" for edit in edits.values())
 
 
 def losses(edits: Mapping[bytes, Edit]) -> int:
-    """How many edits take something out of the prompt that stands nowhere else in it: what a note has to make up
-    for."""
+    """Number of edits that take out something that stands nowhere else in the prompt. A note has to make up for
+    these."""
     return sum(edit.loses for edit in edits.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The last request that asked the model for its state and got an answer with text.
-
-    losses: how many edits had taken something out by then. states: how many states there were before it. head: the
-    request's head, empty where it is not known.
-    """
+    """The last request that asked the model for its state and got an answer with text."""
 
     losses: int = 0
+    """Number of edits that had taken something out by then."""
     states: int = 0
+    """Number of states before that request."""
     head: bytes = b""
+    """The chain key of the request's newest message, empty if it is not known."""
 
     def write(self) -> str | None:
-        """As it is stored; None where nothing was asked yet."""
+        """The stored form; None if nothing was asked yet."""
         return f"{self.losses} {self.states} {self.head.hex()}" if self.head else None
 
     @classmethod
     def read(cls, text: str | None) -> Asked | None:
-        """As `write` made it."""
+        """Read the form that `write` made; None for None."""
         if text is None:
             return None
         losses, states, head = text.split(" ")
@@ -58,55 +57,60 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What a rewrite may know beside the request itself.
-
-    edits: in force, by chain key. states: the model's STATE blocks as (key of the answer, text), oldest first.
-    sent, sizes: a 16-byte mark and the size in tokens of each message of the last prompt. sent_at: when, in seconds.
-    asked: when an answer last settled that the model had been asked for its state. drift: exchanges in a row in
-    which the cache served less than predicted. stopped: why this thread is not rewritten any more. limit: a context
-    window that the upstream named. answers: what a helper model has answered, by the id of the Ask. said: how often a
-    kind of note had occurred when it was last given. pins: chain keys of messages that must stay. steering: what the
-    operator has decided for the session, as far as it is known here. refetched: cut results that were fetched again, by
-    sort (see `page_faults`). exposed: cut results in its requests, added up over these, by sort. looked: how many
-    messages the history had when these were last counted.
-    """
+    """The memory of a thread that a rewrite may use in addition to the request itself."""
 
     edits: Mapping[bytes, Edit] = field(default_factory=dict)
+    """Edits in force, by chain key."""
     states: tuple[tuple[bytes, str], ...] = ()
+    """The model's STATE blocks as (key of the answer, text), oldest first."""
     sent: tuple[bytes, ...] = ()
+    """A 16-byte mark of each message of the last prompt."""
     sizes: tuple[int, ...] = ()
+    """Tokens of each message of the last prompt."""
     sent_at: float | None = None
+    """Time of the last prompt, in seconds."""
     asked: Asked = Asked()
+    """The last request that asked the model for its state and got an answer with text."""
     drift: int = 0
+    """Exchanges in a row in which the cache served less than half of the predicted tokens."""
     served: bool = False
-    """The upstream has reported cached tokens at least once."""
+    """True if the upstream has reported cached tokens at least once."""
     stopped: str | None = None
+    """The reason why this thread is not rewritten any more."""
     limit: int | None = None
+    """A context window that the upstream named, in tokens."""
     answers: Mapping[str, str] = field(default_factory=dict)
+    """Answers of a helper model, by the id of the Ask."""
     said: Mapping[str, int] = field(default_factory=dict)
+    """Count of each kind of note when it was last given."""
     pins: frozenset[bytes] = frozenset()
+    """Chain keys of messages that must stay."""
     steering: Steering | None = None
+    """The operator's decisions for the session, as far as they are known here."""
     owed: tuple[Insert, ...] = ()
-    """Notes that had no place in the last prompt: told in the next one that has."""
+    """Notes that had no place in the last prompt. They are given in the next prompt that has one."""
     lasting: Mapping[bytes, Edit] | None = None
-    """While the edits in force are a literal policy's: those that are in force under any other; else None."""
+    """While a literal policy's edits are in force: the edits that are in force under any other policy; else None."""
 
     def under(self, *, literal: bool) -> Session:
-        """The session as a policy sees it: edits of literal policies are no others' business."""
+        """The session as a policy sees it. Edits of literal policies do not concern other policies."""
         if literal or self.lasting is None:
             return self
         return replace(self, edits=self.lasting, lasting=None)
 
     def with_edits(self, plan: Plan) -> Session:
-        """The session with the plan's edits in force. Those of a literal policy do not last: what they stand in for is
-        put aside."""
+        """The session with the plan's edits in force. Edits of a literal policy do not last: the edits that they
+        replace are put aside."""
         if not plan.literal:
             return replace(self, edits=plan.edits, lasting=None)
         return replace(self, edits=plan.edits, lasting=self.edits if self.lasting is None else self.lasting)
 
     refetched: Mapping[str, int] = field(default_factory=dict)
+    """Cut results that were fetched again, by sort (see `page_faults`)."""
     exposed: Mapping[str, int] = field(default_factory=dict)
+    """Cut results in the session's requests, summed over these requests, by sort."""
     looked: int = 0
+    """Number of messages of the history when these were last counted."""
 
     @property
     def state(self) -> str | None:
@@ -115,23 +119,28 @@ class Session:
 
     @property
     def is_told(self) -> bool:
-        """Whether that block was not written in an answer of this thread, but set or rebuilt for the operator, or
-        written in a thread before it: then its key is longer than the chain key that it begins with."""
+        """True if the newest STATE block was not written in an answer of this thread.
+
+        It was set or rebuilt for the operator, or written in an earlier thread. Then its key is longer than the chain
+        key that it begins with.
+        """
         return bool(self.states) and len(self.states[-1][0]) > SIZE
 
     @property
     def may_edit(self) -> bool:
-        """Whether edits may be made because they pay: not while the provider's cache behaves otherwise than predicted.
-        The budget is kept to in any case."""
+        """True if edits may be made because they pay, which needs a provider's cache that behaves as predicted.
+
+        The budget is kept in any case.
+        """
         return self.stopped is None and (self.drift < DRIFT_LIMIT or self.uncached)
 
     @property
     def uncached(self) -> bool:
-        """Whether the upstream reports cached tokens and never has any: there is no cache that an edit could spoil."""
+        """True if the upstream reports cached tokens and has never had any: then an edit can spoil no cache."""
         return self.drift >= DRIFT_LIMIT and not self.served
 
     def after_sending(self, plan: Plan, now: float) -> Session:
-        """The session once the plan's bytes have gone out."""
+        """The session after the plan's bytes have gone out."""
         return replace(
             self.with_edits(plan),
             owed=plan.owed,
@@ -147,9 +156,12 @@ class Session:
     def after_answer(
         self, *, predicted: int, cached: int | None, state: tuple[bytes, str] | None, settled: bytes | None = None
     ) -> Session:
-        """The session once an answer has ended. `cached` is None where the upstream reported none: that says
-        nothing. settled: the head of the request, where the model was asked for its state and has answered with
-        text; calls alone leave that open."""
+        """The session after an answer has ended.
+
+        cached: None if the upstream reported no count, which proves nothing. settled: the chain key of the request's
+        newest message, if the model was asked for its state and has answered with text. An answer with calls alone
+        leaves the question open.
+        """
         drift = self.drift
         if cached is not None and (predicted > 0 or cached > 0):
             drift = drift + 1 if cached < predicted // 2 else 0
@@ -166,8 +178,11 @@ class Session:
         return Asked(losses(self.edits), before, head)
 
     def before(self, head: bytes) -> Session:
-        """The session as the request with this head found it, where it comes again: asked as it was, and without the
-        states of answers that its client has not gone on from."""
+        """The session as it was before the request, if that request comes again.
+
+        head: the chain key of the request's newest message. The question for a state is open again. States of answers
+        from which the client did not continue are left out.
+        """
         if self.asked.head != head:
             return self
         at = self.asked.states
@@ -175,9 +190,11 @@ class Session:
         return replace(self, asked=Asked(), states=states)
 
     def forked(self, keys: Sequence[bytes], others: Container[bytes] | None = None) -> Session:
-        """The session of a thread that leaves this one: only what belongs to the messages that both share. others: keys
-        of the client's messages; edits of what is none of these are kept too, since hidden messages stand among those
-        that are shared. None: there are none of these."""
+        """The session of a thread that leaves this one, with the facts about the shared messages only.
+
+        others: keys of the client's messages. An edit of a message that is not among them is kept too, because hidden
+        messages stand among the shared ones. None: there are no hidden messages.
+        """
         shared = set(keys)
 
         def stays(key: bytes) -> bool:

@@ -1,8 +1,8 @@
-"""What a stage is, and how one is found by its name or by `module:Class`.
+"""The protocol of a stage, and the search for a stage by its name or by `module:Class`.
 
-A stage is a frozen dataclass called with a View: its fields are its settings, its docstring its entry in
-docs/reference/stages.md, its module's name its name in config, metrics and notes. It says what could go; the schedule
-says when.
+A stage is a frozen dataclass called with a View. Its fields are its settings, and its docstring is its entry in
+docs/reference/stages.md. Its module's name is its name in config, metrics and notes. A stage says what could go; the
+schedule says when.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ When = Literal["schedule", "always", "last"]
 
 @runtime_checkable
 class Stage(Protocol):
-    """What could go from a conversation."""
+    """A source of proposals: content that could leave a conversation."""
 
     when: ClassVar[When]
 
@@ -34,7 +34,7 @@ class Stage(Protocol):
 
 @runtime_checkable
 class Voice(Protocol):
-    """A text of ours in a prompt: a frozen dataclass like a stage, its fields its settings."""
+    """A text of ours in a prompt: a frozen dataclass like a stage; its fields are its settings."""
 
     def __call__(self, view: View) -> Iterable[Insert]:
         """The inserts of this request."""
@@ -42,7 +42,8 @@ class Voice(Protocol):
 
 
 def find_stage(name: str, built_in: Mapping[str, type]) -> type:
-    """The stage class of that name: one of ours, or a user's own as `module:Class`. ConfigError where there is none."""
+    """The stage class of that name: one of ours, or a user's own as `module:Class`. Raises ConfigError if there is
+    none."""
     if name in built_in:
         return built_in[name]
     module, colon, attribute = name.partition(":")
@@ -97,8 +98,10 @@ def _make(section: str, table: Mapping[str, Any], built_in: Mapping[str, type], 
 
 
 def changed(part: T, table: Mapping[str, Any], where: str) -> T:
-    """The stage or voice with those of its fields set anew that the table has. ConfigError for a value of another
-    kind, under the name `where` and the key."""
+    """The stage or voice with those of its fields changed that the table has.
+
+    Raises ConfigError for a value of another kind; the error names `where` and the key.
+    """
     if not is_dataclass(part) or isinstance(part, type):
         return part
     new = {}

@@ -1,8 +1,7 @@
-"""A conversation without what the operator has taken out of it: planned as if that had never been said.
+"""Plan a conversation as if the messages that the operator has taken out had never been there.
 
-A policy must not see it: what it summarises, distils, ranks or counts would bring back what was to be gone. So the
-messages leave before planning, and stand in the plan as edits like any other: the record says what is out, by whom
-and why.
+A policy must not see these messages. Its summaries, rankings and counts would bring their content back. So the messages
+leave before the planning, and stand in the plan as edits like any other. The record says what is out, by whom and why.
 """
 
 from __future__ import annotations
@@ -27,28 +26,31 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What is left to plan for. out: the edits of what is not, by its index in the request that came."""
+    """The messages that are left to plan for."""
 
     request: Request
+    """The request without the messages that are out."""
     keys: Sequence[bytes]
+    """The chain keys of the messages that are left."""
     session: Session
     out: dict[int, Edit]
+    """The edits of the messages that are out, by their index in the original request."""
     _came: Request
     _keys: Sequence[bytes]
     _edits: dict[bytes, Edit]
 
     def pick(self, values: Sequence[T]) -> Sequence[T]:
-        """One value a message that came, for those that are left."""
+        """The values of the messages that are left, from one value for each original message."""
         return [value for n, value in enumerate(values) if n not in self.out] if self.out else values
 
     def completed(self, plan: Plan) -> Plan:
-        """The plan for all that came."""
+        """The plan for all original messages."""
         if not self.out:
             return plan
         gone = {edit.key: edit for edit in self.out.values()}
         places = [n for n in range(len(self._keys)) if n not in self.out]
         notes = plan.notes
-        if plan.refused:  # then what is left goes out as it came, since the rest must not
+        if plan.refused:  # then the rest goes out as it came; dropped messages must not
             notes = (*notes, Note("unmanaged", f"the policy's plan was refused ({plan.refused})"))
         return replace(
             plan,
@@ -76,8 +78,10 @@ def kept(
     strategy: str = "openai",
     hidden: Collection[bytes] = (),
 ) -> Kept:
-    """What is left of the request. hidden: the keys of messages that the client does not have: they belong to the next
-    of its own."""
+    """The rest of the request without the messages that the operator has taken out.
+
+    hidden: the keys of messages that the client does not have. A hidden message belongs to the client's next message.
+    """
     steering = session.steering
     out: dict[int, Edit] = {}
     edits = dict(session.edits)
@@ -102,8 +106,11 @@ def _out(
     strategy: str,
     hidden: Collection[bytes],
 ) -> dict[int, Edit]:
-    """The edits of what leaves: whole steps, never a system message, the last one or the last of the user's, and
-    nothing without which two messages would follow each other that may not."""
+    """The edits of the messages that leave: whole steps.
+
+    A system message, the last message and the last user message never leave. A message also stays where two messages
+    that may not follow each other would otherwise meet.
+    """
     messages = request.messages
     last_user = max((n for n, m in enumerate(messages) if m.role == "user"), default=-1)
     edits: dict[bytes, Edit] = {}
@@ -127,7 +134,8 @@ def _out(
 
 
 def _as_lenient(messages: Sequence[Message], model: Model) -> Model:
-    """The model without the rules of order that the client's own history breaks already: its upstream takes that."""
+    """The model without those order rules that the client's own history breaks already: its upstream accepts such a
+    history."""
     pairs = list(pairwise(m.role for m in messages if not m.is_system))
     if ("tool", "user") in pairs:
         model = replace(model, after_tool="user")

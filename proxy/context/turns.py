@@ -1,8 +1,8 @@
 """Keep the turns of a conversation in order when messages leave it.
 
-Schedules take proposals in part, and stages look at one message at a time, so an answer may leave from between a tool
-result and a prompt: then a user message follows a tool result, which strict upstreams refuse (WIRE.md 1.7, W6; W5 where
-roles have to alternate). What parted the two comes back.
+Schedules take only some of the proposals, and stages look at one message at a time. So an answer may leave from between
+a tool result and a prompt. Then a user message follows a tool result, which strict upstreams refuse (WIRE.md 1.7, W6;
+W5 if roles have to alternate). The message that separated the two comes back.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from proxy.chat.message import Message
 from proxy.context.plan import Edit, View
 
 USER_FIRST = ("anthropic", "gemini", "gemini_gca")
-"""Strategies whose upstreams refuse a conversation that the assistant opens, and in it a call without a prompt."""
+"""Strategies whose upstreams refuse a conversation that begins with the assistant, and a call without a prompt before
+it."""
 
 
 def are_whole(seen: View, begin: int, known: bool | None) -> bool:
-    """Whether the edits in force leave no half step. The last one of those that were known may have gone on."""
+    """True if the edits in force leave no half step. The last known step may have grown, so it is checked again."""
     if known is False:
         return False
     first = bisect_left(seen.steps, begin, key=attrgetter("end")) if begin else 0
@@ -29,7 +30,10 @@ def are_whole(seen: View, begin: int, known: bool | None) -> bool:
 
 
 def _is_half(seen: View, step: Step, edits: Mapping[bytes, Edit]) -> bool:
-    """Whether some of the step leaves, and not all of it or all but the text of the assistant message."""
+    """True if a part of the step leaves.
+
+    A step may leave as a whole, or keep the assistant message's text alone.
+    """
     actions = [e.action if (e := edits.get(k)) else "" for k in seen.keys[step.start : step.end]]
     if len(actions) == 1 or (actions[0] in ("gone", "text_only") and all(action == "gone" for action in actions[1:])):
         return False
@@ -37,7 +41,7 @@ def _is_half(seen: View, step: Step, edits: Mapping[bytes, Edit]) -> bool:
 
 
 def whole_steps(seen: View, edits: dict[bytes, Edit], old: Mapping[bytes, Edit]) -> dict[bytes, Edit]:
-    """Withdraw what would leave half a step, which every strict upstream refuses. What was cut before stays cut."""
+    """Withdraw edits that would leave half a step, which every strict upstream refuses. An earlier cut stays."""
     for step in seen.steps:
         if step.end - step.start > 1 and _is_half(seen, step, edits):
             for k in seen.keys[step.start : step.end]:
@@ -49,8 +53,10 @@ def whole_steps(seen: View, edits: dict[bytes, Edit], old: Mapping[bytes, Edit])
 
 
 def mended(view: View, edits: dict[bytes, Edit], force: Mapping[bytes, Edit]) -> dict[bytes, Edit]:
-    """The edits without those that would put two messages next to each other that may not be. force: those that are in
-    force already, of which none is withdrawn."""
+    """The edits without those that would join two messages that may not follow each other.
+
+    force: edits that are in force already; none of these is withdrawn.
+    """
     stay = [n for n in range(len(view.messages)) if not _gone(view, n, edits)]
     if len(stay) == len(view.messages):
         return edits
@@ -69,7 +75,7 @@ def _gone(view: View, n: int, edits: Mapping[bytes, Edit]) -> bool:
 
 
 def _clash(view: View, before: int, after: int) -> bool:
-    """Whether messages[after] may not follow messages[before]."""
+    """True if messages[after] may not follow messages[before]."""
     one, other = view.messages[before].role, view.messages[after].role
     if one == "tool" and other == "user":
         return view.model.after_tool != "user"
@@ -77,7 +83,8 @@ def _clash(view: View, before: int, after: int) -> bool:
 
 
 def _parting(view: View, before: int, after: int, steps: set[int], force: Mapping[bytes, Edit]) -> Sequence[int]:
-    """What has to come back between two messages: one that may stand there, else all that stood there."""
+    """The indexes that come back between two messages: one message that may stand there alone, else all that stood
+    there."""
     between = [n for n in range(before + 1, after) if _may_return(view, n, force)]
     for n in between:
         alone = n not in steps and _says(view.messages[n])
@@ -95,7 +102,7 @@ def _says(message: Message) -> bool:
 
 
 def _opening(view: View, edits: Mapping[bytes, Edit], force: Mapping[bytes, Edit]) -> Sequence[int]:
-    """The prompt that the first messages left over were made for, where they begin with no prompt."""
+    """The index of the prompt that belongs to the first remaining messages, if these do not begin with a prompt."""
     first = next((n for n, m in enumerate(view.messages) if not m.is_system and not _gone(view, n, edits)), None)
     if first is None or view.messages[first].role == "user":
         return ()

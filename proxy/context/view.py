@@ -1,6 +1,6 @@
 """The conversation as it would go out now: old edits repeated, sizes known, the cache predicted.
 
-This is where a request and what is remembered of its thread meet; everything after it only looks at the View.
+The request and the memory of its thread are joined here. All later code only reads the View.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NONE: Mapping[bytes, Edit] = {}
 
 
 class Beside(TypedDict, total=False):
-    """What a View has that is neither in the request nor remembered of the thread: see `View`."""
+    """Fields of a View that are neither in the request nor in the memory of the thread: see `View`."""
 
     times: Sequence[float]
     found: Sequence[Found]
@@ -93,8 +93,10 @@ def build(
 
 
 def edited_size(seen: View, index: int, text: str) -> int:
-    """Tokens of messages[index] with another text: its calls, reasoning and media stay. Counted once a text, since
-    literal policies make the same edits with every request."""
+    """Tokens of messages[index] with another text; its calls, reasoning and media stay.
+
+    The tokens are counted once for a text, because literal policies make the same edits with every request.
+    """
     message = seen.messages[index]
     size = PER_MESSAGE + counted(seen, message, text)
     if message.calls or message.reasoning or message.media:
@@ -103,22 +105,22 @@ def edited_size(seen: View, index: int, text: str) -> int:
 
 
 def counted(seen: View, message: Message, text: str) -> int:
-    """Tokens of a text that goes into a message, remembered with it."""
+    """Tokens of a text that goes into a message, remembered with the message."""
     return message.derive(lambda _: seen.weigh.count(text), ("count", seen.weigh, text))
 
 
 def _is_cold(session: Session, model: Model, now: float) -> bool:
-    """True where nothing was sent yet, or longer ago than the provider keeps it."""
+    """True if nothing was sent yet, or if the last prompt is older than the provider's cache lasts."""
     return session.sent_at is None or now - session.sent_at > model.ttl_s
 
 
 def _cached(known: Ground, applied: Applied, head: int, session: Session, model: Model, front: Sequence[str]) -> int:
-    """Tokens at the front that the provider's cache should hold while it has not expired, if the prompt went out as the
-    View has it.
+    """Tokens at the front that the provider's cache should hold if it has not expired, for the prompt as the View has
+    it.
 
-    The longest common prefix with the last prompt; nothing when the model caches nothing. After a restart the last
-    prompt is unknown: then all up to the last answer counts as cached, since taking a warm cache for a cold one is the
-    dearer mistake.
+    This is the longest common prefix with the last prompt, or nothing if the model caches nothing. After a restart the
+    last prompt is unknown. Then all messages before the last answer count as cached: taking a warm cache for a cold one
+    is the dearer mistake.
     """
     if model.cache == "none":
         return 0
@@ -126,7 +128,7 @@ def _cached(known: Ground, applied: Applied, head: int, session: Session, model:
     whole = not session.sent
     if session.sent:
         marks = tuple(applied.marks)
-        if front:  # behind a system prompt, which no edit takes away
+        if front:  # our texts stand behind the system prompt, which no edit removes
             marks = (ground.with_texts(marks[0], front), *marks[1:])
         count = ground.alike(marks, session.sent)
         whole = count == len(session.sent) < len(marks)

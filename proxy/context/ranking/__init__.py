@@ -1,1 +1,1 @@
-"""What of a conversation is worth how much, and so what goes first."""
+"""The worth of the parts of a conversation, and so the order in which they leave."""

@@ -1,7 +1,7 @@
-"""How important a message is, 0 to 100: recency, role, keywords and length (FEATURES.md D1, after REPLOID's context
+"""The importance of a message, 0 to 100: recency, role, keywords and length (FEATURES.md D1, after REPLOID's context
 manager).
 
-What a message scores by itself is found once a message; only its recency moves.
+All terms but the recency are computed once for each message; only the recency changes.
 """
 
 from __future__ import annotations
@@ -15,36 +15,37 @@ from proxy.chat.message import Message
 ERRORS = (
     "error", "fail", "exception", "traceback", "panic", "fatal", "crash", "denied", "refused", "timed out", "not found",
 )  # fmt: skip
-"""Words that tell of something that went wrong; in any case and anywhere, so `TypeError` and `failed` as well."""
+"""Words that tell of an error. Case and position do not matter, so `TypeError` and `failed` match as well."""
 
 OPERATIONS = (
     "tool", "function", "command", "operation", "execut", "creat", "updat", "delet", "modif", "install",
 )  # fmt: skip
-"""Words, or the beginnings of words, that tell of something being done."""
+"""Words, or the beginnings of words, that tell of an operation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What counts how much; the defaults add up to 100 at most."""
+    """The points for each property of a message. The default weights add up to 100 at most."""
 
     recency: float = 40
-    """For system messages and the last one; for the others, a share that grows with their place."""
+    """Points for system messages and the last message. Other messages get a share that grows with their position."""
     role_system: float = 30
-    """For system and developer messages."""
+    """Points for system and developer messages."""
     role_user: float = 20
-    """For user messages."""
+    """Points for user messages."""
     role_model: float = 10
-    """For the model's messages and for tool results."""
+    """Points for the model's messages and for tool results."""
     error: float = 15
-    """For a word that tells of an error, once."""
+    """Points for a word that tells of an error, once."""
     operation: float = 10
-    """For a word that tells of a tool or an operation, once; a message that calls a tool has it without words."""
+    """Points for a word that tells of a tool or an operation, once. A message that calls a tool gets them without such
+    a word."""
     keywords: float = 25
-    """The most that words give."""
+    """The most that words give together."""
     length: float = 5
-    """For a long message."""
+    """Points for a long message."""
     long: int = 1000
-    """Characters from which a message is long, those of its calls among them."""
+    """Characters from which a message is long, the arguments of its calls included."""
     errors: tuple[str, ...] = ERRORS
     """Words that tell of an error."""
     operations: tuple[str, ...] = OPERATIONS
@@ -57,8 +58,10 @@ DEFAULT = Weights()
 
 @lru_cache(maxsize=64)
 def own(weights: Weights) -> Callable[[Message], float]:
-    """What a message scores but for its recency: one function for all equal weights, so that it names what is
-    remembered with the message."""
+    """Return the function that scores a message without its recency.
+
+    Equal weights get the same function, so the function can name the score that is remembered with the message.
+    """
     errors = tuple(word.lower() for word in weights.errors)
     operations = tuple(word.lower() for word in weights.operations)
 
@@ -82,7 +85,7 @@ def own(weights: Weights) -> Callable[[Message], float]:
 
 
 def score(message: Message, position: int, total: int, weights: Weights = DEFAULT) -> float:
-    """The score of a message at a position (from 0) among `total` that are not system messages."""
+    """The score of a message at a position (from 0) among the `total` messages that are not system messages."""
     recent = message.is_system or position >= total - 1
     share = 1.0 if recent else position / total
     return message.derive(own(weights)) + weights.recency * share

@@ -1,8 +1,9 @@
-"""The forms that a piece of a conversation can have, from whole to gone, and what each change does to the budgets.
+"""The forms that a part of a conversation can have, from whole to gone, and their sizes in each level's budget.
 
-whole, extract (each result by itself), folded (several steps in one summary), brief (a group in one short one), gone.
-A summary stands in the result of a step that is kept, in place of its text: the safest place there is (WIRE.md 1.7),
-since calls keep their results, roles keep their turns, and no message of ours is needed. What it stands for is gone.
+The forms are: whole, extract (each result by itself), folded (several steps in one summary), brief (a group in one
+short summary), gone. A summary stands in the result of a step that is kept, in place of the result's text. This is the
+safest place (WIRE.md 1.7): calls keep their results, roles keep their turns, and no message of ours is needed. The
+messages that the summary replaces are gone.
 """
 
 from __future__ import annotations
@@ -20,36 +21,44 @@ from proxy.context.wording import extracts
 
 STAGE = "compress_levels"
 ELSEWHERE = "[in the summary beside this]"
-"""What stands in the other results of a step that carries a summary."""
+"""Text in the other results of a step that carries a summary."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Characters: of a block's summary, of a group's, of a prompt or answer that is kept in a finished group. ids: how
-    many identifiers a helper's summary has to hold. low: priority below which a step is told by its call alone.
-    prompt: what a helper is told."""
+    """Limits of summaries and extracts."""
 
     summary: int
+    """Characters of a block's summary."""
     brief: int
+    """Characters of a group's summary."""
     told: int
+    """Characters of a prompt or answer that is kept in a finished group."""
     ids: int
+    """Number of identifiers that a helper's summary has to hold."""
     low: int
+    """Priority below which a step is shown by its call alone."""
     prompt: str = extracts.PROMPT
+    """The instruction to a helper."""
 
 
 class Change(NamedTuple):
-    """What becomes of a message: another text, None where it is gone. since: the index of the message with which it
-    became possible. needs: of the message that carries the summary of it."""
+    """The new form of a message."""
 
     text: str | None
+    """The new text, None if the message is gone."""
     reason: str
     since: int
+    """The index of the message with which the change became possible."""
     needs: int | None
+    """The index of the message that carries the summary of this one."""
 
 
 class Ladder:
-    """The conversation as it will be, changed step by step. Nothing that is fixed ever changes; every change makes the
-    prompt smaller, or is not made."""
+    """The conversation as it will be, changed step by step.
+
+    A fixed step never changes. A change that does not make the prompt smaller is not made.
+    """
 
     def __init__(self, view: View, layout: Layout, priorities: Sequence[int], sizes: Sizes) -> None:
         self.view = view
@@ -73,7 +82,7 @@ class Ladder:
             self._go_on()
 
     def _go_on(self) -> None:
-        """Blocks that an edit of an earlier request has folded are folded."""
+        """Mark the blocks as folded that an edit of an earlier request has folded."""
         for block in self.layout.blocks:
             ours = any(self._is_ours(i) for i in block.steps)
             if ours and sum(self.size(i) > 0 for i in block.steps) <= 1:
@@ -86,7 +95,7 @@ class Ladder:
         return any((e := self.view.edit(n)) is not None and e.stage == STAGE for n in range(step.start, step.end))
 
     def proposals(self) -> list[Proposal]:
-        """What each message becomes, oldest first."""
+        """The proposals for all changes, oldest message first."""
         made = []
         for n in sorted(self.changes):
             text, reason, since, needs = self.changes[n]
@@ -96,7 +105,8 @@ class Ladder:
         return made
 
     def _written(self, needs: int | None) -> int | None:
-        """Where a summary stands now: the one that was meant first may have left for another one. None: nowhere."""
+        """The index of the message that holds a summary now, None if there is none. The first carrier may have left for
+        another."""
         while needs is not None and needs in self.changes and self.changes[needs].text is None:
             needs = self.changes[needs].needs
         return needs
@@ -107,7 +117,7 @@ class Ladder:
         return sum(self.tokens[step.start : step.end])
 
     def extract(self, i: int, reason: str) -> None:
-        """Each result of a step by its own extract."""
+        """Replace each result of a step by its own extract."""
         step = self.layout.steps[i]
         for n in range(step.start, step.end):
             if self._editable(n) and n not in self.changes:
@@ -117,14 +127,14 @@ class Ladder:
                 self._write(n, text, reason, step.end - 1)
 
     def drop(self, i: int, reason: str) -> None:
-        """A step leaves whole, where that leaves the rest valid."""
+        """Remove a whole step if the rest stays valid."""
         step = self.layout.steps[i]
         if self._may_leave(i) and self.size(i):
             for n in range(step.start, step.end):
                 self._gone(n, reason, step.end - 1)
 
     def fold(self, block: Block, reason: str) -> bool:
-        """A block of steps becomes one summary, in the result that was the longest. Whether it did."""
+        """Replace a block of steps by one summary in the result that was the longest. Return True if it was done."""
         steps = [i for i in block.steps if self.size(i)]
         carrier = self._carrier(steps)
         if block in self.folded or carrier is None:
@@ -149,7 +159,7 @@ class Ladder:
         return self._carry(steps, carrier, text, reason, told[-1].end - 1, again=False)
 
     def brief(self, group: int, blocks: Sequence[Block], reason: str) -> None:
-        """A group's work becomes one short summary: a summary of its blocks' summaries where a helper has made one."""
+        """Replace a group's work by one short summary: a summary of its blocks' summaries if a helper has made one."""
         steps = [i for block in blocks for i in block.steps if self.size(i)]
         carrier = self._carrier(steps)
         if carrier is not None:
@@ -168,7 +178,7 @@ class Ladder:
         self.tell(group, self.sizes.told // 2, reason)
 
     def tell(self, group: int, limit: int, reason: str) -> None:
-        """A finished group's prompts and answer by their beginnings, and all of it moves to the session's level."""
+        """Shorten a finished group's prompts and answer to their beginnings, and move them to the session level."""
         answer = self.layout.answers[group]
         for i in (*self.layout.prompts[group], *(() if answer is None else (answer,))):
             step = self.layout.steps[i]
@@ -182,8 +192,11 @@ class Ladder:
             self._move(i, Level.SESSION)
 
     def digest(self, groups: Sequence[int], reason: str) -> bool:
-        """Finished groups that follow each other become one summary, in the first message of the first of them, where
-        nothing in them has to stay. Whether they did: no group leaves without a summary."""
+        """Replace consecutive finished groups by one summary in the first message of the first group. Return True if it
+        was done.
+
+        It is not done if a message in them has to stay. No group leaves without a summary.
+        """
         inside = [i for i, g in enumerate(self.layout.group_of) if g in groups and self.layout.kinds[i] != "system"]
         prompts = self.layout.prompts[groups[0]]
         if not prompts or any(self.layout.fixed[i] for i in inside):
@@ -193,7 +206,7 @@ class Ladder:
             return False
         told = [self.layout.steps[i] for i in inside]
         stay = {prompts[0]}
-        if self.view.model.alternate:  # between two user messages an answer has to stand
+        if self.view.model.alternate:  # an answer has to stand between two user messages
             answer = self.layout.answers[groups[0]]
             if answer is None:
                 return False
@@ -219,8 +232,10 @@ class Ladder:
         return True
 
     def _carrier(self, steps: Sequence[int]) -> int | None:
-        """The step whose result can take a summary: the one with the longest as it came, so that it is always the
-        same."""
+        """The step whose result can take a summary, None if there is none.
+
+        It is the step with the longest result in its original form, so that it is always the same step.
+        """
         best, most = None, 0
         for i in steps:
             n = self._first_result(i)
@@ -233,14 +248,17 @@ class Ladder:
         return next((n for n in range(step.start, step.end) if self._editable(n)), None)
 
     def _carry(self, steps: Sequence[int], carrier: int, text: str, reason: str, since: int, *, again: bool) -> bool:
-        """Write a summary of the steps where the carrier's first result stands; the other steps leave. again: it takes
-        the place of an earlier one."""
+        """Write a summary of the steps into the carrier's first result; the other steps leave. Return True if it was
+        done.
+
+        again: True if the summary replaces an earlier one.
+        """
         at = self._first_result(carrier)
         size = edited_size(self.view, at, text) if at is not None else 0
         leaving = [i for i in steps if i != carrier and self._may_leave(i)]
         if at is None or size >= self.tokens[at] + sum(map(self.size, leaving)):
             return False
-        there = not again and self._is_ours(carrier)  # written by an earlier request: now the others can follow
+        there = not again and self._is_ours(carrier)  # an earlier request wrote it: now the others can follow
         if not (self.view.literal or there) and size >= self.view.tokens[at]:
             return False  # an edit that stays is only ever superseded by a shorter one
         if not there:
@@ -263,7 +281,8 @@ class Ladder:
         return first.derive(lambda _: extracts.ask(self.view, told, sizes.summary, sizes.ids, sizes.prompt), name)
 
     def _ask_again(self, group: int, blocks: Sequence[Block], told: Sequence[Step]) -> Ask | None:
-        """Once every block of the group has its summary from a helper; before that there is nothing to sum up."""
+        """The question for a summary of summaries, None until every block of the group has its summary from a
+        helper."""
         parts = [self.view.answers.get(self._ask([self.layout.steps[i] for i in b.steps]).id, "") for b in blocks]
         if not parts or not all(part.strip() for part in parts):
             return None
@@ -278,7 +297,7 @@ class Ladder:
         return bool(self.view.is_result[n] and message.shape in ("string", "parts") and self.tokens[n])
 
     def _may_leave(self, i: int) -> bool:
-        """Whether the prompt without this step is as valid as with it."""
+        """True if the prompt stays valid without this step."""
         if self.layout.fixed[i]:
             return False
         step, group = self.layout.steps[i], self.view.groups[self.layout.group_of[i]]

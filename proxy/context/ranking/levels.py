@@ -1,8 +1,8 @@
-"""Four levels of memory: what of a conversation belongs to which, and what it is worth (FEATURES.md E1 to E3).
+"""Four levels of memory: the level of each part of a conversation, and its priority (FEATURES.md E1 to E3).
 
 permanent: system prompt, pinned messages, rules, the first prompt. session: finished work, decisions, solved errors.
-working: what is being talked about and worked on now. volatile: verbose output, exploration, dead ends. Which is which
-is told by rules that are data. The unit is the step, since half a step is refused by every strict upstream.
+working: the present subject and work. volatile: verbose output, exploration, dead ends. Rules, which are data, decide
+on the level. The unit is the step, because every strict upstream refuses half a step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from proxy.context.pins import pinned
 from proxy.context.plan import View
 
 DEFAULT = 50
-"""Priority of what nothing is known of."""
+"""Priority of a step of unknown age."""
 
 Kind = Literal["system", "prompt", "answer", "work"]
 """work: an assistant message with calls and their results, or tool output in a user message. answer: text alone."""
@@ -34,7 +34,7 @@ _EXPLORES = 4
 
 
 class Level(IntEnum):
-    """From what stays longest to what leaves first."""
+    """The levels, from the one that stays longest to the one that leaves first."""
 
     PERMANENT = 0
     SESSION = 1
@@ -44,15 +44,16 @@ class Level(IntEnum):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Rules:
-    """What goes where, compiled. Patterns that are None match nothing. verbose: tokens of results from which they are
-    verbose. recent: the newest steps, which are worked on and stay whole."""
+    """The compiled rules that decide on the level. A pattern that is None matches nothing."""
 
     rules: re.Pattern[str] | None
     decisions: re.Pattern[str] | None
     exploring: re.Pattern[str] | None
     dead_ends: re.Pattern[str] | None
     verbose: int
+    """Tokens of results above which they are verbose."""
     recent: int
+    """Number of the newest steps, which are worked on and stay whole."""
 
 
 @functools.lru_cache(maxsize=64)
@@ -64,42 +65,51 @@ def compiled(
     verbose: int,
     recent: int,
 ) -> Rules:
-    """The rules of these settings: the same object each time, since what is found by them is remembered under it."""
+    """The rules of these settings.
+
+    The same object is returned each time, because results found by the rules are remembered under it.
+    """
     return Rules(pattern(rules), pattern(decisions), pattern(exploring), pattern(dead_ends), verbose, recent)
 
 
 @functools.lru_cache(maxsize=256)
 def pattern(alternatives: tuple[str, ...]) -> re.Pattern[str] | None:
-    """Several regular expressions as one, case ignored. Raises re.error, and TypeError where one is no text."""
+    """Join several regular expressions into one that ignores case. Raises re.error, and TypeError if one is no text."""
     return re.compile("|".join("(?:" + p + ")" for p in alternatives), re.IGNORECASE) if alternatives else None
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Steps that are summarised together: steps[i] for i in `steps`, of one group. done: no step will join them."""
+    """Steps of one group that are summarised together."""
 
     group: int
     steps: tuple[int, ...]
+    """Indexes of the steps in `Layout.steps`."""
     done: bool
+    """True if no step will join the block."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A conversation by its steps: kind, level, whether it has to stay whole, its group; and the blocks of work.
+    """A conversation by its steps, and its blocks of work.
 
-    blocks_of, prompts, answers: per group its blocks, the steps that are its prompts, and the step that closed it (None
-    where none did).
+    `kinds`, `levels`, `fixed` and `group_of` have one entry for each step.
     """
 
     steps: Sequence[Step]
     kinds: Sequence[Kind]
     levels: Sequence[Level]
     fixed: Sequence[bool]
+    """True for a step that has to stay whole."""
     group_of: Sequence[int]
+    """The number of each step's group."""
     blocks: Sequence[Block]
     blocks_of: Sequence[Sequence[Block]]
+    """The blocks of each group."""
     prompts: Sequence[tuple[int, ...]]
+    """The steps that are prompts, for each group."""
     answers: Sequence[int | None]
+    """The step that closed the group, for each group; None if no step did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +123,7 @@ class PriorityWeights:
 
     @property
     def sum(self) -> float:
-        """What all terms together weigh."""
+        """The sum of all weights."""
         return self.recency + self.references + self.relevance + self.mark
 
 
@@ -123,7 +133,7 @@ WEIGHTS = PriorityWeights()
 def priority(
     minutes: float | None, references: float, relevance: float, marked: bool, weights: PriorityWeights = WEIGHTS
 ) -> int:
-    """0 to 100: the terms, each 0 to 1, by their weights; 50 where its age is unknown."""
+    """The priority of a step, 0 to 100: the weighted mean of the terms, each 0 to 1. It is 50 if the age is unknown."""
     if minutes is None:
         return DEFAULT
     recency = 1 / (1 + max(0.0, minutes))
@@ -132,7 +142,7 @@ def priority(
 
 
 def lay_out(view: View, rules: Rules, block: int) -> Layout:
-    """The conversation by levels. block: how many steps of work are summarised together."""
+    """The layout of the conversation. block: how many steps of work are summarised together."""
     steps = view.steps
     kinds: list[Kind] = [_kind(view, step) for step in steps]
     group_of = _group_of(view, steps)
@@ -144,8 +154,8 @@ def lay_out(view: View, rules: Rules, block: int) -> Layout:
     for i, (step, kind) in enumerate(zip(steps, kinds, strict=True)):
         level = Level.PERMANENT if fixed[i] else _level(view, step, kind, rules, new=i in recent)
         if kind == "prompt" and group_of[i] == 0:
-            level = Level.PERMANENT  # what all of it is about
-        # The newest prompt and what is being worked on right now stay whole.
+            level = Level.PERMANENT  # it states the subject of the whole conversation
+        # The newest prompt and the steps that are worked on right now stay whole.
         fixed[i] = level is Level.PERMANENT or i in recent or (kind == "prompt" and group_of[i] == active)
         levels.append(level)
     fixed[-1] = True
@@ -199,7 +209,7 @@ def _states_rule(message: Message, rules: Rules) -> bool:
 
 
 def _flags(view: View, step: Step, rules: Rules) -> int:
-    """What the patterns find in a step: a decision in what the model says, exploring calls, dead ends."""
+    """Flags that the patterns find in a step: a decision in the model's text, exploring calls, dead ends."""
     first = view.messages[step.start]
     flags = 0
     if first.role == "assistant" and rules.decisions and rules.decisions.search(first.text):
@@ -215,7 +225,8 @@ def _flags(view: View, step: Step, rules: Rules) -> int:
 def _arrange(
     kinds: Sequence[Kind], fixed: Sequence[bool], group_of: Sequence[int], groups: int, size: int, newest: int
 ) -> tuple[list[tuple[int, ...]], list[int | None], list[Block]]:
-    """(prompts, closing answers, blocks). Blocks are counted from the group's first step, so that they never shift."""
+    """Return (prompts, closing answers, blocks). Blocks are counted from the group's first step, so they never
+    shift."""
     inside: list[list[int]] = [[] for _ in range(groups)]
     for i, group in enumerate(group_of):
         if kinds[i] != "system":
@@ -235,7 +246,7 @@ def _arrange(
 
 
 def priorities(view: View, layout: Layout, weights: PriorityWeights = WEIGHTS) -> list[int]:
-    """The priority of each step: 50 for all where nobody has noted when they came."""
+    """The priority of each step. It is 50 for all steps if the times of the messages are unknown."""
     if len(view.times) != len(view.messages):
         return [DEFAULT] * len(layout.steps)
     mentioned = terms.references([_names(view, step) for step in layout.steps])
@@ -263,14 +274,15 @@ def task(view: View) -> Message | None:
 
 
 def _relevance(view: View, layout: Layout) -> list[float]:
-    """How near each step is to the current task, 0 to 1: as the caller knows it (by vectors), else by words."""
+    """The nearness of each step to the current task, 0 to 1. It comes from the caller (by vectors) if known, else from
+    words."""
     asked = task(view)
     if asked is None:
         return [0.0] * len(layout.steps)
     if view.relevance:
         each = [min(1.0, max(0.0, view.relevance.get(m.form, 0.0))) for m in view.messages]
     else:
-        # The task itself is the best match of all: measured against it everything else would seem far away.
+        # The task is its own best match. Measured against it, every other message would seem far away.
         others = [NOTHING if m is asked else terms.of(m) for m in view.messages]
         each = terms.relevance(terms.of(asked).counts, others)
     return [max(each[step.start : step.end]) for step in layout.steps]

@@ -1,7 +1,7 @@
-"""What goes first when there is too much: working memory is compressed, the session's further, and then they leave.
+"""The order of compression when there is too much: working memory first, then the session's, and then parts leave.
 
-Each function goes down one rung of the ladder, lowest priority and then oldest first, and stops as soon as `over` says
-that there is room. The reason of an edit tells the priority by which it was chosen.
+Each function goes down one rung of the ladder. It takes the lowest priority first, then the oldest, and stops as soon
+as `over` says that there is room. The reason of an edit gives the priority by which it was chosen.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from proxy.context.ranking.levels import Block, Level
 
 Over = Callable[[], bool]
 MERGED = 10
-"""Groups that have one summary together where one each is too much."""
+"""Groups that share one summary if one summary for each is too much."""
 
 
 def of_step(ladder: Ladder, i: int, reason: str) -> str:
@@ -22,7 +22,7 @@ def of_step(ladder: Ladder, i: int, reason: str) -> str:
 
 
 def ranked(ladder: Ladder, level: Level) -> list[int]:
-    """The steps of a level that may change, lowest priority first, the oldest first where it is the same."""
+    """The steps of a level that may change, lowest priority first, then oldest first."""
     found = (i for i, at in enumerate(ladder.levels) if at is level and not ladder.layout.fixed[i] and ladder.size(i))
     return sorted(found, key=lambda i: (ladder.priorities[i], i))
 
@@ -33,16 +33,18 @@ def of_group(ladder: Ladder, group: int) -> list[Block]:
 
 
 def finish(ladder: Ladder, group: int, reason: str) -> None:
-    """A finished group is summarised, and belongs to the session from now on (FEATURES.md E2)."""
+    """Summarise a finished group, which belongs to the session level from now on (FEATURES.md E2)."""
     for block in of_group(ladder, group):
         ladder.fold(block, reason)
     ladder.tell(group, ladder.sizes.told, reason)
 
 
 def compress_working(ladder: Ladder, over: Over, reason: str) -> None:
-    """Results by their extracts; then steps in one summary, which moves to the session; then what was said.
+    """Replace results by extracts, then steps by one summary that moves to the session level, then shorten prompts and
+    answers.
 
-    Where edits stay for ever the extracts are left out: a summary in the place of one would be longer than it.
+    If edits stay for ever, the extracts are left out: a later summary in the place of an extract would be longer than
+    it.
     """
     if ladder.view.literal:
         for i in ranked(ladder, Level.WORKING):
@@ -60,7 +62,7 @@ def compress_working(ladder: Ladder, over: Over, reason: str) -> None:
 
 
 def compress_session(ladder: Ladder, over: Over, reason: str) -> None:
-    """What has been summarised becomes shorter still: summaries of summaries."""
+    """Shorten the text that has been summarised: summaries of summaries."""
     last = len(ladder.view.groups) - 1
     for rank, group in _ranked_groups(ladder):
         if not over():
@@ -74,8 +76,11 @@ def compress_session(ladder: Ladder, over: Over, reason: str) -> None:
 
 
 def leave(ladder: Ladder, over: Over, reason: str) -> None:
-    """Finished groups leave but for a summary of each, then of `MERGED` together, then of all of them; and summaries of
-    the active one leave: what is left of them is in the store alone."""
+    """Remove finished groups and summaries.
+
+    A finished group leaves one summary of itself, then one for `MERGED` groups together, then one for all groups. Then
+    summaries of the active group leave; their content is in the store alone.
+    """
     last = len(ladder.view.groups) - 1
     for rank, group in _ranked_groups(ladder):
         if not over():
@@ -109,13 +114,13 @@ def _of_group(rank: int, reason: str) -> str:
 
 
 def _ranked_blocks(ladder: Ladder, blocks: Iterable[Block]) -> list[tuple[int, Block]]:
-    """The blocks, each with the highest priority in it."""
+    """The blocks, each with the highest priority in it, lowest first."""
     found = [(max(ladder.priorities[i] for i in block.steps), block) for block in blocks if block.steps]
     return sorted(found, key=lambda one: (one[0], one[1].steps))
 
 
 def _ranked_groups(ladder: Ladder) -> list[tuple[int, int]]:
-    """The finished groups, all but the last, each with the highest priority in it."""
+    """The finished groups, all but the last, each with the highest priority in it, lowest first."""
     worth = [0] * len(ladder.view.groups)
     for i, group in enumerate(ladder.layout.group_of):
         if ladder.layout.kinds[i] != "system":

@@ -1,7 +1,8 @@
-"""What can leave a prompt by itself, and which of it stays under a budget.
+"""Units of a prompt that can leave by themselves, and the choice of those that stay under a budget.
 
-Half a step is refused by every upstream; some also refuse a user message behind a tool result, or two in a row of one
-role (WIRE.md 1.7, W2, W5, W6). A policy that picks messages by their worth needs to know what a message brings along.
+Every upstream refuses half a step. Some also refuse a user message behind a tool result, or two messages in a row of
+one role (WIRE.md 1.7, W2, W5, W6). A policy that picks messages by their worth has to know which others each brings
+along.
 """
 
 from __future__ import annotations
@@ -15,19 +16,20 @@ from proxy.chat.message import Message
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """members: indices of messages that leave together. needs: the number of the unit without which this one cannot
-    stay, -1 for none."""
+    """Messages that leave together."""
 
     members: tuple[int, ...]
+    """Indexes of the messages."""
     needs: int = -1
+    """The number of the unit without which this one cannot stay, -1 for none."""
 
 
 def units(messages: Sequence[Message], steps: Sequence[Step], *, after_tool: str, alternate: bool) -> list[Unit]:
-    """Every message in one unit, in the order of their first messages.
+    """The units of a conversation, in the order of their first messages; every message is in one unit.
 
-    after_tool, alternate: as the model has them. Where an upstream takes no user message behind a tool result, a step
-    needs the answer that stands between; where it insists on turns, a prompt and the answer that closed it are one, and
-    all between needs them. A system message is a unit of its own.
+    after_tool, alternate: as the model has them. If an upstream takes no user message behind a tool result, a step
+    needs the answer that stands between. If it insists on turns, a prompt and the answer that closed it are one unit,
+    and all steps between need that unit. A system message is a unit of its own.
     """
     if alternate:
         return _turns(messages, steps)
@@ -54,7 +56,7 @@ def _closes(message: Message) -> bool:
 
 def _turns(messages: Sequence[Message], steps: Sequence[Step]) -> list[Unit]:
     """Units for upstreams that insist on user and assistant taking turns."""
-    runs: list[list[Step]] = [[]]  # user messages in a row and all up to the next, the first with what stands before it
+    runs: list[list[Step]] = [[]]  # user messages in a row and all up to the next ones
     systems: list[Unit] = []
     answered = prompted = False
     for step in steps:
@@ -79,11 +81,11 @@ def _turns(messages: Sequence[Message], steps: Sequence[Step]) -> list[Unit]:
 
 
 def _run(messages: Sequence[Message], run: Sequence[Step], at: int, *, is_last: bool) -> list[Unit]:
-    """The units of one run, numbered from `at`: its head first."""
+    """The units of one run, numbered from `at`. The unit that the others need comes first."""
     prompts = [n for n, step in enumerate(run) if messages[step.start].role == "user"]
     head = set(range(prompts[-1] + 1 if prompts else 0))
     if not is_last:
-        # Without an answer at its end, anything less than all of the run would put it next to a user message.
+        # If no answer ends the run, all of it is one unit: a smaller part could end next to a user message.
         head |= {len(run) - 1} if _closes(messages[run[-1].start]) else set(range(len(run)))
     rest = [n for n in range(len(run)) if n not in head]
     members = tuple(i for n in sorted(head) for i in range(run[n].start, run[n].end))
@@ -93,7 +95,7 @@ def _run(messages: Sequence[Message], run: Sequence[Step], at: int, *, is_last: 
 
 
 def closure(found: Sequence[Unit], wanted: Iterable[int]) -> set[int]:
-    """The numbers of the units that have to stay for these to stay."""
+    """The numbers of the wanted units and of all units that they need."""
     kept: set[int] = set()
     for number in wanted:
         at = number
@@ -111,10 +113,10 @@ def best(
     budget: int,
     among: Iterable[int],
 ) -> set[int]:
-    """The numbers of the units that stay: those that must, whatever they weigh, then the best of `among` that fit.
+    """The numbers of the units that stay: those of `must`, whatever their size, then the best of `among` that fit.
 
-    A unit is worth as much as the best of its messages; of equals the newer one stays. One that does not fit is passed
-    over: a smaller one behind it may.
+    A unit is worth as much as the best of its messages; of equal units the newer one stays. A unit that does not fit is
+    passed over, because a smaller unit of less worth may fit.
     """
     kept = closure(found, must)
     sizes = [sum(tokens[i] for i in unit.members) for unit in found]

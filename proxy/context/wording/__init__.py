@@ -1,1 +1,1 @@
-"""What stands in a prompt for what has left it, in words."""
+"""Texts that stand in a prompt in place of content that has left it."""

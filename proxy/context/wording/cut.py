@@ -1,4 +1,4 @@
-"""The text of a message that is cut to fit the window: its head and its tail, and how to get the rest."""
+"""The text of a message that is cut to fit the window: its beginning and its end, and the way to get the rest."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ TRIES = 12
 
 
 def cut(text: str, tokens: int, count: Callable[[str], int], missing: Callable[[int], str]) -> str:
-    """Head and tail of the text, with the mark of `missing` between them, in at most `tokens` by `count`.
+    """Beginning and end of the text, with the mark of `missing` between them, in at most `tokens` tokens by `count`.
 
-    missing: makes the mark from the number of characters that are left out. Only the mark stays where there is no room
-    for more. A text that is short enough comes back as it is.
+    missing: makes the mark from the number of characters that are left out. Only the mark stays if there is no room for
+    more. A text that is short enough comes back as it is.
     """
     whole = count(text)
     if whole <= tokens:
@@ -36,7 +36,7 @@ def cut(text: str, tokens: int, count: Callable[[str], int], missing: Callable[[
 
 
 def _pieces(text: str, chars: int, missing: Callable[[int], str]) -> str:
-    """`chars` characters of the text at most, cut between lines where a line ends nearby."""
+    """At most `chars` characters of the text, cut between lines if a line ends nearby."""
     head = int(chars * HEAD)
     tail = len(text) - (chars - head)
     line = text.rfind("\n", max(0, head - NEAR), head)
@@ -49,9 +49,11 @@ def _pieces(text: str, chars: int, missing: Callable[[int], str]) -> str:
 
 
 def mark(name: str, whole: int | None, offered: Collection[str]) -> Callable[[int], str]:
-    """The mark that stands for what is left out of a message. name: its public id. whole: its characters; None
-    where what is cut is not its own text but one of ours in its place. offered: the
-    tools of ours that the model has."""
+    """Return a function that makes the mark for the missing characters of a message, from their number.
+
+    name: the message's public id. whole: its characters; None if a text of ours in its place is cut. offered: the tools
+    of ours that the model has.
+    """
     if "recall" in offered:
         source = f"; {recalling(name)} has all of it"
     elif "query_db" in offered:

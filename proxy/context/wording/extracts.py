@@ -1,7 +1,7 @@
-"""What stays of work that is done, in words: deterministic extracts, and what a helper model is asked for better ones.
+"""Texts in place of finished work: deterministic extracts, and the questions to a helper model for better ones.
 
-An extract says which call was made, how its result began, what went wrong in it, and the identifiers it held. It is
-honest: everything listed was there. Made once a step and kept with its message.
+An extract shows the call, the first line of its result, the errors in it, and its identifiers. It is true: everything
+listed was there. It is made once for each step and kept with the step's message.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ PROMPT = (
     "Summarize the following conversation, preserving: key decisions, action items, errors encountered, and current "
     "task state. Be concise. At most <CHARACTERS> characters."
 )
-"""The source's own words (hierarchical memory, FEATURES.md E4), and how long the summary may be."""
+"""The words of the source (hierarchical memory, FEATURES.md E4), and the limit of the summary's length."""
 
 CALL, FIRST, ERROR, NAME = 120, 160, 160, 80
 """Characters of a call, of a first line, of an error line and of an identifier that are shown."""
 ERRORS, IDS = 3, 8
 """Error lines and identifiers of a step that are shown."""
 ASKED = 2_000
-"""Characters of each message that a helper is shown."""
+"""Characters of each message that a helper gets."""
 
 _ERROR = re.compile(
     r"\b(?:[Ee]rrors?|ERRORS?|[A-Z]\w*(?:Error|Exception)|[Ee]xception|Traceback|[Ff]ail(?:ed|ures?|s)?|FAIL(?:ED|URES?)?"
@@ -38,17 +38,20 @@ _ERROR = re.compile(
 
 
 class Line(NamedTuple):
-    """What a step was about. call: the call, or the beginning of what was said. first: of its result. errors: lines of
-    it. ids: identifiers in it that the others do not have."""
+    """A summary line of a step."""
 
     call: str
+    """The call, or the beginning of the text if there is no call."""
     first: str
+    """The first line of the first result."""
     errors: tuple[str, ...]
+    """Error lines of the results."""
     ids: tuple[str, ...]
+    """Identifiers of the results that the other fields do not have."""
 
 
 def line(view: View, step: Step) -> Line:
-    """The step's line."""
+    """The step's line, made once and kept with its first message."""
     first = view.messages[step.start]
     return first.derive(lambda _: _line(view, step), ("line", view.keys[step.end - 1]))
 
@@ -88,7 +91,7 @@ def cut(text: str, limit: int) -> str:
 
 
 def of_result(view: View, step: Step, index: int) -> str:
-    """One result of a step by itself: its first line, error lines and identifiers, and how long it was."""
+    """The extract of one result: its first line, error lines and identifiers, and its length."""
     message = view.messages[index]
     first = _first(message.text, FIRST)
     errors = errors_of(message.text, without=first)
@@ -105,16 +108,16 @@ def of_result(view: View, step: Step, index: int) -> str:
 
 
 def head(view: View, steps: Sequence[Step]) -> str:
-    """What a summary begins with: which messages it stands for."""
+    """The first line of a summary: the messages that it stands for."""
     first, last = steps[0].start, steps[-1].end - 1
     count = sum(step.end - step.start for step in steps)
     return f"[summary of {count} messages, {public_id(view.keys[first])} to {public_id(view.keys[last])}]"
 
 
 def of_steps(view: View, steps: Sequence[Step], brief: Sequence[bool], limit: int) -> str:
-    """Several steps in at most `limit` characters, a line each; those that are `brief` by their call alone.
+    """Several steps in at most `limit` characters, one line for each; steps that are `brief` show their call alone.
 
-    Every step gets its share of the room, and what it leaves goes to those after it.
+    Every step gets its share of the room, and the unused part goes to the steps after it.
     """
     rows = [head(view, steps)]
     room = limit - len(rows[0])
@@ -128,7 +131,7 @@ def of_steps(view: View, steps: Sequence[Step], brief: Sequence[bool], limit: in
 
 
 def of_talk(view: View, steps: Sequence[Step], limit: int) -> str:
-    """What was said in several steps in at most `limit` characters, a line each with who said it."""
+    """The messages of several steps in at most `limit` characters, one line for each with its role."""
     rows = [head(view, steps)]
     room = limit - len(rows[0])
     for n, step in enumerate(steps):
@@ -150,12 +153,13 @@ def _row(told: Line, *, short: bool) -> str:
 
 
 def answered(view: View, steps: Sequence[Step], answer: str, limit: int) -> str:
-    """A helper's summary of the steps, with which messages it stands for."""
+    """A helper's summary of the steps, with the messages that it stands for."""
     return cut(f"{head(view, steps)}\n{answer.strip()}", limit)
 
 
 def shortened(text: str, limit: int, name: str = "") -> str:
-    """The beginning of a text, and how much is missing; name: the id by which the model can have all of it again."""
+    """The beginning of a text, and the number of missing characters. name: the id by which the model can read the whole
+    text."""
     if len(text) <= limit:
         return text
     kept = text[:limit].rsplit(" ", 1)[0].rstrip() or text[:limit]
@@ -164,8 +168,11 @@ def shortened(text: str, limit: int, name: str = "") -> str:
 
 
 def ask(view: View, steps: Sequence[Step], longest: int, keep: int, prompt: str = PROMPT) -> Ask:
-    """The question for a summary of these steps. keep: how many identifiers the answer has to hold at least, of those
-    that an extract would show. prompt: what the helper is told."""
+    """The question for a summary of these steps.
+
+    longest: characters that the summary may have. keep: number of identifiers that the answer has to hold, from those
+    that an extract would show. prompt: the instruction to the helper.
+    """
     rows, keys = [], []
     for step in steps:
         for n in range(step.start, step.end):
@@ -180,8 +187,11 @@ def ask(view: View, steps: Sequence[Step], longest: int, keep: int, prompt: str 
 
 
 def ask_again(view: View, steps: Sequence[Step], summaries: Sequence[str], longest: int, prompt: str = PROMPT) -> Ask:
-    """The question for a summary of summaries: the steps are those that the summaries stand for, and more than any one
-    of them does, since what an Ask is about names it."""
+    """The question for a summary of summaries.
+
+    The steps are those that the summaries stand for. They are more than the steps of any one summary, because the
+    messages that an Ask is about make its id.
+    """
     keys = tuple(view.keys[n] for step in steps for n in range(step.start, step.end))
     text = "\n\n".join((placeholders.fill(prompt, CHARACTERS=longest), *summaries))
     return Ask("summary", text, keys, (), longest, now=True)

@@ -1,4 +1,4 @@
-"""Placeholders in texts of a policy file: `<LEFT>` stands for what is known only when the text is used."""
+"""Placeholders in texts of a policy file: `<LEFT>` stands for a value that is known only when the text is used."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ _PLACEHOLDER = re.compile(r"<([A-Z]+)>")
 
 
 def check(key: str, text: object, needs: Sequence[str], others: Sequence[str] | None = ()) -> None:
-    """ConfigError where a text is blank, lacks a placeholder that it needs, or has one that nobody fills. others: those
-    that it may have as well; None: any, since the text may speak of tags."""
+    """Raise ConfigError if a text is blank, lacks a placeholder that it needs, or has a placeholder that nobody fills.
+
+    others: placeholders that the text may have as well. None: any, because the text may contain tags.
+    """
     listed = " and ".join(f"<{name}>" for name in needs)
     found = set(_PLACEHOLDER.findall(text)) if isinstance(text, str) else set()
     if not isinstance(text, str) or not text.strip() or not found.issuperset(needs):
@@ -23,5 +25,5 @@ def check(key: str, text: object, needs: Sequence[str], others: Sequence[str] | 
 
 
 def fill(text: str, **values: object) -> str:
-    """The text with its placeholders filled. What they bring is not searched for more of them."""
+    """The text with its placeholders filled. Placeholders inside the values are not filled."""
     return _PLACEHOLDER.sub(lambda found: str(values.get(found[1], found[0])), text)

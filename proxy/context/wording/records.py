@@ -1,7 +1,7 @@
-"""Records: results that are made of labelled fields, and which of their lines stay.
+"""Records: results that are made of labelled fields, and the lines of a record that stay.
 
 JSON on several lines, `key: value` and tables say what each value is. A list of their names without the labels would
-not, so that the agent would have to look the record up again. Of a record, whole lines stay, from its beginning on.
+not, so the agent would have to look the record up again. Whole lines of a record stay, from its beginning on.
 """
 
 from __future__ import annotations
@@ -14,22 +14,23 @@ from proxy.chat.message import Message
 from proxy.context.evidence.commands import Command
 
 SHARE = 0.6
-"""Share of the lines with text that have to be fields or rows: most are, whatever stands around them."""
+"""Share of the lines with text that have to be fields or rows. Most lines of a record are, whatever text stands around
+the record."""
 LEAST = 6
-"""Lines with text from which a result is taken for a record."""
+"""Lines with text from which a result can be a record."""
 LABELS = 3
-"""Different labels of a record: lines that all begin with the same word are messages."""
+"""Number of different labels that a record needs. Lines that all begin with the same word are messages."""
 ROOM = 2.0
 """Room for labelled lines, in units of the room for bare names: a label takes as many characters as its value."""
 _LONG = 300
-"""Characters above which a line is no field, but a text."""
+"""Characters above which a line is a text and no field."""
 _FIELD = re.compile(r"""\s*(?:[-*]\s+)?["']?[A-Za-z_][\w .()/-]{0,40}["']?\s*[:=]\s*(?=\S)(?!//)""")
 _ROW = re.compile(r"\s*\S+(?:(?: {2,}|\t| ?\| ?)\S[^|\t]{0,80}?){2,}\s*\|?\s*$")
 _BRACKETS = re.compile(r"\s*[\[\]{}(),]*\s*$")
 
 
 def is_record(message: Message, command: Command) -> bool:
-    """True where a tool's result is made of labelled fields or the rows of a table."""
+    """True if a tool's result is made of labelled fields or the rows of a table."""
     if command.kind != "call" or command.edits:
         return False
     return message.derive(_is_record)
@@ -47,8 +48,10 @@ def _is_record(message: Message) -> bool:
 
 
 def kept(lines: Sequence[str], room: int) -> set[int]:
-    """The lines of a record that stay, from the first on, in at most `room` characters: its fields or rows, and the
-    brackets between them."""
+    """The lines of a record that stay, from the first on, in at most `room` characters.
+
+    These are its fields or rows, and the brackets between them.
+    """
     found: set[int] = set()
     for n, line in enumerate(lines):
         if len(line) > _LONG:

@@ -1,8 +1,8 @@
-"""What stays of a tool result: what it was, how it ended, and what stands nowhere else in the prompt.
+"""The short form of a tool result: its source, its outcome, and the content that stands nowhere else in the prompt.
 
-A shortened result has to say what it was of and how it ended, and must not take with it the only place where a path, an
-id or a line stands. Everything else can be had again, from the store or by calling the tool anew. What is listed was in
-the result, in its order; how much is missing is said.
+A shortened result has to say which call it belongs to and how it ended. It must not take away the only place of a path,
+an id or a line. Everything else can be had again, from the store or by calling the tool again. All that is listed was
+in the result, in its order; the amount that is missing is given.
 """
 
 from __future__ import annotations
@@ -31,35 +31,39 @@ _CONSTANT = re.compile(
     r"\s*(?:\d+(?:\u2192|\t|:|\|)\s?)?\s*(?:[A-Za-z#]+\s+){0,4}[A-Z][A-Z0-9]*_[A-Z0-9_]+\b[\w\s:\[\]<>]{0,30}?"
     r"(?:[=:]|(?<=\w)\s)\s*(?:[+-]?\d[\w.+-]*|\"[^\"]*\"|'[^']*'|true|false|True|False|None|null)\s*[;,]?\s*"
 )
-"""A name in capitals with its value, as a definition has it. Apart from each other they would tell nothing."""
+"""A name in capitals with its value, as a definition has it. The name or the value alone would say nothing."""
 _SHORT = 100
-"""Characters above which such a line is none."""
+"""Characters above which a line is no such definition."""
 _HEAD = 60
 """Lines at the front of a file among which import lines stand."""
 _LONG = 400
-"""Characters above which a line is cut in its middle, or is no error line."""
+"""Characters above which a line is no error line. The estimate of `rough` counts this many for a long line with an
+error."""
 _SHOWN = 300
 """Characters of a line that are shown."""
 _ERRORS = 8
-"""Error lines that stay, where nothing else is set."""
+"""Error lines that stay if nothing else is set."""
 _NAME = 120
 """Characters above which a name is a blob."""
 
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """How much stays. errors: lines that tell of an error. chars, share: room for names that stand nowhere else, in
-    characters and as a share of the result."""
+    """The amount of a result that stays."""
 
     errors: int = _ERRORS
+    """Number of lines that tell of an error."""
     chars: int = 4000
+    """Room for names that stand nowhere else, in characters."""
     share: float = 0.25
+    """The same room as a share of the result; the smaller room counts."""
 
 
 def rough(message: Message, command: Command = CALL, *, is_view: bool = False) -> int:
-    """Characters that a stub of this result will have, about: decided on often, so without looking at the prompt.
+    """Estimate the characters of this result's stub. The estimate is needed often, so it does not look at the prompt.
 
-    Names that stand elsewhere are not known here: nearly all are taken to stand nowhere else, the careful side.
+    Names that stand elsewhere are not known here. Nearly all names are taken to stand nowhere else, which is the
+    careful side.
     """
     return message.derive(lambda m: _rough(m, command, is_view=is_view), ("rough", command, is_view))
 
@@ -79,7 +83,7 @@ def _rough(message: Message, command: Command, *, is_view: bool) -> int:
     checkpoint()
     loose = sum(len(name) + 1 for name in facts.listed(message) if len(name) <= _NAME and name not in have)
     kept = sum(map(len, shown)) + len(shown)
-    new = 0.5 if command.kind == "run" else 0.9  # a run names what the agent has just written or run before
+    new = 0.5 if command.kind == "run" else 0.9  # a run names things that the agent has just written or run
     room = 0.25 * len(message.text)
     if records.is_record(message, command):
         return int(kept + min(fixed, 1200) + min(8000, records.ROOM * room)) + 60
@@ -87,32 +91,35 @@ def _rough(message: Message, command: Command, *, is_view: bool) -> int:
 
 
 def errors(message: Message) -> tuple[int, ...]:
-    """Which lines tell of an error; long ones do not."""
+    """The numbers of the lines that tell of an error; a long line does not count."""
     lines = outcome.lines(message)
     return tuple(n for n in _telling(message, lines) if len(lines[n]) <= _LONG)
 
 
 def _of_outcome(ended: Outcome, command: Command, *, is_view: bool) -> set[int]:
-    """The lines that say how a call ended: all of a run's; of a view of a file, whose own text says nothing of it, only
-    what a failure says, and that nothing was changed."""
+    """The lines that say how a call ended.
+
+    For a run these are all lines of its outcome. The text of a viewed file says nothing about the call. So for a view,
+    only the lines of a failure stay, and the line that nothing was changed.
+    """
     if is_view and command.kind != "run":
         return {*ended.shown, *ended.failures, *ended.summary} if ended.verdict == "failed" else set(ended.summary)
     return set(ended.keep)
 
 
 def imports(message: Message) -> tuple[int, ...]:
-    """Which lines at the front of a file import something."""
+    """The numbers of the lines at the front of a file that import something."""
     return tuple(n for n, line in enumerate(message.text.splitlines()[:_HEAD]) if _IMPORT.match(line))
 
 
 def constants(message: Message) -> tuple[int, ...]:
-    """Which lines give a name in capitals its value: they are looked up from other places."""
+    """The numbers of the lines that give a name in capitals its value. Other places look these values up."""
     lines = enumerate(outcome.lines(message))
     return tuple(n for n, line in lines if "_" in line and len(line) <= _SHORT and _CONSTANT.fullmatch(line))
 
 
 def _telling(message: Message, lines: Sequence[str]) -> list[int]:
-    """Which of these lines of a message tell of an error."""
+    """The numbers of those lines of a message that tell of an error."""
     words = facts.troubles(message)
     checkpoint()
     if not words:
@@ -121,13 +128,13 @@ def _telling(message: Message, lines: Sequence[str]) -> list[int]:
 
 
 def _both_ends(found: list[int], most: int) -> list[int]:
-    """The first and the last of these, at most so many."""
+    """At most `most` items: the first and the last ones."""
     half = max(0, most) // 2
     return found if len(found) <= most else found[:half] + found[len(found) - half :]
 
 
 class Writer:
-    """Writes the stubs of one batch, newest first: of two copies of a thing the older one goes."""
+    """Write the stubs of one batch, newest first: of two copies of a text the older one goes."""
 
     def __init__(self, standing: Standing, keep: Keep) -> None:
         self._standing = standing
@@ -143,9 +150,12 @@ class Writer:
         is_view: bool,
         name: str = "",
     ) -> str:
-        """The stub of one result. held: what it holds now. referred: (start, end) of lines that a later result
-        refers to and that stay whole. command: what it is the result of. is_view: it shows a file or page that may be
-        edited later. name: see `render`."""
+        """The stub of one result.
+
+        held: the names and lines that the message holds now. referred: (start, end) of lines that a later result refers
+        to; these lines stay whole. command: the command of the result. is_view: it shows a file or page that may be
+        edited later. name: see `render`.
+        """
         lines = outcome.lines(message)
         kept = self._fixed(message, lines, held, command, is_view=is_view)
         whole = {n for start, end in referred for n in range(start, min(end, len(lines)))}
@@ -166,8 +176,10 @@ class Writer:
     def _fixed(
         self, message: Message, lines: Sequence[str], held: Held, command: Command, *, is_view: bool
     ) -> set[int]:
-        """The first line that says something, how the call ended, error lines that stand nowhere else, the imports of
-        a file. Its constants come after these (`_with_constants`)."""
+        """The lines that always stay: the first line with text, the outcome, unique error lines, the imports of a file.
+
+        A file's constants come after these (`_with_constants`).
+        """
         ended = outcome.of(message, command)
         kept = _of_outcome(ended, command, is_view=is_view)
         first = (
@@ -183,7 +195,7 @@ class Writer:
         return kept
 
     def _with_constants(self, message: Message, lines: Sequence[str], held: Held, kept: set[int], room: int) -> int:
-        """Keep the constants that stand nowhere else, out of the room that names have; the room that is left."""
+        """Keep the constants that stand nowhere else, within the room for names. Return the room that is left."""
         for n in message.derive(constants):
             size = len(lines[n]) + 1
             if n not in kept and size <= room and not self._standing.has_line(facts.bare(lines[n]), held.lines):
@@ -194,13 +206,15 @@ class Writer:
     def _loose(
         self, message: Message, lines: Sequence[str], held: Held, kept: set[int], room: int
     ) -> tuple[list[str], int]:
-        """Names of the lines that leave, where they stand nowhere else, by their worth, in at most `room` characters;
-        and how many more there are."""
+        """Return (names of the removed lines that stand nowhere else, how many more such names there are).
+
+        The names are ordered by worth, and have at most `room` characters.
+        """
         shown = [lines[n] for n in kept]
         have = set(facts.names("\n".join([line[:_SHOWN] for line in shown])))
         if all(len(line) <= _SHOWN for line in shown):
             names = facts.listed(message)
-        else:  # what stands behind the end of a kept line is there in another line, or not at all
+        else:  # names in the cut part of a kept line count only if a removed line has them
             names = facts.different("\n".join([line for n, line in enumerate(lines) if n not in kept]))
         checkpoint()
         counted, own = self._standing.names.get, held.names
@@ -215,7 +229,7 @@ class Writer:
         ranks = {name: worth(name, sizes) for name in lost}
         checkpoint()
         loose: list[str] = []
-        # The first ones of a result say most; dates and sizes have what room they leave. A bare number says little to
+        # The first names of a result say most; dates and sizes get the room that is left. A bare number says little to
         # a reader, but an agent that needs it finds it: without numbers more results are fetched again.
         for name in sorted(lost, key=lambda name: ranks[name] == _LEAST):
             if len(name) > room:
@@ -238,8 +252,8 @@ _LEAST = 3
 
 
 def worth(name: str, sizes: frozenset[str] = frozenset()) -> int:
-    """How much a name is worth to an agent, 0 the most: paths, then identifiers, numbers, and at last dates and the
-    sizes in a listing."""
+    """The rank of a name's worth to an agent, 0 the most: paths, then identifiers, numbers, and last dates and sizes in
+    a listing."""
     if name in sizes or _DATE.fullmatch(name):
         return _LEAST
     if _NUMBER.fullmatch(name):
@@ -253,7 +267,7 @@ def listing_numbers(lines: Sequence[str]) -> frozenset[str]:
 
 
 def bridge(lines: Sequence[str], kept: set[int]) -> None:
-    """Keep what is no longer than the mark that would stand for it: mostly one blank line."""
+    """Keep lines that are no longer than the mark that would replace them: mostly one blank line."""
     start = 0
     for n in (*sorted(kept), len(lines)):
         if n > start:
@@ -264,7 +278,7 @@ def bridge(lines: Sequence[str], kept: set[int]) -> None:
 
 
 def missing(count: int) -> str:
-    """What stands where lines are missing."""
+    """The mark that replaces missing lines."""
     return f"[... {count} lines]"
 
 
@@ -277,9 +291,11 @@ def render(
     more: int = 0,
     whole: Collection[int] = (),
 ) -> str:
-    """The kept lines in their order, a mark where lines are missing, the names, and in front how much there was. name:
-    the id by which the model can have all of it again; empty where it cannot. more: names for which there is no
-    room. whole: lines that are shown to their end, however long."""
+    """The stub: the amount kept, the kept lines in their order, a mark where lines are missing, and the names.
+
+    name: the id by which the model can read the whole result again; empty if it cannot. more: number of names that had
+    no room. whole: lines that are shown to their end, however long.
+    """
     out: list[str] = []
     start = 0
     for n in sorted(kept):
@@ -302,5 +318,5 @@ def render(
 
 
 def recalling(name: str) -> str:
-    """How the model calls for a message by its id."""
+    """The call by which the model reads a message by its id."""
     return f'recall("{name}")'
