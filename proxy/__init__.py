@@ -1,13 +1,14 @@
 """context-proxy: keeps an LLM agent's context small, cheap and truthful.
 
-The library's face: the same `rewrite` that the proxy runs, for notebooks, tests and other programs.
+The public names of the library: the same `rewrite` that the proxy runs, for notebooks, tests and other programs.
 
     from proxy import Policy, Session, rewrite
 
     plan = rewrite(request, Session(), policy, model, now, weigh=weigh)
 
-And over a plain list of messages, in the shapes of REPLOID's context manager: `prune_context`, `summarize_context`,
-`get_context_stats`, `auto_manage_context`, `estimate_tokens`, `score_context_importance`.
+Functions over a plain list of messages, in the shapes of REPLOID's context manager:
+`prune_context`, `summarize_context`, `get_context_stats`, `auto_manage_context`, `estimate_tokens`,
+`score_context_importance`.
 """
 
 from __future__ import annotations

@@ -1,42 +1,42 @@
-"""Every error that is raised on purpose, with the HTTP status and code a client would see.
+"""All errors that are raised on purpose, with the HTTP status and code that a client gets.
 
     ProxyError
     ├── ConfigError            the start is refused: a setting is wrong
-    ├── RequestError           the client's request breaks one of our own few limits
+    ├── RequestError           the client's request breaks one of the proxy's own limits
     │   ├── BadRequest         400
-    │   ├── Unauthorized       401   no key, or one that we do not know
-    │   ├── Forbidden          403   a key for something else, or a page of another site
+    │   ├── Unauthorized       401   no key, or an unknown key
+    │   ├── Forbidden          403   a key for another plane, or a page of another site
     │   ├── NotFound           404   admin API: no such session, message, ...
-    │   ├── Conflict           409   admin API: the name stands for more than one, or it cannot be done now
+    │   ├── Conflict           409   admin API: the name stands for more than one, or the action is not possible now
     │   ├── TooLarge           413
     │   ├── WrongType          415   admin API: the body is not JSON
-    │   ├── WrongHost          421   a name that is not ours, where no keys protect us
-    │   ├── Unprocessable      422   admin API: the body is JSON and says what cannot be
-    │   ├── TooMany            429   admin API: as much of this as may run at once is running
+    │   ├── WrongHost          421   a Host that is not the proxy's, if no keys are configured
+    │   ├── Unprocessable      422   admin API: the body is JSON, but its values cannot be used
+    │   ├── TooMany            429   admin API: the maximum number of these is running
     │   ├── HeadersTooLarge    431
-    │   └── Unavailable        503   we are draining, overloaded, or storage is required and away
-    ├── ClientGone             the client left; nobody is there to be told
+    │   └── Unavailable        503   the proxy drains or is overloaded, or storage is required and away
+    ├── ClientGone             the client left; nobody receives an answer
     ├── UpstreamError
     │   ├── UpstreamUnreachable  502   no connection, or reset before the headers
     │   ├── UpstreamTimeout      504   connect, idle or total time ran out
     │   ├── UpstreamBroken       502   the answer broke off in the middle
-    │   └── AnswerTooLong        502   the answer is larger than we hold; it can still be passed on as it comes
+    │   └── AnswerTooLong        502   the answer is larger than the proxy holds; it can still be passed on as it comes
     ├── StoreError
     │   ├── StoreUnavailable   a read or write failed, or the spool is full
     │   └── StoreRefused       the file cannot be opened safely: locked, newer schema, wrong rights
-    ├── ToolRefused            a call of one of our own tools that cannot be done; the model is told why
-    ├── NotManaged             a request that we do not understand well enough to rewrite; it goes on as it is
+    ├── ToolRefused            a call of one of the proxy's own tools that cannot be done; the model gets the reason
+    ├── NotManaged             a request that the proxy cannot parse well enough to rewrite; it goes on as it is
     └── RuleBroken             a plan that a strict upstream would refuse; the original goes out
 
-One tree, because every error has to be answered in one of three ways: told to the client in OpenAI's
-shape, answered by sending the client's original bytes, or told to the operator at the start.
+All errors are one tree, because there are three ways to answer an error. The client gets it in OpenAI's shape, the
+client's original bytes are sent, or the operator gets it at the start.
 """
 
 from __future__ import annotations
 
 
 class ProxyError(Exception):
-    """Something that we detected ourselves. `hint` says what to do about it."""
+    """An error that the proxy itself detected. `hint` says what to do about it."""
 
     status = 500
     code = "proxy_error"
@@ -52,7 +52,7 @@ class ProxyError(Exception):
 
 
 class ConfigError(ProxyError):
-    """A setting that cannot be used: names its key, its value, what is allowed and, if known, its line."""
+    """A setting that cannot be used. It names the key, the value, the allowed values and, if known, the line."""
 
     code = "config_error"
 
@@ -67,7 +67,7 @@ class ConfigError(ProxyError):
 
 
 class RequestError(ProxyError):
-    """The client's request breaks a limit of ours; upstream is not asked."""
+    """The client's request breaks a limit of the proxy. The upstream is not asked."""
 
     status = 400
     code = "invalid_request"
@@ -79,7 +79,7 @@ class BadRequest(RequestError):
 
 
 class Unauthorized(RequestError):
-    """401: no key, or one that we do not know."""
+    """401: no key, or an unknown key."""
 
     status = 401
     code = "invalid_api_key"
@@ -95,14 +95,14 @@ class Forbidden(RequestError):
 
 
 class NotFound(RequestError):
-    """404: the admin API has no such thing, or it belongs to another tenant, which is told in the same words."""
+    """404: the admin API has no such thing. The message is the same if the thing belongs to another tenant."""
 
     status = 404
     code = "not_found"
 
 
 class Conflict(RequestError):
-    """409: the name stands for more than one thing, or it cannot be done as things are."""
+    """409: the name stands for more than one thing, or the action is not possible in the present state."""
 
     status = 409
     code = "conflict"
@@ -116,28 +116,28 @@ class TooLarge(RequestError):
 
 
 class WrongType(RequestError):
-    """415: a state-changing call of the admin API whose body is not said to be JSON."""
+    """415: a state-changing call of the admin API whose content type is not JSON."""
 
     status = 415
     code = "unsupported_media_type"
 
 
 class WrongHost(RequestError):
-    """421: the Host header names a machine that we are not known to be."""
+    """421: the Host header names a machine that is not known to be the proxy's."""
 
     status = 421
     code = "misdirected_request"
 
 
 class Unprocessable(RequestError):
-    """422: the request can be read, and says what cannot be."""
+    """422: the request can be read, but its values cannot be used."""
 
     status = 422
     code = "unprocessable"
 
 
 class TooMany(RequestError):
-    """429: as much of this as may run at once is running."""
+    """429: the maximum number of these is running already."""
 
     status = 429
     code = "too_many_requests"
@@ -151,7 +151,7 @@ class HeadersTooLarge(RequestError):
 
 
 class Unavailable(RequestError):
-    """503: shutting down, overloaded, or `store.persist = "required"` and the store is away."""
+    """503: the proxy is shutting down or overloaded, or `store.persist = "required"` and the store is away."""
 
     status = 503
     code = "unavailable"
@@ -159,7 +159,7 @@ class Unavailable(RequestError):
 
 
 class ClientGone(ProxyError):
-    """The client closed its side; the upstream call is ended and the exchange recorded."""
+    """The client closed its side. The upstream call is ended, and the exchange is recorded."""
 
     status = 499
     code = "client_gone"
@@ -193,32 +193,32 @@ class UpstreamBroken(UpstreamError):
 
 
 class AnswerTooLong(UpstreamError):
-    """The answer is larger than is read at once: whoever asked passes it on piece by piece, not understood."""
+    """The answer is larger than the proxy reads at once. The caller passes it on in pieces, without parsing it."""
 
     code = "answer_too_long"
 
 
 class StoreError(ProxyError):
-    """What is remembered could not be read or written."""
+    """Stored data could not be read or written."""
 
     code = "store_error"
 
 
 class StoreUnavailable(StoreError):
-    """A read or write failed or took too long, or the spool is full: chat goes on without it."""
+    """A read or write failed or took too long, or the spool is full. Chat goes on without it."""
 
     code = "store_unavailable"
 
 
 class StoreRefused(StoreError):
-    """The store cannot be opened safely; the start is refused."""
+    """The store cannot be opened safely. The start is refused."""
 
     code = "store_refused"
 
 
 class ToolRefused(ProxyError):
-    """A call of one of our own tools that cannot be done as it was made. Its text is the model's result. `limited`: it
-    would have been too much, in time or size."""
+    """A call of one of the proxy's own tools that cannot be done as it was made. Its text is the model's result.
+    limited: True if the call would have taken too much time or size."""
 
     code = "tool_refused"
 
@@ -228,7 +228,7 @@ class ToolRefused(ProxyError):
 
 
 class NotManaged(ProxyError):
-    """The request goes to upstream as the bytes that came; `reason` is one of a few fixed words for the counter."""
+    """The request goes to the upstream as the bytes that came. `reason` is one of a few fixed words for the counter."""
 
     code = "not_managed"
 
@@ -238,7 +238,7 @@ class NotManaged(ProxyError):
 
 
 class RuleBroken(ProxyError):
-    """A plan breaks a rule of the wire (`rule` is its id, W1 to W14); the original goes out instead."""
+    """A plan breaks a rule of the wire (`rule` is its id, W1 to W14). The original goes out instead."""
 
     code = "rule_broken"
 

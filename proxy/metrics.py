@@ -1,6 +1,6 @@
-"""Every metric, once: its name, its labels and what it tells. Served as text by GET /metrics.
+"""All metrics, each defined once: its name, its labels and its meaning. GET /metrics serves them as text.
 
-They live on a registry of their own, so that two proxies in one process (as in tests) do not share counts. A
+The metrics are on a registry of their own, so that two proxies in one process (as in tests) do not share counts. A
 label's values are bounded, since each new value is a time series that is kept for ever.
 """
 
@@ -14,22 +14,23 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 NAMESPACE = "context_proxy"
 CONTENT_TYPE = CONTENT_TYPE_LATEST
-"""Of `Metrics.text()`."""
+"""Content type of `Metrics.text()`."""
 
 OTHER = "other"
-"""What a value is called once a label has as many as it may have."""
+"""The label value for further values once a label has as many as it may have."""
 
 VALUES = 50
-"""How many values of a label are told apart."""
+"""Number of values of a label that are counted separately."""
 
 OWN_TIME = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
-"""Seconds. The proxy's own share of a request is milliseconds; the last bounds are `plan_ms` and worse."""
+"""Bucket bounds in seconds. The proxy's own share of a request is milliseconds; the last bounds are `plan_ms` and
+worse."""
 
 ANSWER_TIME = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
-"""Seconds. Models take from a tenth of one to minutes for a first token."""
+"""Bucket bounds in seconds. Models take from a tenth of a second to minutes for a first token."""
 
 RATIOS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0, 20.0, 50.0, 100.0)
-"""Of compression: below 2 there is a warning, and ten is a good summary."""
+"""Bucket bounds of compression ratios: below 2 there is a warning, and 10 is a good summary."""
 
 PROMPT_TOKENS = (100, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000)
 
@@ -45,7 +46,7 @@ class Described:
 
 
 class Metrics:
-    """One attribute a metric. `known` names label values that always count, by label: the upstreams, the routes."""
+    """All metrics, one attribute each. known: label values that always count, by label: the upstreams, the routes."""
 
     def __init__(self, known: Mapping[str, Iterable[str]] | None = None) -> None:
         self.registry = CollectorRegistry()
@@ -212,7 +213,7 @@ class Metrics:
         self.event_listeners = self._gauge("event_listeners", "Listeners to events, webhooks included.")
 
     def label(self, kind: str, value: object) -> str:
-        """The value itself while it is known or among the first 50 of its kind, `other` after that."""
+        """Return the value itself if it is known or among the first 50 of its kind, else `other`."""
         text = str(value)[:100]
         seen = self._seen.setdefault(kind, set())
         if text in seen:
@@ -223,7 +224,7 @@ class Metrics:
         return text
 
     def text(self) -> bytes:
-        """All of them in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
     def _counter(self, name: str, labels: tuple[str, ...], tells: str) -> Counter:

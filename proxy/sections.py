@@ -1,7 +1,7 @@
-"""The parts of the settings: a class for each table of the config file, and what their values may be.
+"""The sections of the settings: a class for each table of the config file, with the checks of its values.
 
-Nothing is read here, neither files nor the environment: that is settings.py. A setting's docstring stands under it
-and is its row in docs/reference/settings.md and its comment in config/default.toml.
+This module reads neither files nor the environment; settings.py does. The docstring under a setting is its row in
+docs/reference/settings.md and its comment in config/default.toml.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
 DEMO = "demo"
-"""The base URL that stands for the scripted model in the package."""
+"""The base URL of the scripted model in the package."""
 ALL_TENANTS = "*"
 """The tenant of a key that sees every tenant's sessions."""
 
 
 def checked_pattern(value: str) -> str:
-    """A regular expression that compiles."""
+    """Return a regular expression that compiles. Raises ValueError if it does not."""
     try:
         re.compile(value)
     except re.error as error:
@@ -28,7 +28,8 @@ def checked_pattern(value: str) -> str:
 
 
 def checked_url(value: str) -> str:
-    """An upstream's base URL, without a slash at the end; `demo`; or nothing."""
+    """Return an upstream's base URL without a slash at the end, `demo`, or an empty text. Raises ValueError
+    otherwise."""
     if value in ("", DEMO):
         return value
     parts = urlsplit(value)
@@ -38,40 +39,43 @@ def checked_url(value: str) -> str:
 
 
 def checked_name(value: str) -> str:
-    """A policy's name, which is a file's name too, or nothing."""
+    """Return a policy's name, which is a file's name too, or an empty text. Raises ValueError otherwise."""
     if not re.fullmatch(r"[A-Za-z0-9_-]{0,64}", value):
         raise ValueError("a name of letters, digits, - and _ (the file's name without .toml)")
     return value
 
 
 def listed(value: object) -> object:
-    """A list that is written in an environment variable, with commas between; one word alone stays a word."""
+    """Return a list from the text of an environment variable, which separates its items by commas. `policy` stays a
+    word."""
     if not isinstance(value, str) or value == "policy":
         return value
     return tuple(name.strip(' "') for name in value.strip("[] ").split(",") if name.strip(' "'))
 
 
 def checked_digest(value: str) -> str:
-    """A SHA-256 in hexadecimal. The value itself is not told: somebody may have written the key in its place."""
+    """Return a SHA-256 in hexadecimal, in lower case. Raises ValueError otherwise. The error does not show the value:
+    it may be the key itself."""
     if not re.fullmatch(r"[0-9a-fA-F]{64}", value):
         raise ValueError("the 64 hexadecimal digits of the key's SHA-256 (`context-proxy key` makes both)")
     return value.lower()
 
 
 def checked_label(value: str) -> str:
-    """A name that can stand in a log line, a path and a header."""
+    """Return a name that can stand in a log line, a path and a header. Raises ValueError otherwise."""
     if not re.fullmatch(r"[A-Za-z0-9._:@-]{1,128}", value):
         raise ValueError("1 to 128 letters, digits and . _ : @ -")
     return value
 
 
 def checked_tenant(value: str) -> str:
-    """A tenant's name, or * for all of them."""
+    """Return a tenant's name, or * for all tenants. Raises ValueError otherwise."""
     return value if value == ALL_TENANTS else checked_label(value)
 
 
 def checked_origin(value: str) -> str:
-    """An origin as browsers write it: scheme, host, port unless it is the scheme's own."""
+    """Return an origin as browsers write it: scheme, host, and port unless it is the scheme's own. Raises ValueError
+    otherwise."""
     parts = urlsplit(value)
     if parts.scheme not in ("http", "https") or not parts.hostname or value != f"{parts.scheme}://{parts.netloc}":
         raise ValueError("an origin such as https://example.com, without a path or a slash at the end")
@@ -79,7 +83,7 @@ def checked_origin(value: str) -> str:
 
 
 def checked_path(value: str) -> str:
-    """A method and a path that may be asked for, or * for all of them."""
+    """Return a method and a path that may be requested, or * for all of them. Raises ValueError otherwise."""
     if not re.fullmatch(r"\*|[A-Z*]+ /\S*", value):
         raise ValueError(
             "a method and a path such as POST /v1/embeddings, with * for a segment and ** for several, or * alone"
@@ -88,7 +92,8 @@ def checked_path(value: str) -> str:
 
 
 def checked_hook(value: str) -> str:
-    """A URL to which events are sent. The value itself is not told: some services put a secret into the path."""
+    """Return a URL to which events are sent. Raises ValueError otherwise. The error does not show the value: some
+    services put a secret into the path."""
     parts = urlsplit(value)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.fragment:
         raise ValueError("an http:// or https:// URL without credentials or fragment")
@@ -108,94 +113,97 @@ Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
 
 class Section(BaseModel):
-    """What all parts of the tree share: frozen, and nothing that is not known."""
+    """Base of all sections: it is frozen, and an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 class Limits(Section):
-    """`[limits]`: what is bounded, and where."""
+    """`[limits]`: upper bounds of sizes, numbers and times."""
 
     body_mb: Count = 64
-    """Largest request body in MiB; over it: 413."""
+    """Largest request body in MiB. A larger one gets 413."""
     bodies_mb: Count = 256
-    """Chat bodies held at once, together, in MiB; over it: 503 with Retry-After. A tenant has half of it where there
-    are keys of several; a body that has not come whole within 5 s gives way to others."""
+    """Memory for all chat bodies held at once, in MiB. Over it: 503 with Retry-After. With keys of several tenants, one
+    tenant has half of it. A body that has not come whole within 5 s gives way to others."""
     managed_mb: Count = 16
-    """Largest chat body that is managed, in MiB. What is over this limit or one of the next four goes on as it came."""
+    """Largest chat body that is managed, in MiB. A body over this limit or over one of the next four goes on as it
+    came."""
     messages: Count = 10_000
-    """Messages of one request."""
+    """Largest number of messages in one request."""
     parts: Count = 10_000
-    """Content parts of one request's messages."""
+    """Largest number of content parts in one request's messages."""
     calls: Count = 10_000
-    """Tool calls of one request's messages."""
+    """Largest number of tool calls in one request's messages."""
     values: Count = 200_000
-    """JSON values of one request: members of objects and items of lists."""
+    """Largest number of JSON values in one request: members of objects and items of lists."""
     header_kb: Count = 64
-    """Largest header block in KiB; over it: 431."""
+    """Largest header block in KiB. A larger one gets 431."""
     plan_ms: Milliseconds = 1000
-    """Time for rewriting a prompt; over it the original goes out. The work stops then, too, since other requests wait
-    for its thread."""
+    """Time limit for rewriting a prompt, in milliseconds. Over it the original goes out, and the work stops, since
+    other requests wait for its thread."""
     commit_wait_ms: Milliseconds = 250
-    """Longest wait of an answer's end for the store."""
+    """Longest wait of an answer's end for the store, in milliseconds."""
     spool_mb: Count = 64
     """Memory for rows that wait to be stored, in MiB."""
     message_cache_mb: Count = 32
     """Memory for messages already read, in MiB."""
     live_threads: Count = 1000
-    """Threads whose state is kept in memory; another one is read back from the store."""
+    """Number of threads whose state is kept in memory. The state of another thread is read back from the store."""
     live_mb: Count = 40
-    """Memory for their state, in MiB; who was away for longest leaves first."""
+    """Memory for the state of threads, in MiB. The thread unused for longest leaves first."""
     capture_mb: Count = 8
-    """Part of an answer that is remembered, in MiB; all of it is passed on."""
+    """Part of an answer that is remembered, in MiB. The whole answer is passed on."""
     requests: Count = 1000
-    """Requests to upstreams at once; over it: 503 with Retry-After, at once."""
+    """Requests to upstreams at once. An excess request gets 503 with Retry-After immediately."""
     connections: Count = 4096
-    """Connections of clients at once, half-open ones aside; over it: 503 for what they ask. Over twice as many, with
-    half-open ones, the oldest half-open ones are closed, then new ones."""
+    """Connections of clients at once, without half-open ones. Requests on an excess connection get 503. Over twice as
+    many, with half-open ones, the oldest half-open connections are closed, then new ones."""
     address_share: Annotated[float, Field(gt=0, le=1)] = 0.5
-    """Part of `limits.connections` that one address may have once seven eighths of them are taken; over it: 503. 1
-    where a reverse proxy in front is the one address. Of IPv6 a network (/64) is one."""
+    """Part of `limits.connections` that one address may have once seven eighths of them are taken. Over it: 503. Use 1
+    if a reverse proxy in front is the one address. An IPv6 network (/64) counts as one address."""
     half_open: Count = 1024
-    """Connections of one address that have not brought a request's head; over it: the oldest are closed."""
+    """Connections of one address that have not brought a request's head. Over it, the oldest are closed."""
 
 
 class Timeouts(Section):
-    """`[timeouts]`: how long is waited, in seconds."""
+    """`[timeouts]`: time limits, in seconds."""
 
     connect_s: Seconds = 5.0
-    """For a connection to the upstream."""
+    """Time limit for a connection to the upstream."""
     idle_s: Seconds = 300.0
-    """For the next byte of the upstream."""
+    """Time limit for the next byte of the upstream."""
     total_s: Seconds = 3600.0
-    """For a whole answer."""
+    """Time limit for a whole answer, in seconds."""
     drain_s: Annotated[float, Field(ge=0, le=86_400)] = 30.0
-    """For open answers to end when the proxy is told to stop."""
+    """Time limit for open answers to end when the proxy is stopped."""
     header_s: Seconds = 10.0
-    """For a client to bring the head of a request."""
+    """Time limit for a client to send the head of a request."""
     body_s: Seconds = 30.0
-    """For a client to bring some more of a body: less than 500 bytes a second over so long: 408. All of it may take
-    four times as long, and a second more for each 32 KiB."""
+    """Time in which a client has to send more of a body: fewer than 500 bytes a second over this time get 408. The
+    whole body may take four times as long, and one more second for each 32 KiB."""
 
 
 class Drain(Section):
-    """`[drain]`: how the proxy stops while a load balancer still sends requests to it."""
+    """`[drain]`: the stop of the proxy while a load balancer still sends requests to it."""
 
     notice_s: Annotated[float, Field(ge=0, le=3600)] = 0.0
-    """At SIGTERM: how long `/readyz` says that it drains while requests are still served; then the port is closed."""
+    """Seconds after SIGTERM in which `/readyz` reports draining while requests are still served. Then the port is
+    closed."""
 
 
 class Pool(Section):
     """`[pool]`: connections to each upstream."""
 
     connections: Count = 1000
-    """At most at once; as many as `limits.requests`, since each answer under way holds one."""
+    """Largest number of connections at once. The default is that of `limits.requests`, since each answer under way
+    holds one."""
     keepalive: Annotated[int, Field(ge=0)] = 200
-    """Kept open while idle, for 4 s: as many as a wave of requests may leave behind."""
+    """Connections kept open while idle, for 4 s: as many as a wave of requests may leave behind."""
 
 
 class Identity(Section):
-    """`[identity]`: how a client may name its session (the path and x-context-session always do)."""
+    """`[identity]`: names of a session in a client's request (the path and x-context-session always work)."""
 
     headers: tuple[str, ...] = (
         "thread-id", "x-session-id", "x-session-affinity", "x-opencode-session", "x-opencode-session-id",
@@ -203,161 +211,171 @@ class Identity(Section):
         "goose-session-id", "x-litellm-session-id", "x-litellm-trace-id", "helicone-session-id",
         "x-sm-conversation-id", "x-grok-conv-id", "x-affinity",
     )  # fmt: skip
-    """Headers that agents and tools already send, first match wins."""
+    """Headers that agents and tools already send. The first match wins."""
     generic_header: Pattern = "^x-(?!parent-).+-session-id$"
-    """Any other header whose name matches, tried after those; empty: none."""
+    """Pattern for the names of other headers, tried after those; empty: none."""
     body_fields: tuple[str, ...] = (
         "session_id", "litellm_session_id", "metadata.conversation_id", "metadata.thread_id", "metadata.session_id",
         "metadata.chat_id", "metadata.langfuse_session_id",
     )  # fmt: skip
-    """Body fields that name a session, tried last."""
+    """Body fields that name a session. They are tried last."""
     salt: SecretStr = SecretStr("")
-    """Mixed into the HMAC that makes a tenant of an Authorization value. The same on every replica."""
+    """Salt of the HMAC that makes a tenant of an Authorization value. It must be the same on every replica."""
 
 
 class State(Section):
     """`[state]`: the block that the model writes for itself."""
 
     ask: Literal["policy", "always", "when_needed", "never"] = "policy"
-    """When the model is asked for it; `policy`: as the policy says. `always`: and every prompt shows the newest."""
+    """Rule for asking the model for the block. `policy`: as the policy says. `always`: every prompt also shows the
+    newest block."""
     withhold: bool = True
-    """Take it out of what the client sees. Only a block at the end of an answer that was asked for one counts."""
+    """Remove the block from the answer that the client gets. Only a block at the end of an answer that was asked for
+    one counts."""
     max_chars: Annotated[int, Field(ge=100)] = 4000
-    """Longer ones are cut at a line."""
+    """Largest number of characters of the block. A longer one is cut at a line."""
     guidelines: str = ""
     """Rules for reading a rewritten history; empty: the proxy's own."""
 
 
 class Groups(Section):
-    """`[groups]`: how messages belong together."""
+    """`[groups]`: rules by which messages belong together."""
 
     observation: tuple[Pattern, ...] = ()
-    """Regular expressions for user messages that are really the output of a tool; what frameworks write is known."""
+    """Regular expressions for user messages that are really the output of a tool. Outputs of known frameworks need
+    none."""
 
 
 class Storage(Section):
-    """`[store]`: how hard the store tries."""
+    """`[store]`: durability and retention of the store."""
 
     durability: Literal["full", "normal"] = "full"
-    """SQLite's synchronous: `full` outlives power loss, `normal` a crash of the process."""
+    """SQLite's synchronous setting. `full` survives power loss, `normal` a crash of the process."""
     persist: Literal["best_effort", "required"] = "best_effort"
-    """`best_effort`: requests are answered while the store is away. `required`: they get a 503."""
+    """Behaviour while the store is away. `best_effort`: requests are answered. `required`: they get a 503."""
     retention_days: Annotated[float, Field(ge=0, le=36_500)] = 0
-    """Sessions that were not used for so many days are removed, and so are threads that no other stands on. 0: nothing
-    is ever removed."""
+    """Days after which an unused session is removed, and an unused thread on which no other depends. 0: nothing is ever
+    removed."""
 
 
 class Tokens(Section):
-    """`[tokens]`: how tokens are counted."""
+    """`[tokens]`: method of counting tokens."""
 
     count: Literal["exact", "estimate"] = "exact"
-    """`exact` with the model's vocabulary where there is one; `estimate` from the text's length."""
+    """Method. `exact`: with the model's vocabulary if there is one. `estimate`: from the text's length."""
 
 
 class Helper(Section):
-    """`[helper]`: a second model that writes summaries and reflections. None is asked where `upstream` is empty."""
+    """`[helper]`: a second model that writes summaries and reflections. If `upstream` is empty, none is asked."""
 
     upstream: str = ""
-    """Its upstream's name; empty: no helper. One that is for it alone has `models = []`."""
+    """The name of the helper's upstream; empty: no helper. An upstream that only the helper uses has `models = []`."""
     model: str = ""
-    """The model's name there; its prices are those of config/models.toml."""
+    """The model's name at that upstream. Its prices are those of config/models.toml."""
     max_tokens: Annotated[int, Field(ge=16)] = 1024
-    """Longest answer; one that is cut there is not used."""
+    """Largest number of tokens of an answer. An answer that is cut there is not used."""
     concurrency: Count = 2
-    """Questions asked at once."""
+    """Number of questions asked at once."""
     queue: Count = 64
-    """Questions that may wait, 16 MiB of them at most; further ones are dropped and counted."""
+    """Number of questions that may wait, 16 MiB of them at most. Further ones are dropped and counted."""
     timeout_s: Seconds = 60.0
-    """For a whole answer."""
+    """Time limit for a whole answer, in seconds."""
     dollars_a_day: Annotated[float, Field(ge=0)] = 1.0
-    """Spent at most in a day (UTC), embeddings included; 0: nothing is asked. Models without prices cost nothing."""
+    """Largest amount in dollars per day (UTC), embeddings included; 0: nothing is asked. Models without prices cost
+    nothing."""
     wait_ms: Milliseconds = 0
-    """Longest wait of a request for an answer that its policy needs at once; 0: the next request has it."""
+    """Longest wait of a request, in milliseconds, for an answer that its policy needs at once. 0: the next request has
+    the answer."""
 
 
 class Commands(Section):
-    """`[commands]`: what a user may type into the conversation itself, as `/context show` or `/undo`."""
+    """`[commands]`: commands that a user may type into the conversation itself, for example `/context show` or
+    `/undo`."""
 
     in_band: bool = False
-    """The proxy answers them; command and reply then never go upstream."""
+    """Answer commands in the conversation. Command and reply then never go to the upstream."""
 
 
 class Embeddings(Section):
-    """`[embeddings]`: vectors of texts, by which the hierarchical policy judges what matters to the task."""
+    """`[embeddings]`: vectors of texts, by which the hierarchical policy judges relevance to the task."""
 
     enabled: bool = False
-    """They are made; without them relevance is judged by words."""
+    """Make embeddings. Without them relevance is judged by words."""
     upstream: str = ""
     """The name of the upstream whose /v1/embeddings is asked."""
     model: str = ""
-    """The model's name there."""
+    """The model's name at that upstream."""
     batch: Annotated[int, Field(ge=1, le=2048)] = 64
-    """Texts in one call."""
+    """Largest number of texts in one call."""
 
 
 class Tools(Section):
-    """`[tools]`: what the proxy does for the model, unseen by the client."""
+    """`[tools]`: the proxy's own tools for the model, which the client does not see."""
 
     enabled: Enabled = "policy"
-    """Which are offered: `policy`, or a list of recall, query_db, describe_db, manage_scratchpad, save_memo,
+    """The tools that are offered: `policy`, or a list of recall, query_db, describe_db, manage_scratchpad, save_memo,
     retrieve_memos."""
     offer: Literal["policy", "first_request", "first_edit", "when_needed", "never"] = "policy"
-    """Since when: a thread's first request, its first edit, or never; `when_needed`: the first request where earlier
-    threads with the same tools came to edits, else the first edit; `policy`: as the policy says."""
+    """The request from which tools are offered: a thread's first request, its first edit, or never. `when_needed`: the
+    first request if earlier threads with the same tools came to edits, else the first edit. `policy`: as the policy
+    says."""
     rounds: Annotated[int, Field(ge=1, le=64)] = 8
-    """Answers in a row that may go into tools of ours before the model has to answer without them."""
+    """Largest number of successive answers with calls of the proxy's tools. After them the model has to answer without
+    these tools."""
     seconds: Seconds = 60.0
-    """Longest time of these together."""
+    """Time limit for successive answers with calls of the proxy's tools, in seconds."""
     hold_text: bool = False
-    """Streamed text waits until no call of the proxy's can follow it, and is left out where the client's own calls do.
-    Some clients take the first text for the whole answer (pydantic-ai's `run_stream`)."""
+    """Hold streamed text until no call of the proxy's tools can follow it. The text is left out if the client's own
+    calls follow. Some clients take the first text for the whole answer (pydantic-ai's `run_stream`)."""
     result_chars: Annotated[int, Field(ge=500, le=64_000)] = 8000
-    """Longest result; what is longer says how to get the rest."""
+    """Largest number of characters of a result. A longer result says how to get the rest."""
     scratchpad_chars: Annotated[int, Field(ge=200, le=64_000)] = 8000
-    """Longest scratchpad of a session."""
+    """Largest number of characters of a session's scratchpad."""
 
 
 class Memos(Section):
-    """`[memos]`: what the model notes for later sessions."""
+    """`[memos]`: the model's notes for later sessions."""
 
     scope: Literal["session", "tenant"] = "session"
-    """`session`: sessions that the client names may use them. `tenant`: all of the tenant's, guessed ones too."""
+    """Sessions that may use memos. `session`: those that the client names. `tenant`: all of the tenant's, guessed ones
+    too."""
     most: Annotated[int, Field(ge=0, le=50)] = 5
-    """Memos put into a prompt at most; 0: none."""
+    """Largest number of memos in a prompt; 0: none."""
     max_chars: Annotated[int, Field(ge=200, le=64_000)] = 2000
-    """Characters of a prompt that they may take together."""
+    """Largest number of characters that memos take in a prompt together."""
     keep: Annotated[int, Field(ge=1, le=100_000)] = 1000
-    """Memos kept for a tenant's project; then none is saved until one is deleted."""
+    """Number of memos kept for a tenant's project. Beyond it none is saved until one is deleted."""
     project_header: str = "x-context-project"
-    """The header that names a project: its memos are kept apart from those of others. Empty: none does."""
+    """The header that names a project. The memos of a project are kept apart from those of others. Empty: no header
+    does."""
 
 
 class Events(Section):
-    """`[events]`: what `GET /api/events` and webhooks are told. Events are kept in memory alone."""
+    """`[events]`: events for `GET /api/events` and webhooks. Events are kept in memory alone."""
 
     kept: Annotated[int, Field(ge=1, le=100_000)] = 1000
-    """Events that stay here for listeners that come back (`Last-Event-ID`)."""
+    """Number of events kept for listeners that come back (`Last-Event-ID`)."""
     queue: Annotated[int, Field(ge=1, le=100_000)] = 256
-    """Events that may wait for one listener; a slower one loses the oldest, and is told so."""
+    """Number of events that may wait for one listener. A slower listener loses the oldest, and gets a notice of it."""
     listeners: Annotated[int, Field(ge=1, le=10_000)] = 64
-    """Listeners over the API at once; further ones get 429."""
+    """Listeners over the API at once. Further ones get 429."""
 
 
 Plane = Literal["data", "admin", "read", "metrics"]
 
 
 class Key(Section):
-    """`[[keys]]`: who may ask for what. `context-proxy key` makes one and prints its entry."""
+    """`[[keys]]`: keys of clients, and their rights. `context-proxy key` makes a key and prints its entry."""
 
     name: Annotated[str, AfterValidator(checked_label)]
-    """The key's name in logs; never the key itself."""
+    """The key's name in logs. It is never the key itself."""
     sha256: Annotated[str, Field(repr=False), AfterValidator(checked_digest)]
     """SHA-256 of the key, in hexadecimal. The key itself is stored nowhere."""
     tenant: Annotated[str, AfterValidator(checked_tenant)]
-    """The tenant whose sessions it opens; `*`, for the planes other than data: every tenant's."""
+    """The tenant whose sessions it opens. `*`, for the planes other than data: every tenant's."""
     plane: Plane
-    """`data`: chat and what is passed through. `admin`: the whole of /api, and /metrics. `read`: its GETs, for a
-    dashboard that many see. `metrics`: /metrics alone."""
+    """The rights of the key. `data`: chat and passthrough. `admin`: the whole of /api, and /metrics. `read`: the GETs
+    of /api, for a dashboard that many see. `metrics`: /metrics alone."""
 
     @model_validator(mode="after")
     def _one_tenant_for_chat(self) -> Key:
@@ -367,7 +385,7 @@ class Key(Section):
 
 
 class Passthrough(Section):
-    """`[passthrough]`: what goes to an upstream without being managed."""
+    """`[passthrough]`: requests that go to an upstream unmanaged."""
 
     paths: Annotated[tuple[Annotated[str, AfterValidator(checked_path)], ...], BeforeValidator(listed)] = (
         "GET /v1/models", "GET /v1/models/*", "GET /v1/models/*/*", "POST /v1/responses", "POST /v1/completions",
@@ -376,17 +394,17 @@ class Passthrough(Section):
         "POST /v1/audio/transcriptions", "POST /v1/audio/translations",
     )  # fmt: skip
     """Requests that a client may make of an upstream with a key of the operator's (`api_key_env`), as method and path.
-    `*` stands for characters of one segment, `**` for any number of segments, `["*"]` for everything. The rest gets
-    403, and so does a segment that holds more than letters, digits and `-._~:@`. A name with a slash, such as
-    `openai/gpt-5`, has two segments. Chat is not among them: it always passes."""
+    `*` stands for characters of one segment, `**` for any number of segments, `["*"]` for everything. All others get
+    403, and so does a segment that holds more than letters, digits and `-._~:@`. A name with a slash, for example
+    `openai/gpt-5`, has two segments. Chat is not in this list: it always passes."""
 
 
 class Dashboard(Section):
-    """`[dashboard]`: which pages in a browser may ask us."""
+    """`[dashboard]`: pages in a browser that may call the proxy."""
 
     hosts: tuple[Annotated[str, AfterValidator(str.lower)], ...] = ()
-    """Names, beside localhost and IP addresses, by which a proxy that has no keys may be reached. For chat a name
-    without a dot will do, too."""
+    """Host names of a proxy without keys, in addition to localhost and IP addresses. For chat a name without a dot also
+    works."""
     origins: tuple[Annotated[str, AfterValidator(checked_origin)], ...] = ()
-    """Other origins (https://example.com) whose pages may call /api, each with a key of its own; where there are no
-    keys, chat and what is passed through as well."""
+    """Other origins (https://example.com) whose pages may call /api, each with a key of its own. Without keys, they may
+    also call chat and the passthrough."""

@@ -1,8 +1,9 @@
-"""Every setting, once: its default, what it may be, and what it does. The only module that reads the environment.
+"""All settings, each defined once: its default, its allowed values, and its effect. Only this module reads the
+environment.
 
-The defaults are overridden by the config file, that by the environment, that by flags. What is not known is an
-error and never ignored: a typo that silently leaves a default in force is the worst way to be configured. A
-setting's docstring stands under it and is its row in docs/reference/settings.md and its comment in
+The config file overrides the defaults, the environment overrides the config file, and flags override the environment.
+An unknown key is an error and is never ignored. A typo that silently leaves a default in force is the worst way to be
+configured. The docstring under a setting is its row in docs/reference/settings.md and its comment in
 config/default.toml.
 """
 
@@ -59,19 +60,21 @@ __all__ = [
     "Limits", "Memos", "Pool", "Section", "Settings", "State", "Storage", "Timeouts", "Tokens", "Tools", "Upstream",
     "Webhook", "load", "masked", "shipped",
 ]  # fmt: skip
-"""Also the parts of the tree, which stand in sections.py: who works with the settings need not know."""
+"""Names of this module, and of the sections in sections.py: users of the settings need not know that module."""
 
 PREFIX = "CONTEXT_PROXY_"
-"""An environment variable is this and the key's path, in capitals, its parts joined by two underscores."""
+"""Prefix of environment variables. The key's path follows in capitals, its parts joined by two underscores."""
 
 NO_SETTINGS = frozenset({PREFIX + "CONFIG", PREFIX + "URL", PREFIX + "KEY"})
-"""Variables that begin so too: where the config file is, and where and as whom the commands find a running proxy."""
+"""Variables with this prefix that are no settings: the config file, and the address and key of a running proxy for
+commands."""
 
 ENVIRONMENT = "environment"
-"""In place of an outbound proxy's URL: the one that the environment names."""
+"""Value in place of an outbound proxy's URL: the proxy that the environment names."""
 
 SECRET = frozenset({"salt", "proxy", "db", "sha256", "url"})
-"""Settings whose values are never shown in an error: two may be URLs with a password, one the key itself by mistake."""
+"""Settings whose values are never shown in an error: two may be URLs with a password, one may be the key itself by
+mistake."""
 
 
 def _database(value: str) -> str:
@@ -81,36 +84,37 @@ def _database(value: str) -> str:
 
 
 class Upstream(Section):
-    """`[upstreams.NAME]`: who answers. A request goes to the first whose `models` match."""
+    """`[upstreams.NAME]`: an upstream. A request goes to the first one whose `models` match."""
 
     base_url: Annotated[str, Field(min_length=1), AfterValidator(checked_url)]
-    """Where it is, with or without /v1; `demo` for the scripted model in the package."""
+    """The base URL, with or without /v1; `demo` for the scripted model in the package."""
     strategy: Literal["openai", "gemini", "gemini_gca", "anthropic"] = "openai"
-    """The wire format that is sent there; stored messages are tagged with it."""
+    """The wire format that is sent there. Stored messages are tagged with it."""
     api_key_env: str = ""
     """The environment variable that holds its key; empty: the client's own Authorization goes on."""
     models: tuple[str, ...] = ("*",)
     """Patterns (`gpt-*`) of the model names that go here."""
     transport: Literal["aiohttp", "httpx2"] = "aiohttp"
-    """The HTTP client. `aiohttp`: HTTP/1.1, at the least cost. `httpx2`: also HTTP/2 and SOCKS, with that extra."""
+    """The HTTP client. `aiohttp`: HTTP/1.1, at the least cost. `httpx2`: also HTTP/2 and SOCKS, with the extra of that
+    name."""
     proxy: Annotated[str, Field(repr=False)] = ""
-    """An outbound proxy's URL; `environment` for the one of HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY."""
+    """The URL of an outbound proxy; `environment` for the one of HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY."""
     ca_bundle: str = ""
     """A PEM file of the authorities to trust instead of the usual ones."""
     client_cert: str = ""
-    """A PEM file with the certificate to show to the upstream, and its key where `client_key` names no other file."""
+    """A PEM file with the certificate for the upstream, and with its key if `client_key` names no other file."""
     client_key: str = ""
     """A PEM file with the key of `client_cert`."""
     policy: PolicyName = ""
-    """The policy for what goes here; empty: the one above."""
+    """The policy for requests that go here; empty: the global `policy`."""
 
     def api_key(self) -> SecretStr | None:
-        """The key from the environment, None where the client's own is to be used or the variable is empty."""
+        """Return the key from the environment. None if the client's own key is used or the variable is empty."""
         value = os.environ.get(self.api_key_env, "") if self.api_key_env else ""
         return SecretStr(value) if value else None
 
     def outbound_proxy(self) -> str:
-        """The URL of the outbound proxy, "" for none."""
+        """Return the URL of the outbound proxy, "" for none."""
         if self.proxy != ENVIRONMENT:
             return self.proxy
         found, url = getproxies(), urlsplit(self.base_url)
@@ -119,10 +123,10 @@ class Upstream(Section):
 
 
 class Webhook(Section):
-    """`[[webhooks]]`: who is told of events, by a signed POST each."""
+    """`[[webhooks]]`: a receiver of events, by a signed POST for each."""
 
     url: Annotated[str, Field(repr=False), AfterValidator(checked_hook)]
-    """Where they go. Nothing but its scheme, host and port is connected to; redirects are not followed."""
+    """The URL that gets events. Only its scheme, host and port are connected to; redirects are not followed."""
     secret_env: Annotated[str, Field(min_length=1)]
     """The environment variable that holds the secret of the signature."""
     events: tuple[str, ...] = ("*",)
@@ -130,20 +134,21 @@ class Webhook(Section):
     tenant: Annotated[str, AfterValidator(checked_tenant)] = ALL_TENANTS
     """The tenant whose events go there; `*`: every tenant's."""
     tries: Annotated[int, Field(ge=1, le=20)] = 5
-    """Tries of one event, after 1, 2, 4 ... seconds, where nobody answers or the status is 408, 425, 429 or 5xx."""
+    """Number of tries of one event, after 1, 2, 4 ... seconds, if nobody answers or the status is 408, 425, 429 or
+    5xx."""
     timeout_s: Seconds = 10.0
-    """For one answer."""
+    """Time limit for one answer."""
 
     def secret(self) -> str:
-        """The secret from the environment, "" where the variable is empty."""
+        """Return the secret from the environment, "" if the variable is empty."""
         return os.environ.get(self.secret_env, "")
 
 
 class Settings(Section):
-    """The whole tree. `Settings()` is the defaults; `load` is what a server starts from."""
+    """The whole tree. `Settings()` has the defaults; a server starts from `load`."""
 
     host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
-    """Address to listen on. One that others can reach is refused as long as no keys are configured."""
+    """Address to listen on. An address that others can reach is refused as long as no keys are configured."""
     port: Annotated[int, Field(ge=0, le=65_535)] = 8080
     """Port to listen on; 0: any that is free."""
     db: Annotated[str, Field(min_length=1, repr=False), AfterValidator(_database)] = "./data/context-proxy.sqlite3"
@@ -153,12 +158,12 @@ class Settings(Section):
     upstream: Url = ""
     """One upstream for everything, in place of `[upstreams]`: a URL, or `demo`. With neither: `demo`."""
     workers: Annotated[int, Field(ge=1, le=1)] = 1
-    """Processes. SQLite has one writer, so it is one; start replicas on PostgreSQL for more."""
+    """Number of processes. SQLite has one writer, so it is one. For more, start replicas on PostgreSQL."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """The least level that is logged. A message's content and a credential never are."""
+    """The least level that is logged. A message's content or a credential is never logged."""
     access_log: Literal["auto", "json", "text", "off"] = "auto"
-    """One line for each request, at level info. `json` and `text` hold for all of the log; `auto`: text on a terminal,
-    else JSON."""
+    """Format of the log, with one line for each request at level info. `json` and `text` hold for the whole log.
+    `auto`: text on a terminal, else JSON. `off`: no line for a request."""
     policies_dir: str = ""
     """A folder of policies of your own."""
     models_file: str = ""
@@ -182,33 +187,34 @@ class Settings(Section):
     passthrough: Passthrough = Passthrough()
     dashboard: Dashboard = Dashboard()
     keys: tuple[Key, ...] = ()
-    """Keys of those who may ask. None: only this machine's own address is served."""
+    """Keys of clients. Without any, only this machine's own address is served."""
     webhooks: tuple[Webhook, ...] = ()
     """Receivers of events."""
     upstreams: Mapping[str, Upstream] = Field(default_factory=dict)
 
     @property
     def targets(self) -> Mapping[str, Upstream]:
-        """Who answers, by name, in order: `upstream` alone where it is set, else `[upstreams]`, else the demo."""
+        """The upstreams by name, in order: `upstream` alone if it is set, else `[upstreams]`, else the demo."""
         if self.upstream or not self.upstreams:
             return {"default": Upstream(base_url=self.upstream or DEMO)}
         return self.upstreams
 
     def policy_table(self, name: str) -> Tree:
-        """A policy's TOML: the package's own, else one of `policies_dir`. Raises ConfigError where there is none."""
+        """Return a policy's TOML: the package's own, else one of `policies_dir`. Raises ConfigError if there is
+        none."""
         found = self.policy_files()
         if name not in found:
             raise ConfigError("policy", name, "one of " + ", ".join(sorted(found)))
         return read_toml(found[name])[0]
 
     def policy_files(self) -> dict[str, Path]:
-        """Every policy that can be named, with its file."""
+        """Return every policy that can be named, with its file."""
         folders = [Path(self.policies_dir)] if self.policies_dir else []
         return {file.stem: file for folder in [*folders, shipped("policies")] for file in sorted(folder.glob("*.toml"))}
 
     def models(self) -> tuple[Model, ...]:
-        """What is known of each model, in the order in which it is searched: the entries of `models_file`, which need
-        to name only what differs, then the package's. Raises ConfigError with file and line."""
+        """Return the known data of each model, in the order of search. The entries of `models_file`, which need to name
+        only the differences, come first, then the package's. Raises ConfigError with file and line."""
         known = read_models(read_toml(shipped("models.toml"))[0]["models"])
         return _own_models(Path(self.models_file)) + known if self.models_file else known
 
@@ -221,18 +227,18 @@ def _own_models(file: Path) -> tuple[Model, ...]:
             raise ConfigError(key, "(a table)" if isinstance(value, dict) else value, allowed,
                               line=line_of(text, (key,)), source=str(file))  # fmt: skip
     found = read_models(tree.get("models", {}), partial=True, source=str(file), line=lambda at: line_of(text, at))
-    # An entry for all models says less than one for some, wherever it stands in the file.
+    # An entry for all models is less specific than one for some, wherever it stands in the file.
     return tuple(sorted(found, key=lambda model: model.name == "*"))
 
 
 def shipped(name: str) -> Path:
-    """A file of config/: inside the package once installed, beside it in a checkout."""
+    """Return a file of config/. It is inside the package once installed, and beside the package in a checkout."""
     inside = Path(__file__).with_name("config") / name
     return inside if inside.exists() else Path(__file__).parents[1] / "config" / name
 
 
 def masked(url: str) -> str:
-    """A URL as it may be printed: a password in it as stars."""
+    """Return a URL for output, with stars in place of a password."""
     parts = urlsplit(url) if "://" in url else None
     if parts is None or parts.password is None:
         return url
@@ -240,7 +246,7 @@ def masked(url: str) -> str:
 
 
 def load(config: Path | None = None, overrides: Mapping[str, object] | None = None) -> Settings:
-    """The settings in force. `overrides` are flags by key path (`port`, `state.ask`); None means not given.
+    """Return the settings in force. overrides: flags by key path (`port`, `state.ask`); None means not given.
 
     Raises ConfigError for the first setting that cannot be used, with the place it comes from.
     """
@@ -276,7 +282,8 @@ def load(config: Path | None = None, overrides: Mapping[str, object] | None = No
 
 
 def program(*names: str, otherwise: str) -> str:
-    """The program that a person has chosen in the environment (`PAGER`, `EDITOR`): of these variables the first set."""
+    """Return the program that a person has chosen in the environment (`PAGER`, `EDITOR`): the first of these variables
+    that is set."""
     return next((os.environ[name] for name in names if os.environ.get(name, "").strip()), otherwise)
 
 
@@ -291,7 +298,7 @@ def _put(tree: Tree, path: Keys, value: object, source: str) -> None:
 
 
 def _kind(path: Keys) -> Any:
-    """The type that the tree has at a path; None where there is none."""
+    """Return the type that the tree has at a path, None if there is none."""
     kind: Any = Settings
     for part in path:
         fields = getattr(kind, "model_fields", {})
@@ -300,7 +307,8 @@ def _kind(path: Keys) -> Any:
 
 
 def _from_text(path: Keys, value: str) -> object:
-    """A list is written as JSON or with commas between; everything else is read by the type of its field."""
+    """Return the value of an environment variable. A list is written as JSON or with commas; the type of the field
+    reads other values."""
     if get_origin(_kind(path)) is not tuple:
         return value
     try:
@@ -310,7 +318,7 @@ def _from_text(path: Keys, value: str) -> object:
 
 
 def _allowed(error: ErrorDetails) -> str:
-    """What would have been right, in words."""
+    """Return the allowed values, in words."""
     if error["type"] == "extra_forbidden":
         known = list(_kind(error["loc"][:-1]).model_fields)
         near = get_close_matches(str(error["loc"][-1]), known, 1)
@@ -321,7 +329,7 @@ def _allowed(error: ErrorDetails) -> str:
 
 
 def _outside(settings: Settings) -> Iterator[tuple[Keys, object, str]]:
-    """What no type can tell: files that have to be there, variables that have to be set."""
+    """Yield errors that no type finds: files that do not exist, variables that are not set."""
     policies = settings.policy_files()
     wanted: list[tuple[Keys, str]] = [(("policy",), settings.policy)]
     for name, upstream in settings.upstreams.items():
@@ -355,7 +363,7 @@ def _outside(settings: Settings) -> Iterator[tuple[Keys, object, str]]:
 
 
 def _helpers(settings: Settings) -> Iterator[tuple[Keys, object, str]]:
-    """Upstreams that are named beside the table where they stand."""
+    """Yield errors in the upstreams that `[helper]` and `[embeddings]` name."""
     targets = settings.targets
     for table, part in (("helper", settings.helper), ("embeddings", settings.embeddings)):
         wanted = isinstance(part, Embeddings) and part.enabled

@@ -1,4 +1,4 @@
-"""TOML files that a person wrote: read with errors that name the line, which tomllib does not tell."""
+"""Reader of TOML files that a person wrote. Its errors name the line, which tomllib does not give for a key."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Keys = tuple[str | int, ...]
 
 
 def read_toml(file: Path) -> tuple[Tree, str]:
-    """A TOML file as a tree and as its text. Raises ConfigError where it cannot be read."""
+    """Return a TOML file as a tree and as its text. Raises ConfigError if the file cannot be read."""
     try:
         text = file.read_text("utf-8")
         return tomllib.loads(text), text
@@ -28,10 +28,11 @@ def read_toml(file: Path) -> tuple[Tree, str]:
 
 
 def line_of(text: str, path: Keys) -> int | None:
-    """The line of a key, or of the deepest table on the way to it that is there; None where nothing is.
+    """Return the line of a key, or of the deepest table on the way to it that exists. None if no such table exists.
 
-    tomllib tells no lines. But of all prefixes of the text that are TOML by themselves, the first that has the key
-    ends with the statement that sets it, whatever it is written as: table, dotted key, array over several lines.
+    tomllib gives no lines for keys. Some prefixes of the text are TOML by themselves. The first such prefix that has
+    the key ends with the statement that sets it. This holds for every way to write it: table, dotted key, array over
+    several lines.
     """
     lines = text.splitlines(keepends=True)
     best, depth, start = None, 0, 0
@@ -53,5 +54,5 @@ def line_of(text: str, path: Keys) -> int | None:
 
 
 def dotted(path: Keys) -> str:
-    """A path as one writes it: `upstreams.main.models[0]`."""
+    """Return a path as a person writes it: `upstreams.main.models[0]`."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")

@@ -1,10 +1,10 @@
 """Exact token counts from the rank tables in the package: no network, no cache folder, no surprise at first use.
 
-tiktoken would fetch the tables when first asked, which a sealed sidecar cannot, so they are shipped, checked against
-their sha256 and handed to it. Two things are kept from it. Texts over 200,000 characters are cut, since a run of
-999,999 whitespace characters ends its regular expression in a Rust panic, which is no Exception. And long texts that
-are not made of words are counted in samples: a single run of a million letters takes it ten times as long as prose.
-Nothing here depends on time, so the same text always has the same count.
+tiktoken would fetch the tables at its first use, which a sealed sidecar cannot do. The tables are therefore shipped,
+checked against their sha256 and given to tiktoken. Two kinds of text are not given to it whole. Texts over 200,000
+characters are cut, since a run of 999,999 whitespace characters ends its regular expression in a Rust panic, which is
+no Exception. Long texts that are not made of words are counted in samples. A single run of a million letters takes
+tiktoken ten times as long as prose. Nothing here depends on time, so the same text always has the same count.
 """
 
 from __future__ import annotations
@@ -25,26 +25,30 @@ from proxy.chat.tokens import estimate
 from proxy.errors import ConfigError
 
 CUT = 200_000
-"""Characters that are given to tiktoken at once: a fifth of what makes it panic, 40 ms of the worst text known."""
+"""Characters that are given to tiktoken at once: a fifth of the length that makes it panic, 40 ms of the worst text
+known."""
 
 WHOLE = 500_000
-"""Texts over this are counted in samples whatever they are made of; the worst of this length takes 70 ms."""
+"""Characters above which a text is counted in samples, whatever it is made of. The worst text of this length takes 70
+ms."""
 
 WINDOWS, WINDOW = 32, 2_000
-"""How many samples of how many characters stand for a text that is not counted whole."""
+"""The number of samples, and the characters of each, for a text that is not counted whole."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A vocabulary as it is published: what is hashed, how text is split, and its special tokens."""
+    """A vocabulary as it is published."""
 
     sha256: str
-    """Of the unpacked file."""
+    """Hash of the unpacked file, in hexadecimal."""
     pattern: str
+    """The regular expression that splits a text."""
     special: tuple[tuple[str, int], ...]
+    """The special tokens with their ids."""
 
 
-# The patterns are part of the vocabularies' definition: another way to split is another count.
+# The patterns are part of the vocabularies' definition: another split gives another count.
 _LETTERS = r"[^\r\n\p{L}\p{N}]?"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _ENDING = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
@@ -82,7 +86,7 @@ TABLES = {
 }
 
 NAMES = (*TABLES, "estimate")
-"""What a model's `tokenizer` may be."""
+"""Allowed values of a model's `tokenizer`."""
 
 _loading = threading.Lock()
 _loaded: dict[str, tiktoken.Encoding] = {}
@@ -90,9 +94,9 @@ _loaded: dict[str, tiktoken.Encoding] = {}
 
 @cache
 def counter(name: str) -> Callable[[str], int]:
-    """The counter of a vocabulary, the same object each time. Its table is read when it first counts.
+    """Return the counter of a vocabulary, the same object each time. Its table is read at its first count.
 
-    Safe to call from any thread. Raises ConfigError for a name that is not in NAMES.
+    Safe to call from any thread. Raises ConfigError if the name is not in NAMES.
     """
     if name == "estimate":
         return estimate
@@ -111,7 +115,7 @@ def counter(name: str) -> Callable[[str], int]:
 
 
 def load(name: str, folder: Path | None = None) -> tiktoken.Encoding:
-    """Read and check a table, once a process; 200 ms and 40 MB. Raises ConfigError where the file is not as shipped."""
+    """Read and check a table, once per process; 200 ms and 40 MB. Raises ConfigError if the file is not as shipped."""
     with _loading:
         if folder is None and name in _loaded:
             return _loaded[name]
@@ -130,7 +134,7 @@ def load(name: str, folder: Path | None = None) -> tiktoken.Encoding:
         encoding = tiktoken.Encoding(
             name, pat_str=table.pattern, mergeable_ranks=ranks, special_tokens=dict(table.special)
         )
-        ranks.clear()  # it has read them into its own tables, but keeps the dictionary too: 31 MB for nothing
+        ranks.clear()  # tiktoken has copied them into its own tables, but keeps the dictionary too: 31 MB for nothing
         _loaded[name] = encoding
         return encoding
 
@@ -139,20 +143,22 @@ def _encoded(encoding: tiktoken.Encoding, text: str) -> int:
     try:
         return len(encoding.encode_ordinary(text))
     except BaseException as error:
-        # A panic in Rust arrives as a BaseException of a class that cannot be imported. Everything else goes on up.
+        # A panic in Rust arrives as a BaseException of a class that cannot be imported. Others are raised again.
         if type(error).__name__ != "PanicException":
             raise
         return estimate(text)
 
 
 def _made_of_words(text: str) -> bool:
-    """Whether between a half and one in 32 characters is a blank, as in prose, code, logs and most JSON. Linear."""
+    """True if between a half and one in 32 characters is a blank, as in prose, code, logs and most JSON. Linear
+    time."""
     blanks = text.count(" ") + text.count("\n") + text.count("\t")
     return len(text) <= 32 * blanks and 2 * blanks <= len(text)
 
 
 def _sampled(encoding: tiktoken.Encoding, text: str) -> int:
-    """Tokens of evenly spaced windows, first and last characters included, times what they stand for: 1 % or so off.
+    """Return the tokens of evenly spaced windows, scaled to the whole text: 1 % or so off. The first and last
+    characters are included.
 
     A part that is hardly longer than its windows is counted whole.
     """
@@ -164,7 +170,8 @@ def _sampled(encoding: tiktoken.Encoding, text: str) -> int:
 
 
 def _parts(text: str) -> Iterator[str]:
-    """The text in pieces of at most CUT characters: cut at a line break before a letter or digit where one is near.
+    """Yield the text in pieces of at most CUT characters. A cut is at a line break before a letter or digit if one is
+    near.
 
     No token of either vocabulary reaches across such a place, so the sum is the exact count.
     """

@@ -1,1 +1,1 @@
-"""The command line: one file a command, and what the commands share."""
+"""The command line: one file per command, and the parts that the commands share."""

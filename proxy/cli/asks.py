@@ -1,4 +1,4 @@
-"""What every command that speaks to a running proxy shares: where it is, the key, the tenant, --json, exit codes.
+"""Shared parts of the commands that ask a running proxy: its address, key, tenant, --json and exit codes.
 
 Exit codes: 0 done; 1 not found, or refused; 2 used or configured wrongly; 3 the proxy cannot be reached.
 """
@@ -31,33 +31,34 @@ Thread = Annotated[str | None, typer.Option("--thread", help="Its thread; withou
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Lines at most.")]
 
 SHARED: Final = ("url", "key", "tenant", "json")
-"""The options that each of these commands has, in the order of its help."""
+"""Options that every such command has, in the order of its help."""
 _DEFAULTS: Final = {"url": (Url, DEFAULT_URL), "key": (Key, ""), "tenant": (Tenant, ""), "json": (Json, False)}
 
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """The proxy that a command asks, and how it shows what it is told."""
+    """The proxy that a command asks, and the output format of its answer."""
 
     remote: Remote
     json: bool
+    """True if the answer is printed as JSON."""
 
     def show(self, value: Any, people: Callable[[Any], object]) -> None:
-        """The value as JSON, or as `people` shows it."""
+        """Print the value as JSON, or with `people`."""
         if self.json:
             terminal.as_json(value)
         else:
             people(value)
 
     def done(self, value: Any, text: str) -> None:
-        """What was changed: as JSON, or a line that says so."""
+        """Print the changed value as JSON, or `text` for people."""
         self.show(value, lambda _: terminal.said(text))
 
 
 def asks(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose first parameter is an Asking, as typer takes it: with the shared options at its end.
+    """Return a command, whose first parameter is an Asking, in the form that typer takes: with the shared options last.
 
-    What the proxy refuses, or that there is none, is told on stderr and ends the command with its exit code.
+    An error of the proxy, or an unreachable proxy, is printed on stderr and ends the command with its exit code.
     """
     hints = get_type_hints(command, include_extras=True)
     signature = inspect.signature(command)
@@ -87,5 +88,5 @@ def asks(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def group(about: str) -> typer.Typer:
-    """A command of several, with its help."""
+    """Return a command with subcommands. about: its help."""
     return typer.Typer(help=about, no_args_is_help=True, pretty_exceptions_enable=False)

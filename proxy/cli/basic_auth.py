@@ -1,7 +1,7 @@
 """A password for Prometheus' own pages, and the web configuration that asks for it.
 
-Prometheus takes bcrypt alone, which Python has not; the C library's crypt has it. The password is 256 random bits, so
-that the cheapest of its costs that Prometheus takes is enough: nobody can try all of them.
+Prometheus accepts only bcrypt. Python has no bcrypt, so the C library's crypt makes the hash. The password is 256
+random bits. The lowest bcrypt cost that Prometheus accepts is therefore enough: nobody can try all passwords.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from proxy.errors import ConfigError
 USER: Final = "prometheus"
 COST: Final = 5
 _ALPHABET: Final = "./ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
-"""Of bcrypt's salts."""
+"""Characters of bcrypt's salts."""
 
 
 def make_password() -> str:
-    """256 random bits."""
+    """Return a password of 256 random bits."""
     return secrets.token_urlsafe(32)
 
 
 def web_config(password: str) -> str:
-    """Prometheus' `web.config.file`: this password is asked for. Raises ConfigError where it cannot be hashed."""
+    """Return Prometheus' `web.config.file` that asks for this password. Raises ConfigError if it cannot be hashed."""
     return f"basic_auth_users:\n  {USER}: {hashed(password)}\n"
 
 
 def hashed(password: str) -> str:
-    """bcrypt's hash. Raises ConfigError where the C library has none."""
-    # The last of 22 characters carries two bits: only four of them are a salt's.
+    """Return the bcrypt hash of a password. Raises ConfigError if the C library has no bcrypt."""
+    # The last of the 22 characters carries two bits, so only four characters are allowed there.
     salt = "".join(secrets.choice(_ALPHABET) for _ in range(21)) + secrets.choice(".Oeu")
     try:
         crypt = ctypes.CDLL(find_library("crypt") or "libcrypt.so.1").crypt

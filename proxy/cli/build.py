@@ -18,7 +18,7 @@ def build(
     text: Annotated[bool, typer.Option("--text", help="To be read, in place of the request's JSON.")] = False,
     thread: Thread = None,
 ) -> None:
-    """Print the next prompt as it would go out: the request's body, to be kept in a file or piped on."""
+    """Print the body of the next request as it would be sent, for a file or a pipe."""
     found = asking.remote.ask("GET", asking.remote.session(session) + "/prompt", thread=thread)
     if asking.json:
         asking.show(found, typer.echo)

@@ -1,4 +1,4 @@
-"""`context-proxy check`: says what is wrong with the configuration, or what is in force."""
+"""`context-proxy check`: prints the settings in force, or the error in the configuration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def check(
     db: Db = None,
     policy: PolicyName = None,
 ) -> None:
-    """Read the configuration and say what is in force, or (exit code 2) what is wrong, with line and key."""
+    """Read the configuration and print the settings in force. If it is wrong, print line and key (exit code 2)."""
     settings = read(config, host=host, port=port, upstream=upstream, db=db, policy=policy)
     typer.echo("# The configuration can be used. In force is:\n")
     typer.echo(in_force(settings), nl=False)

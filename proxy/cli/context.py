@@ -1,4 +1,4 @@
-"""`context-proxy context`: the next prompt of a session, and what an operator decides of it."""
+"""`context-proxy context`: the next prompt of a session, and an operator's decisions about it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def show(
     brief: Annotated[bool, typer.Option("--brief", help="A line a message.")] = False,
     body: Annotated[bool, typer.Option("--body", help="The exact bytes, and nothing else.")] = False,
 ) -> None:
-    """Show the exact prompt, with why each message is left out or shortened; a long one through $PAGER."""
+    """Show the exact prompt, with the reason for each message left out or shortened. A long prompt opens in $PAGER."""
     path = asking.remote.session(session)
     place = f"/exchanges/{request}/prompt" if request else "/prompt"
     found = asking.remote.ask("GET", path + place, thread=None if request else thread)
@@ -45,7 +45,7 @@ def window(
     session: Session,
     groups: Annotated[int, typer.Argument(min=0, help="Groups that stay; 0: all.", show_default=False)],
 ) -> None:
-    """Keep the last groups in the prompt and no others, from the next request on."""
+    """Keep only the given number of newest groups in the prompt, from the next request on."""
     found = asking.remote.ask("POST", asking.remote.session(session) + "/window", {"groups": groups})
     asking.done(found, "the whole history is in the prompt" if groups == 0 else f"the last {groups} groups stay")
 
@@ -53,7 +53,7 @@ def window(
 @app.command()
 @asks
 def prune(asking: Asking, session: Session) -> None:
-    """Have the next request planned as if its budget were smaller than what it has."""
+    """Plan the next request as if its budget were smaller than its prompt."""
     found = asking.remote.ask("POST", asking.remote.session(session) + "/prune")
     asking.done(found, "the next request is pruned")
 
@@ -61,7 +61,7 @@ def prune(asking: Asking, session: Session) -> None:
 @app.command()
 @asks
 def compress(asking: Asking, session: Session) -> None:
-    """Have the next request make every edit that its policy has to propose, whether it pays or not."""
+    """Make every edit that the policy proposes with the next request, whether the edit pays or not."""
     found = asking.remote.ask("POST", asking.remote.session(session) + "/compress")
     asking.done(found, "the next request makes every edit that its policy proposes")
 
@@ -69,7 +69,7 @@ def compress(asking: Asking, session: Session) -> None:
 @app.command()
 @asks
 def rebuild(asking: Asking, session: Session, thread: Thread = None) -> None:
-    """Have the state written anew over what is in the prompt now."""
+    """Have the state rewritten from the current content of the prompt."""
     found = asking.remote.ask("POST", asking.remote.session(session) + "/rebuild", {"thread": thread})
     asking.show(found, _rebuilt)
 
@@ -91,7 +91,7 @@ def drop(asking: Asking, session: Session, ids: Ids, thread: Thread = None) -> N
 @app.command()
 @asks
 def restore(asking: Asking, session: Session, ids: Ids, thread: Thread = None) -> None:
-    """Bring groups or messages back whole, whoever took them out."""
+    """Bring groups or messages back in full, whoever took them out."""
     decide(asking, session, "restore", ids, thread)
 
 
@@ -105,19 +105,19 @@ def pin(asking: Asking, session: Session, ids: Ids, thread: Thread = None) -> No
 @app.command()
 @asks
 def unpin(asking: Asking, session: Session, ids: Ids, thread: Thread = None) -> None:
-    """Let policies edit them again."""
+    """Let policies edit groups or messages again."""
     decide(asking, session, "unpin", ids, thread)
 
 
 @asks
 def undo(asking: Asking, session: Session, thread: Thread = None) -> None:
-    """Take the last group out, and the state back to what was before it."""
+    """Take the last group out of the prompt, and restore the state from before that group."""
     found = asking.remote.ask("POST", asking.remote.session(session) + "/undo", {"thread": thread})
     asking.show(found, changed)
 
 
 def decide(asking: Asking, session: str, action: str, ids: Sequence[str], thread: str | None) -> None:
-    """Groups and messages: out, back, gone for good, kept."""
+    """Send a decision about groups or messages, and print the result. action: drop, restore, remove, pin or unpin."""
     body = {"ids": list(ids), "thread": thread}
     asking.show(asking.remote.ask("POST", f"{asking.remote.session(session)}/decide/{action}", body), changed)
 
@@ -129,7 +129,7 @@ DONE = {
 
 
 def changed(found: Any) -> None:
-    """A line that says what was decided, and what had to go along."""
+    """Print a decision on one line: its messages, groups, tokens and action. Then print its note, if it has one."""
     count = len(found["messages"])
     groups = f" of {', '.join(found['groups'])}" if found["groups"] else ""
     what = f"{count} message{'' if count == 1 else 's'}{groups}, {number(found['tokens'])} tokens"

@@ -1,4 +1,4 @@
-"""`context-proxy docs`: writes the reference tables of docs/ and config/default.toml, or tells where they drift."""
+"""`context-proxy docs`: writes the reference tables of docs/ and config/default.toml, or lists the files that drift."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def docs(
 
 
 def filled(text: str, commands: Any) -> str:
-    """The text with each table between `<!-- docs:NAME -->` and `<!-- /docs:NAME -->` made anew."""
+    """Return the text with each table between `<!-- docs:NAME -->` and `<!-- /docs:NAME -->` made again."""
     for name in NAMES:
         start, end = _start(name), f"<!-- /docs:{name} -->"
         if start not in text or end not in text:

@@ -1,4 +1,4 @@
-"""The fields of a class with their defaults and with the docstrings that stand under them, read from its source."""
+"""Reader of a class's fields: their defaults, and the docstrings that stand under them in the source."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ from pydantic_core import PydanticUndefined
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A field as a person reads of it. `required` where there is no default."""
+    """A field with its documentation."""
 
     name: str
     default: object
+    """The default, None if there is none."""
     required: bool
+    """True if there is no default."""
     text: str
+    """The docstring under the field, on one line; empty if there is none."""
 
 
 def fields(kind: type) -> list[Told]:
-    """The fields of a dataclass or of a pydantic model, in the order of the source. Shared ones of a base are left out.
+    """Return the fields of a dataclass or of a pydantic model, in the order of the source.
 
     The source is read with ast, since docstrings of fields are not kept at run time.
     """
@@ -36,7 +39,7 @@ def fields(kind: type) -> list[Told]:
 
 
 def summary(kind: type) -> str:
-    """The first paragraph of a class's docstring, on one line."""
+    """Return the first paragraph of a class's docstring, on one line."""
     return " ".join((inspect.getdoc(kind) or "").split("\n\n")[0].split())
 
 
@@ -52,7 +55,7 @@ def _defaults(kind: type) -> dict[str, object]:
 
 
 def _docstrings(kind: type) -> dict[str, str]:
-    """Those of a dataclass's bases among them: they are its fields as well."""
+    """Return docstrings by field. Fields of a dataclass's bases are among them, since they are its fields as well."""
     bases = [base for base in reversed(kind.__mro__[1:]) if is_dataclass(base)]
     return {name: text for each in (*bases, kind) for name, text in _own_docstrings(each).items()}
 

@@ -1,4 +1,4 @@
-"""The flags that name settings, and reading everything that they and the config file say."""
+"""Flags that set settings, and the reader of settings, policies and models."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PolicyName = Annotated[str | None, typer.Option(help="The policy by which prompt
 
 
 def read(config: Path | None, **flags: object) -> Settings:
-    """The settings in force. Raises ConfigError for them and for any policy or model that cannot be read."""
+    """Return the settings in force. Raises ConfigError if a setting, a policy or a model cannot be read."""
     settings = load(config, flags)
     policies = {
         name: read_policy(settings.policy_table(name), BUILT_IN, VOICES, source=str(file))

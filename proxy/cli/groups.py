@@ -1,4 +1,4 @@
-"""`context-proxy groups`: the groups of a session, a user prompt with all that it caused each."""
+"""`context-proxy groups`: the groups of a session. A group is a user prompt with all messages that it caused."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def list_groups(
     status: Annotated[str, typer.Option(help="in, changed, out, dropped or removed.")] = "",
     thread: Thread = None,
 ) -> None:
-    """List groups, oldest first: tokens as they came, as they go out, and the whole prompt's weight at their end."""
+    """List groups, oldest first: their tokens as received and as sent, and the size of the whole prompt at their
+    end."""
     path = asking.remote.session(session) + "/groups"
     found = list(asking.remote.every(path, thread=thread, status=status))
     asking.show(found[-last:] if last else found, lambda rows: table(rows, COLUMNS, empty="no group"))
@@ -52,7 +53,7 @@ def show(
     gid: Annotated[str, typer.Argument(help="Its id.", show_default=False)],
     thread: Thread = None,
 ) -> None:
-    """Show a group's messages in full, with why where they go out otherwise than they came."""
+    """Show a group's messages in full, with the reason if a message is not sent as it came."""
     found = asking.remote.ask("GET", f"{asking.remote.session(session)}/groups/{part(gid)}", thread=thread)
     asking.show(found, lambda messages: read(_whole(messages)))
 

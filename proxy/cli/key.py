@@ -1,7 +1,7 @@
 """`context-proxy key`: makes a key and prints the entry that lets it in.
 
-The key is 256 random bits and is shown once. What is kept, its SHA-256, opens nothing: no key can be found from it,
-which is why a plain hash is enough here and would not be for a password that a person chose.
+The key is 256 random bits and is shown once. Only its SHA-256 is kept, and no key can be derived from that hash. A
+plain hash is therefore enough here. It would not be enough for a password that a person chose.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from proxy.errors import ConfigError
 from proxy.sections import Key, Plane
 
 MARK = "cp-"
-"""What keys of ours begin with, so that one that has got lost somewhere can be searched for."""
+"""Prefix of the proxy's keys, so that a leaked key can be searched for."""
 
 
 def key(
@@ -35,24 +35,25 @@ def key(
         Path | None, typer.Option(help="Put one of each plane here, and keys.toml with their entries, once.")
     ] = None,
 ) -> None:
-    """Make a key: the key itself on stderr, its entry for the config file on stdout."""
+    """Make a key. Print the key itself on stderr, and its entry for the config file on stdout."""
     if folder is not None:
         fill(folder, tenant)
         return
     made = MARK + secrets.token_urlsafe(32)
     typer.echo(entry(made, name, tenant, plane))
-    # Apart from the entry, so that `context-proxy key >>config.toml` writes the key itself nowhere.
+    # The key goes to stderr, so that `context-proxy key >>config.toml` does not write it to the file.
     console = Console(stderr=True)
     console.print("\nThe key, shown only now; clients send it as x-context-key:")
     console.print(made, soft_wrap=True, highlight=False, markup=False)
 
 
 def fill(folder: Path, tenant: str) -> None:
-    """A key of each plane as a file, and keys.toml, a config file with their entries; nothing where it is there. Also
-    a password for Prometheus' own pages, and the web.yml by which it asks for it.
+    """Write a file with a key for each plane, and keys.toml, a config file with their entries, unless keys.toml exists.
+    Also write a password for Prometheus' own pages, and the web.yml that asks for it, unless web.yml exists.
 
-    For containers: the first start makes the keys, later ones keep them. Whoever scrapes /metrics runs as another user,
-    and so does Grafana, which asks Prometheus: that key and the password alone can be read by others.
+    For containers: the first start makes the keys, later starts keep them. The process that scrapes /metrics runs as
+    another user, and so does Grafana, which asks Prometheus. Of the secrets, other users can read only that key and the
+    password.
     """
     config = folder / "keys.toml"
     if not (folder / "web.yml").exists():
@@ -67,16 +68,16 @@ def fill(folder: Path, tenant: str) -> None:
         made = MARK + secrets.token_urlsafe(32)
         entries.append(entry(made, "", tenant, plane))
         write(folder / f"{plane}.key", made, 0o644 if plane == "metrics" else 0o600)
-    write(config, "\n\n".join(entries) + "\n", 0o600)  # last: a start that was cut off does all of it again
+    write(config, "\n\n".join(entries) + "\n", 0o600)  # last: an interrupted start is repeated in full
     typer.echo(f"{config} and a file with the key of each plane beside it")
 
 
 def write(file: Path, text: str, mode: int) -> None:
-    """A file with this mode from its first moment on; ConfigError where it cannot be written."""
+    """Write a file that has this mode from the moment it exists. Raises ConfigError if it cannot be written."""
     try:
         file.unlink(missing_ok=True)
         with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as out:
-            os.fchmod(out.fileno(), mode)  # whatever the umask takes away: who scrapes has to read it
+            os.fchmod(out.fileno(), mode)  # regardless of the umask: the scraper has to read it
             out.write(text)
     except OSError as error:
         raise ConfigError(
@@ -85,7 +86,7 @@ def write(file: Path, text: str, mode: int) -> None:
 
 
 def entry(made: str, name: str, tenant: str, plane: str) -> str:
-    """The `[[keys]]` entry of a key. Raises ConfigError where it could not be used."""
+    """Return the `[[keys]]` entry of a key. Raises ConfigError if the proxy could not use the entry."""
     everybody = "everybody" if tenant == "*" else tenant
     tree = {
         "name": name or f"{everybody}-{plane}-{secrets.token_hex(3)}",

@@ -1,8 +1,8 @@
-"""Log lines on stderr, as JSON or for a terminal as text: never a message's content, never a credential.
+"""Log lines on stderr, as JSON, or as text on a terminal: never a message's content, never a credential.
 
-An exception is told by its type and by where it happened. Its text is left out, since the text of a library's
-error often quotes what it choked on, and that is a client's message. What other libraries log of requests and SQL
-goes no further for the same reason, whatever the level.
+An exception is logged with its type and the place where it happened. Its text is left out: a library's error often
+quotes its input, which is a client's message. For the same reason, other libraries' log lines about requests and SQL
+are dropped, whatever the level that is set.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import traceback
 from datetime import UTC, datetime
 
 TALKATIVE = ("aiosqlite", "asyncio", "httpcore2", "httpx2", "uvicorn", "uvicorn.error", "uvicorn.access")
-"""Loggers that say URLs, SQL values or bytes; only their warnings are let through."""
+"""Loggers that write URLs, SQL values or bytes. Only their warnings are let through."""
 
 REQUESTS = "proxy.requests"
-"""The logger that has a line for each request."""
+"""The logger that writes one line per request."""
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 
 
 class Line(logging.Formatter):
-    """A record as one JSON object: time, level, logger, message, and what was given as `extra`."""
+    """Formats a record as one JSON object: time, level, logger, message, and the fields of `extra`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line without its end."""
+        """Return the line without its line end."""
         told: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -42,10 +42,10 @@ class Line(logging.Formatter):
 
 
 class Text(logging.Formatter):
-    """A record as one line for people: time, level, message, and what was given as `extra`."""
+    """Formats a record as one line for people: time, level, message, and the fields of `extra`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line without its end."""
+        """Return the line without its line end."""
         told = {key: value for key, value in vars(record).items() if key not in _STANDARD}
         said = record.getMessage()
         if record.name == REQUESTS:
@@ -62,7 +62,7 @@ class Text(logging.Formatter):
 
 
 def _quoted(value: object) -> str:
-    """A value as it is, in quotes where it could be taken for more than one, or for none."""
+    """Return a value as text, in quotes if it is empty or holds white space, an equals sign or a quote."""
     said = str(value)
     if said and not any(one.isspace() or one in '="' for one in said):
         return said
@@ -70,8 +70,8 @@ def _quoted(value: object) -> str:
 
 
 def set_up(level: str, access: str = "auto") -> None:
-    """Send what is logged from now on to stderr. level: debug, info, warning or error. access: json, text, auto, or off
-    for no line a request."""
+    """Send log records to stderr from now on. level: debug, info, warning or error. access: json, text, auto, or off
+    for no line per request."""
     handler = logging.StreamHandler()
     text = access == "text" or (access != "json" and sys.stderr.isatty())
     handler.setFormatter(Text() if text else Line())

@@ -1,4 +1,4 @@
-"""`context-proxy`: the commands, and how a mistake in the configuration ends one of them."""
+"""`context-proxy`: the commands, and the exit of a command whose configuration is wrong."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ def options(
 
 
 def run() -> None:
-    """What the installed command calls. Exit code 2: the configuration cannot be used, and why is on stderr."""
+    """Entry point of the installed command. Exit code 2: the configuration or the store cannot be used; stderr says
+    why."""
     try:
         app()
     except (ConfigError, StoreRefused) as error:

@@ -1,4 +1,4 @@
-"""`context-proxy memos`: what models noted for later sessions."""
+"""`context-proxy memos`: notes that models keep for later sessions."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def edit(
     text: Annotated[str | None, typer.Option("--text", help="Its new text, - for stdin; without it: $EDITOR.")] = None,
     tag: Tags = None,
 ) -> None:
-    """Mend a memo, in $EDITOR where neither text nor tags are given."""
+    """Change a memo. Without --text and --tag the memo opens in $EDITOR."""
     path = f"/api/memos/{part(memo)}"
     body: dict[str, Any] = {"tags": tag} if tag else {}
     if text is not None:
@@ -82,7 +82,7 @@ def edit(
 @app.command()
 @asks
 def delete(asking: Asking, memo: Memo, yes: Yes = False) -> None:
-    """Delete a memo. It does not come back, whoever writes to it."""
+    """Delete a memo. A later write does not bring it back."""
     if not yes:
         typer.confirm(f"Delete the memo {memo}?", abort=True, err=True)
     asking.done(asking.remote.ask("DELETE", f"/api/memos/{part(memo)}"), f"memo {memo} deleted")
@@ -91,5 +91,5 @@ def delete(asking: Asking, memo: Memo, yes: Yes = False) -> None:
 @app.command()
 @asks
 def export(asking: Asking, out: Out = Path("-"), project: Project = None) -> None:
-    """Write all memos, one JSON object a line."""
+    """Write all memos, one JSON object per line."""
     save(asking, "/api/memos/export", out, "memos", project=project)

@@ -1,4 +1,4 @@
-"""`context-proxy messages`: what was said in a session, each message once."""
+"""`context-proxy messages`: the messages of a session, each message once."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def show(
     session: Session,
     message: Annotated[str, typer.Argument(help="Its id.", show_default=False)],
 ) -> None:
-    """Show one message, whole, with every decision about it that is in force."""
+    """Show one message in full, with every decision about it that is in force."""
     found = asking.remote.ask("GET", f"{asking.remote.session(session)}/messages/{part(message)}")
     asking.show(found, lambda one: read(_whole(one)))
 
@@ -92,7 +92,7 @@ def _whole(found: Any) -> Text:
 @app.command()
 @asks
 def remove(asking: Asking, session: Session, ids: Ids, thread: Thread = None, yes: Yes = False) -> None:
-    """Remove groups or messages for good: what they said leaves the store, too."""
+    """Remove groups or messages for good: their content leaves the store as well."""
     if not yes:
         typer.confirm(f"Remove {', '.join(ids)} for good?", abort=True, err=True)
     decide(asking, session, "remove", ids, thread)

@@ -1,4 +1,4 @@
-"""A prompt as people read it: each message with what became of it and why, and what the proxy put in."""
+"""A prompt for people to read: each message with its status and reason, and the texts that the proxy inserted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from proxy.cli.terminal import ROLES, STATUS, Column, console, marked, number, p
 
 
 def whole(found: Any) -> Text:
-    """A ShownPrompt: its figures, then every message in full."""
+    """Render a ShownPrompt: its figures, then every message in full."""
     text = Text()
     text.append(f"{plain(found['session'])}", "bold")
     which = f"exchange {found['exchange']}" if found["exchange"] else "the next prompt"
@@ -37,7 +37,7 @@ def whole(found: Any) -> Text:
 
 
 def outline(found: Any) -> None:
-    """A line a message."""
+    """Print a ShownPrompt with one line per message."""
     out = console()
     before, after = number(found["tokens_before"]), number(found["tokens_after"])
     out.print(Text(f"{plain(found['session'])}: {before} tokens come, {after} go out, policy {plain(found['policy'])}"))
@@ -48,7 +48,7 @@ def outline(found: Any) -> None:
 
 
 def one_message(message: Any) -> Text:
-    """A ShownMessage in full. One that is left out stands there with why, and what it said."""
+    """Render a ShownMessage in full. A message that is left out is shown with the reason and its content."""
     text = Text()
     text.append(plain(message["role"]), f"bold {ROLES.get(message['role'], '')}".strip())
     if message.get("id"):
@@ -69,7 +69,8 @@ def one_message(message: Any) -> Text:
 
 
 def body(message: Any) -> str:
-    """What a chat message says, with its reasoning and its calls; anything else as JSON."""
+    """Return the text of a chat message with its reasoning and its calls. A text stays as it is; other values become
+    JSON."""
     if not isinstance(message, dict):
         return plain(message) if isinstance(message, str) else "" if message is None else plain(json.dumps(message))
     lines = []
@@ -111,7 +112,7 @@ def _outlined(message: Any) -> str:
 
 
 def line(text: str) -> str:
-    """A text on one line."""
+    """Return a text on one line."""
     return " ".join(plain(text).split())
 
 
@@ -119,9 +120,9 @@ OUTLINE = (
     Column("", lambda m: m["index"] if m["index"] >= 0 else "", number=True),
     Column("id", lambda m: m.get("id", ""), style="cyan", fits=True),
     Column("role", lambda m: marked(m["role"], ROLES)),
-    # Of one that is left out: what it would be.
+    # A message that is left out shows the tokens that it would have.
     Column("tokens", lambda m: m["tokens"] or (m.get("why") or {}).get("tokens_before", 0), number=True),
     Column("status", lambda m: marked(m["status"])),
     Column("", _outlined, fills=True),
 )
-"""A message on one line."""
+"""Columns of `outline`, one line per message."""

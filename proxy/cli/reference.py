@@ -1,6 +1,7 @@
-"""Reference tables that no class describes: headers, reasons for a fallback, limits. Tests hold them to the code.
+"""Reference tables that no class describes: headers, reasons for a fallback, limits. Tests compare them with the code.
 
-A limit names its settings and constants, and the table shows their values, so that a row cannot name one that is gone.
+A limit names its settings and constants, and the table shows their values. A row therefore cannot name one that is
+gone.
 """
 
 from __future__ import annotations
@@ -106,12 +107,12 @@ FALLBACKS = (
         "A hidden round of the proxy's tools could not be finished. The original request was asked in its place.",
     ),
 )
-"""Reasons of `x-context-fallback`, as `context_proxy_bypasses_total` counts most of them."""
+"""Reasons of `x-context-fallback`. `context_proxy_bypasses_total` counts most of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """One bounded thing. In `bound` a setting in backticks is shown with its default."""
+    """One bounded thing. A setting in backticks in `bound` is shown with its default."""
 
     what: str
     bound: str
@@ -204,7 +205,7 @@ LIMITS = (
 
 
 def with_defaults(bound: str) -> str:
-    """The bound with each setting's default behind its name. Raises KeyError for a setting that does not exist."""
+    """Return the bound with each setting's default after its name. Raises KeyError if a setting does not exist."""
 
     def valued(match: re.Match[str]) -> str:
         return f"{match[0]} ({_default(match[1])})"
@@ -213,7 +214,7 @@ def with_defaults(bound: str) -> str:
 
 
 def limits() -> Iterator[tuple[str, str, str]]:
-    """The rows of the table of limits."""
+    """Yield the rows of the table of limits."""
     for limit in LIMITS:
         yield limit.what, with_defaults(limit.bound), limit.then
 

@@ -1,8 +1,9 @@
-"""A running proxy's admin API, as the commands speak to it.
+"""Client of a running proxy's admin API, for the commands.
 
-The standard library's HTTP client and not the project's own: that one is made for upstreams (pools, retries, rules on
-where it may connect) and lives in an event loop, which a command that asks one thing has no use for. Nor urllib: it
-follows redirects and the environment's proxies, and a key of ours goes to the address that was given and nowhere else.
+It uses the standard library's HTTP client, not the project's own. The project's client is made for upstreams (pools,
+retries, rules on where it may connect) and lives in an event loop. A command that asks one thing needs neither. urllib
+is not used: it follows redirects and the environment's proxies. The proxy's key goes to the given address and nowhere
+else.
 """
 
 from __future__ import annotations
@@ -20,19 +21,20 @@ from proxy.errors import ConfigError, ProxyError
 from proxy.web.api.desk import address
 
 WRONG_USE: Final = frozenset({400, 401, 413, 415, 421, 422})
-"""Answers that the command line, its key or its address has to change for; others refuse what was asked."""
+"""Statuses after which the command line, its key or its address has to change. Other statuses refuse the request
+itself."""
 COMMANDS: Final = {
     "GET /api/sessions": "`context-proxy sessions list`",
     "GET /api/memos": "`context-proxy memos list`",
     "?tenant=": "--tenant",
 }
-"""What hints of the API are called here."""
+"""Texts in the API's hints, and the commands that replace them."""
 PAGE: Final = 200
-"""Lines that are asked for at once."""
+"""List items requested at once."""
 
 
 class Refused(ProxyError):
-    """The proxy answered, and not with what was asked for. exit_code: 1, or 2 where the command line was wrong."""
+    """The proxy answered with an error. exit_code: 1, or 2 if the command line was wrong."""
 
     def __init__(self, status: int, message: str, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -41,27 +43,31 @@ class Refused(ProxyError):
 
 
 class Unreached(ProxyError):
-    """Nobody answered, or somebody who is no proxy of ours, or the answer was cut off."""
+    """No answer came, the answer is not from a context-proxy, or the answer was cut off."""
 
     exit_code = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """Where a proxy is and as whom it is asked. tenant: for a key that sees every tenant. seconds: until an answer."""
+    """The address of a proxy, and the credentials for it."""
 
     url: str
     key: str = ""
+    """The key; empty: none."""
     tenant: str = ""
+    """The tenant, for a key that sees every tenant; empty: none is named."""
     seconds: float = 120.0
+    """Timeout for an answer."""
 
     def ask(self, method: str, path: str, body: Any = None, **query: object) -> Any:
-        """What is answered, as JSON. Raises Refused and Unreached."""
+        """Send a request with a JSON body, and return the JSON answer. Raises Refused and Unreached."""
         raw = None if body is None else json.dumps(body).encode()
         return self.send(method, path, raw, "application/json", **query)
 
     def send(self, method: str, path: str, raw: bytes | None, kind: str, **query: object) -> Any:
-        """The same, with a body of that media type."""
+        """Send a request with a body of the media type `kind`, and return the JSON answer. Raises Refused and
+        Unreached."""
         with self._answer(method, path, raw, {"content-type": kind}, query) as answer:
             text = answer.read()
         try:
@@ -70,13 +76,13 @@ class Remote:
             raise Unreached(f"{self.url} does not answer as a context-proxy does.", hint="Check --url.") from None
 
     def lines(self, path: str, headers: dict[str, str], query: dict[str, object]) -> Iterator[bytes]:
-        """The lines of an answer that has no end, or a far one, each with its line end."""
+        """Yield the lines of an endless or long answer, each with its line end."""
         with self._answer("GET", path, None, headers, query) as answer:
             while line := answer.readline():
                 yield line
 
     def every(self, path: str, most: int | None = None, **query: object) -> Iterator[Any]:
-        """The lines of a list, page by page. most: no more than so many."""
+        """Yield the items of a list, page by page. most: the largest number of items."""
         left, cursor = most, None
         while left is None or left > 0:
             page = self.ask("GET", path, limit=min(PAGE, left or PAGE), cursor=cursor, **query)
@@ -87,9 +93,10 @@ class Remote:
                 return
 
     def session(self, name: str) -> str:
-        """The path of a session; `-` stands for the one that was used last. Raises Refused."""
+        """Return the path of a session. `-` stands for the session used last. Raises Refused if there is no session
+        yet."""
         if name != "-":
-            # A name that begins with ~ is written as an address: what is given is a name, never one already.
+            # `name` is never an address already, so a name that begins with ~ is written as an address.
             return f"/api/sessions/{quote(address(name), safe='~')}"
         newest = self.ask("GET", "/api/sessions", limit=1)["items"]
         if not newest:
@@ -123,7 +130,7 @@ class Remote:
 
 
 def part(text: str) -> str:
-    """An id as a part of a path, whatever it is made of."""
+    """Return an id as one segment of a path, with all special characters quoted."""
     return quote(text, safe="")
 
 

@@ -1,4 +1,4 @@
-"""Settings as TOML: config/default.toml with its comments, and what `check` says is in force."""
+"""Settings as TOML: config/default.toml with its comments, and the settings in force for `check`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KEYS = """\
 """
 
 KEY = {"name": "laptop", "sha256": "0" * 64, "tenant": "acme", "plane": "data"}
-"""The entry that stands as an example: no key has this hash."""
+"""The entry of the example: no key has this hash."""
 
 HOOKS = """\
 
@@ -39,16 +39,16 @@ HOOKS = """\
 """
 
 HOOK = {"url": "https://example.com/hooks/context", "secret_env": "CONTEXT_WEBHOOK_SECRET"}
-"""What an entry has to have, in the example."""
+"""The required values of an entry, for the example."""
 
 LISTS = frozenset({"upstreams", "keys", "webhooks"})
-"""Settings that are tables of a person's own, and have no default to print."""
+"""Settings that are tables of a person's own, without a default to print."""
 
 WIDTH = 118
 
 
 def defaults() -> str:
-    """The text of config/default.toml."""
+    """Return the text of config/default.toml."""
     told_all = fields(Settings)
     parts = [HEAD]
     top = [told for told in told_all if told.name not in LISTS and not isinstance(told.default, Section)]
@@ -73,7 +73,7 @@ def defaults() -> str:
 
 
 def in_force(settings: Settings) -> str:
-    """All settings as they are, secrets as stars, without comments."""
+    """Return all settings with their values, without comments. Secrets are stars."""
     top: list[str] = []
     tables: list[str] = []
     for name in Settings.model_fields:
@@ -93,13 +93,13 @@ def in_force(settings: Settings) -> str:
 
 
 def literal(value: object) -> str:
-    """A value in TOML. A secret is stars, and so is a password in a URL."""
+    """Return a value in TOML. A secret is written as stars, and so is a password in a URL."""
     if isinstance(value, SecretStr):
         return '"***"' if value.get_secret_value() else '""'
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        # JSON's strings are TOML's basic strings, but for the delete character.
+        # JSON's strings are TOML's basic strings, except for the delete character.
         return json.dumps(masked(value), ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, tuple | list):
         inner = ", ".join(literal(item) for item in value)
@@ -110,7 +110,7 @@ def literal(value: object) -> str:
 
 
 def _origin(url: str) -> str:
-    """A URL as it may be printed where its path may be a secret."""
+    """Return a URL with stars for its path, since the path may be a secret."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}/***"
 

@@ -1,8 +1,7 @@
-"""`context-proxy replay`: recorded conversations under several policies side by side, so that one's own traffic
-decides.
+"""`context-proxy replay`: compares policies on recorded conversations, so that a user's own traffic decides.
 
-What is given is read and checked before anything is played. The table goes to stdout, what moves (the progress bar) to
-stderr, and only where that is a terminal.
+The input is read and checked before anything is played. The table goes to stdout. The progress bar goes to stderr, and
+only if stderr is a terminal.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from proxy.store.readonly import ReadOnlyStore
 from proxy.web.app import make_policies
 
 PAIRS = ("1/0.5", "1/0.25", "1/0.1")
-"""Price pairs that are told beside the model's own."""
+"""Price pairs that are reported in addition to the model's own pair."""
 SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
 
 Files = Annotated[
@@ -90,7 +89,7 @@ def replay(
     config: Config = None,
     db: Db = None,
 ) -> None:
-    """Play recorded conversations under several policies, offline, and show what each would have cost and lost."""
+    """Play recorded conversations under several policies, offline, and show the cost and the losses of each policy."""
     settings = read(config, db=db)
     for target in (json, plot):
         if target is not None and not target.parent.is_dir():
@@ -140,7 +139,7 @@ def _play(found: Iterator[Conversation], number: int, match: Match, jobs: int) -
 
 @contextmanager
 def _found(settings: Settings, names: list[str], from_store: bool) -> Iterator[tuple[int, Iterator[Conversation]]]:
-    """(how many conversations or sessions, the conversations). ConfigError, StoreRefused."""
+    """Yield (number of conversations or sessions, the conversations). Raises ConfigError and StoreRefused."""
     files = [Path(name) for name in names if not from_store or Path(name).is_file()]
     if not from_store:
         if not files:
@@ -151,7 +150,7 @@ def _found(settings: Settings, names: list[str], from_store: bool) -> Iterator[t
         raise ConfigError("db", "***" if "://" in settings.db else settings.db, "a SQLite file, to be read from")
     sessions = [name for name in names if not Path(name).is_file()]
     store = ReadOnlyStore(settings.db)
-    # A loop of its own, since conversations are asked for one by one from code that is not on any.
+    # An event loop of its own: the code that asks for the conversations one by one runs on none.
     with asyncio.Runner() as runner:
         try:
             runner.run(store.open())
@@ -178,7 +177,7 @@ def _stored(runner: asyncio.Runner, store: ReadOnlyStore, places: list[stored.Pl
 
 
 def contenders(wanted: list[str], policies: dict[str, Policy]) -> tuple[Contender, ...]:
-    """Who takes part, doing nothing first. ConfigError for a name that there is not."""
+    """Return the contenders, `nothing` first. Raises ConfigError if a name is not known."""
     found = {NOTHING: Contender(NOTHING)}
     for text in wanted or ["all"]:
         name, _, schedule = text.partition(":")
@@ -212,7 +211,8 @@ def _scheduled(name: str, schedule: str, policies: dict[str, Policy]) -> Iterato
 
 
 def price_pairs(wanted: list[str], model: Model) -> tuple[tuple[Prices, ...], Model]:
-    """(the pairs that costs are told for, the model with the first of them). ConfigError for what is no pair."""
+    """Return (the price pairs of the report, the model with the first pair). Raises ConfigError if a text is no price
+    pair."""
     own = f"{model.w:g}/{model.r:g}"
     pairs = tuple(dict.fromkeys(_pair(text) for text in wanted or [own, *PAIRS]))
     return pairs, replace(model, w=pairs[0][0], r=pairs[0][1])

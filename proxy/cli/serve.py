@@ -1,8 +1,8 @@
-"""`context-proxy serve`: starts the server, and says where it listens and how to try it.
+"""`context-proxy serve`: starts the server, and prints its address and examples of requests.
 
-One process, one event loop (uvloop), HTTP parsed in C (httptools). The socket is opened before anything else, so
-that a port that is taken is told at once and nothing has to be undone; what is printed comes once requests are
-answered, so that the lines can be copied as they stand.
+One process, one event loop (uvloop), HTTP parsed in C (httptools). The socket is opened before anything else. A port
+that is taken is therefore reported at once, and nothing has to be undone. The lines are printed once the server answers
+requests, so that they work when they are copied.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from proxy.web.connection import connections
 log = logging.getLogger(__name__)
 
 SPARE_FILES = 100
-"""Files beside connections: the store, its log, the listener, children of tools."""
+"""Files in addition to connections: the store, its log, the listener, children of tools."""
 COLLECT = (20_000, 10, 100)
-"""How many objects have to come before the garbage collector looks at the young ones, how often it does that before it
-looks at those that stayed, and so again before it looks at all. The usual (700, 10, 10) looks at all that live sessions
-hold every few hundred requests, and holds the event loop for that: 120 ms measured with one history of 4,000 messages.
-Requests leave next to no cycles behind, and sessions none: reference counts free them."""
+"""Thresholds of the garbage collector. They count new objects per visit of the young ones, such visits per visit of the
+older ones, and those per visit of all. The usual (700, 10, 10) visits all objects of live sessions every few hundred
+requests. This stops the event loop: 120 ms measured with one history of 4,000 messages. Requests leave next to no
+cycles behind, and sessions none: reference counts free them."""
 
 
 def serve(
@@ -57,20 +57,20 @@ def serve(
     allow_files(2 * settings.limits.connections + SPARE_FILES)
     with listener:
         server = Announced(settings, listener)
-        # uvicorn drains at a SIGTERM and then raises it once more: asked to stop and stopped in order is no failure.
+        # uvicorn drains at a SIGTERM and then raises it again. An orderly stop on request is no failure.
         signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(0))
         try:
             server.run(sockets=[listener])
         except KeyboardInterrupt:
-            return  # uvicorn raises it once more after everything was closed in order
+            return  # uvicorn raises it again after everything was closed in order
         except SystemExit:
             # uvicorn's own code for a failed start is 3; why it failed has been logged.
             raise typer.Exit(0 if server.started else 2) from None
 
 
 def allow_files(wanted: int) -> None:
-    """Raise the number of files that this process may have open, as far as it may: each client and each upstream takes
-    one, and the usual 1,024 are fewer than the limits allow."""
+    """Raise the number of files that this process may open, as far as the system allows. Each client and each upstream
+    takes one file, and the usual 1,024 are fewer than the limits allow."""
     now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if now == resource.RLIM_INFINITY or now >= wanted:
         return
@@ -81,19 +81,20 @@ def allow_files(wanted: int) -> None:
 
 
 SWITCH_S = 0.001
-"""How long a thread may keep the others waiting. The usual 5 ms are waited for with every row that the store's writer
-writes while long requests are planned: in a burst of long conversations no edit was stored in its time."""
+"""Seconds for which a thread may keep the others waiting. While long requests are planned, each row that the store's
+writer writes waits for this time. With the usual 5 ms, a burst of long conversations had no edit stored in time."""
 
 
 def spare_collector() -> None:
-    """Have the garbage collector leave alone what is there for as long as the process, and come seldom."""
+    """Exempt all present objects from garbage collection, since they stay as long as the process, and make collections
+    rare."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECT)
 
 
 class Announced(uvicorn.Server):
-    """uvicorn, which says where it listens once it does."""
+    """A uvicorn server that prints its address once it listens."""
 
     def __init__(self, settings: Settings, listener: socket.socket) -> None:
         self._app = create_app(settings)
@@ -104,9 +105,9 @@ class Announced(uvicorn.Server):
                 http=connections(settings, self._app.parts.metrics),  # httptools, with deadlines
                 ws="none",  # WebSockets are not proxied
                 lifespan="on",
-                log_config=None,  # our own, on stderr
+                log_config=None,  # the proxy's own log, on stderr
                 access_log=False,  # /metrics and the store know more, and no path is logged
-                proxy_headers=False,  # who asks is never decided by a header that anybody can send
+                proxy_headers=False,  # a header that anybody can send never decides who the client is
                 server_header=False,  # the upstream's own headers pass
                 date_header=False,
                 timeout_graceful_shutdown=max(1, round(settings.timeouts.drain_s)),
@@ -117,7 +118,7 @@ class Announced(uvicorn.Server):
         self._address: tuple[str, int] = listener.getsockname()[:2]
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, then say so."""
+        """Start the server, then print its address."""
         await super().startup(sockets)
         if self.started:
             spare_collector()
@@ -125,8 +126,8 @@ class Announced(uvicorn.Server):
             announce(self._settings, base_url(*self._address), Console())
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop: after the notice streams of events end at once, all other answers have their time, or until we are told
-        once more."""
+        """Stop the server. After the notice, event streams end at once. All other answers have time to end, until a
+        second signal."""
         await self._give_notice()
         self._app.drain()
         open_answers = self._app.room.taken
@@ -138,8 +139,8 @@ class Announced(uvicorn.Server):
         log.info("drained: %d answers were open, %d of them were broken off", open_answers, self._app.room.broken_off)
 
     async def _give_notice(self) -> None:
-        """Serve on for `drain.notice_s` with /readyz at 503, so that nobody who balances load meets a closed port. Not
-        after Ctrl-C: nobody balances load for a terminal."""
+        """Keep serving for `drain.notice_s` with /readyz at 503, so that no load balancer meets a closed port. Ctrl-C
+        has no notice, since no load balancer depends on a terminal."""
         self._app.give_notice()
         notice = self._settings.drain.notice_s if self._captured_signals[-1:] == [signal.SIGTERM] else 0.0
         if notice:
@@ -149,8 +150,8 @@ class Announced(uvicorn.Server):
             await asyncio.sleep(0.05)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002  uvicorn's own
-        """The first signal asks to stop in order; another one, of either kind, not to wait for answers any more. What
-        is queued for the store is written in both cases."""
+        """Record a signal. The first one asks for an orderly stop. Another one, of either kind, ends the wait for
+        answers. Rows that are queued for the store are written in both cases."""
         self._captured_signals.append(sig)
         self._told_again = self.should_exit
         self.should_exit = True
@@ -164,8 +165,8 @@ class Announced(uvicorn.Server):
 
 
 def listen(host: str, port: int, *, keyed: bool = False) -> socket.socket:
-    """A bound socket. keyed: whether keys are configured. Raises ConfigError where the address is not ours, taken, or
-    open to others without keys."""
+    """Return a bound socket. keyed: True if keys are configured. Raises ConfigError if the address is not of this
+    machine, is taken, or is open to others without keys."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except (OSError, UnicodeError) as error:
@@ -183,12 +184,12 @@ def listen(host: str, port: int, *, keyed: bool = False) -> socket.socket:
 
 
 def base_url(host: str, port: int) -> str:
-    """Where clients point their SDK."""
+    """Return the base URL for a client's SDK."""
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
 
 
 def announce(settings: Settings, url: str, console: Console) -> None:
-    """Say what was started and how to try it, in lines that can be copied."""
+    """Print the settings of the server and examples of requests, in lines that can be copied."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold")
     table.add_column(overflow="fold")
@@ -205,13 +206,13 @@ def announce(settings: Settings, url: str, console: Console) -> None:
     console.print(table)
     for title, lines in examples(settings, url):
         console.print(f"\n[dim]{title}[/dim]")
-        # Neither wrapped nor coloured: these lines are copied.
+        # Neither wrapped nor coloured, since people copy these lines.
         console.print(Text(lines), soft_wrap=True, highlight=False)
     console.print()
 
 
 def examples(settings: Settings, url: str) -> list[tuple[str, str]]:
-    """A curl line and three lines of Python that work as they are, with what each is."""
+    """Return (title, text) of a curl line and of a few lines of Python, both of which work as they are."""
     first = next(iter(settings.targets.values()))
     demo = first.base_url == DEMO
     plain = [model for model in first.models if not set(model) & set("*?[")]
@@ -221,7 +222,7 @@ def examples(settings: Settings, url: str) -> list[tuple[str, str]]:
     key_argument = ', api_key="unused"' if keyless else ""
     imports = "from openai import OpenAI\n"
     if settings.keys:
-        # Not CONTEXT_PROXY_KEY: that would be a setting of the proxy's, in the same environment.
+        # Not CONTEXT_PROXY_KEY: that variable is for the proxy's own commands, in the same environment.
         key_header += ' -H "x-context-key: $CONTEXT_KEY"'
         key_argument += ', default_headers={"x-context-key": environ["CONTEXT_KEY"]}'
         imports = "from os import environ\n" + imports

@@ -1,4 +1,4 @@
-"""`context-proxy sessions`: which there are, one of them, what is set for it, and its end."""
+"""`context-proxy sessions`: lists, searches, shows, configures and deletes sessions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def list_sessions(
     policy: Annotated[str, typer.Option(help="Those with this policy in their newest request.")] = "",
     days: Annotated[float | None, typer.Option(min=0, help="Used in so many days.")] = None,
 ) -> None:
-    """List sessions, used last first."""
+    """List sessions, the last used one first."""
     _list(asking, limit, policy=policy, since=_since(days))
 
 
@@ -46,7 +46,7 @@ def search(
     text: Annotated[str, typer.Argument(help="A part of the name.", show_default=False)],
     limit: Limit = 50,
 ) -> None:
-    """List the sessions that have a text in their name (what was said: `messages search`)."""
+    """List the sessions with a text in their name (`messages search` searches the messages)."""
     _list(asking, limit, q=text)
 
 
@@ -63,7 +63,7 @@ def _since(days: float | None) -> float | None:
 @app.command()
 @asks
 def show(asking: Asking, session: Session) -> None:
-    """Show one session: its threads, what is set for it, and how much of it is stored."""
+    """Show one session: its threads, its settings, and the number of its rows in the store."""
     found = asking.remote.ask("GET", asking.remote.session(session))
     asking.show(found, _shown)
 
@@ -101,7 +101,7 @@ def settings(
     urgency: Annotated[str | None, typer.Option(help="The urgency of its texts: off, gentle, firm.")] = None,
     unset: Annotated[list[str] | None, typer.Option(help="As the policy says again; several times.")] = None,
 ) -> None:
-    """Show what is set for a session, or set what is named."""
+    """Show the settings of a session, or change the given ones."""
     given = {"policy": policy, "schedule": schedule, "window": window, "max_iterations": max_iterations,
              "urgency": urgency}  # fmt: skip
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
@@ -127,7 +127,7 @@ def _settings(found: Any) -> dict[str, Any]:
 @app.command()
 @asks
 def delete(asking: Asking, session: Session, yes: Yes = False) -> None:
-    """Delete all that is stored of a session. Memos that were written in it stay."""
+    """Delete everything that is stored of a session. Memos that were written in it stay."""
     path = asking.remote.session(session)
     name = asking.remote.ask("GET", path)["session"]
     if not yes:
@@ -141,7 +141,7 @@ def delete(asking: Asking, session: Session, yes: Yes = False) -> None:
 @app.command()
 @asks
 def threads(asking: Asking, session: Session, limit: Limit = 200) -> None:
-    """List the threads of a session: forks, twins and calls on the side among them."""
+    """List the threads of a session, including forks, twins and side calls."""
     found = list(asking.remote.every(asking.remote.session(session) + "/threads", limit))
     columns = (
         Column("thread", lambda t: t["thread"], style="cyan", fits=True),
@@ -157,7 +157,7 @@ def threads(asking: Asking, session: Session, limit: Limit = 200) -> None:
 @app.command()
 @asks
 def requests(asking: Asking, session: Session, thread: Thread = None, limit: Limit = 20) -> None:
-    """List the requests of a session, newest first, with tokens as they came and as they went out."""
+    """List the requests of a session, newest first, with tokens as received and as sent."""
     found = list(asking.remote.every(asking.remote.session(session) + "/exchanges", limit, thread=thread))
     columns = (
         Column("id", lambda e: e["exchange"], style="cyan", fits=True),
@@ -174,7 +174,7 @@ def requests(asking: Asking, session: Session, thread: Thread = None, limit: Lim
 @app.command()
 @asks
 def iterations(asking: Asking, session: Session, thread: Thread = None, limit: Limit = 50) -> None:
-    """Show what was recorded of a session's iterations: what was called, what came of it, what was learnt."""
+    """Show the records of a session's iterations: tool calls, their outcomes, and insights."""
     found = list(asking.remote.every(asking.remote.session(session) + "/iterations", limit, thread=thread))
     asking.show(found, _iterations)
 
@@ -193,7 +193,7 @@ def _iterations(found: list[Any]) -> None:
 @app.command()
 @asks
 def summaries(asking: Asking, session: Session, thread: Thread = None, limit: Limit = 50) -> None:
-    """List the summaries that stand in the place of messages, and what helper models answered."""
+    """List the summaries that replace messages, and the answers of helper models."""
     found = list(asking.remote.every(asking.remote.session(session) + "/summaries", limit, thread=thread))
     columns = (
         Column("by", lambda s: s["by"]),

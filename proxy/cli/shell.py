@@ -1,7 +1,7 @@
-"""`context-proxy shell`: every command about a session, one after the other, without its name each time.
+"""`context-proxy shell`: runs commands on one session, without the session's name in each command.
 
-A line is a command as it stands on the command line, `context window 5`, and the session is put in where it belongs.
-Slash commands, as std::slop has them and as `commands.in_band` answers them, mean the same: `/message show GID`.
+A line is a command as on the command line, for example `context window 5`. The shell inserts the session as its
+argument. Slash commands of std::slop and of `commands.in_band` mean the same, for example `/message show GID`.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ ALIASES: Final = {
     ("groups",): ("groups", "list"),
     ("notes",): ("notes", "list"),
 }
-"""Other words for a line's beginning: std::slop's, and groups without a command."""
+"""Other words for the beginning of a line: those of std::slop, and command groups without a subcommand."""
 TOLD_WHOLE: Final = frozenset({"add"})
-"""Commands whose text is the rest of the line, quotes and all."""
+"""Commands whose text is the whole rest of the line, including quotes."""
 OUTSIDE: Final = frozenset({"serve", "shell", "docs"})
-"""Commands that have no place in a session's shell."""
+"""Commands that the shell refuses, since they are not about a session."""
 
 
 @asks
@@ -50,7 +50,7 @@ def shell(
     context: typer.Context,
     session: Annotated[str, typer.Argument(help="A session's name; - for the one used last.")] = "-",
 ) -> None:
-    """Work on one session, a command a line, until `quit`."""
+    """Work on one session, one command per line, until `quit`."""
     commands: Any = context.find_root().command
     at = _named(asking, session)
     if sys.stdin.isatty():
@@ -86,12 +86,12 @@ def _tried(asking: Asking, session: str, old: str) -> str:
 
 
 def _run(commands: Any, line: str, session: str, asking: Asking) -> None:
-    """One line. Whatever goes wrong in it is told and ends nothing."""
+    """Run one line. An error in it is printed, and the shell goes on."""
     try:
         words = arguments(commands, line, session)
         shared = ["--url", asking.remote.url, "--key", asking.remote.key, "--tenant", asking.remote.tenant]
         if words and _shares(commands, words):
-            # Behind the command and before its arguments, one of which may follow a `--`.
+            # After the command and before its arguments, one of which may follow a `--`.
             depth = _depth(commands, words)
             words = [*words[:depth], *shared, *(["--json"] * asking.json), *words[depth:]]
         commands.main(words, prog_name="", standalone_mode=True)
@@ -104,7 +104,8 @@ def _run(commands: Any, line: str, session: str, asking: Asking) -> None:
 
 
 def arguments(commands: Any, line: str, session: str) -> list[str]:
-    """The command line that a line stands for, with the session in its place. Raises ValueError."""
+    """Return the words of the command line for a line, with the session inserted. Raises ValueError if a quote is not
+    closed, or if the command has no place in the shell."""
     line = line.removeprefix("/")
     first, _, rest = line.partition(" ")
     words = [first, rest.strip()] if first in TOLD_WHOLE and rest.strip() else shlex.split(line)
@@ -119,14 +120,14 @@ def arguments(commands: Any, line: str, session: str) -> list[str]:
     command = _command(commands, words[:depth])
     takes = [p.name for p in getattr(command, "params", ()) if p.param_type_name == "argument"]
     if takes[:1] == ["session"] and "--help" not in words:
-        # A name that looks like an option is still one.
+        # A session's name that looks like an option is still a name.
         given = [session] if not session.startswith("-") else ["--", session]
         words = [*words[:depth], *given, *words[depth:]]
     return words
 
 
 def _depth(commands: Any, words: list[str]) -> int:
-    """How many of the words name the command."""
+    """Return the number of words that name the command."""
     depth, at = 0, commands
     while depth < len(words) and words[depth] in getattr(at, "commands", {}):
         at = at.commands[words[depth]]

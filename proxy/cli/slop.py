@@ -1,8 +1,8 @@
-"""std::slop's SQLite file, read as conversations with their state, scratchpad, window and memos.
+"""Reader of std::slop's SQLite file: conversations with their state, scratchpad, window and memos.
 
-Its tables are messages (a row a message, in one session and one group, with the strategy that it was written for),
-sessions (`context_size`, `scratchpad`), session_state (`state_blob`) and llm_memos. Older and newer files lack columns
-and tables; what is not there is not imported. The file is only read, and by a connection that cannot write.
+The tables are messages, sessions (`context_size`, `scratchpad`), session_state (`state_blob`) and llm_memos. A row of
+messages is one message, in one session and one group, with the strategy that it was written for. Older and newer files
+lack columns and tables; missing data is not imported. The file is read by a connection that cannot write.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ MAGIC: Final = b"SQLite format 3\0"
 
 @dataclass(frozen=True, slots=True)
 class Talk:
-    """A session. messages: in order, as chat completions have them. dropped: the places of those that std::slop left
-    out of its prompts. window: groups that stay, None where nothing is said."""
+    """A session of std::slop."""
 
     session: str
     messages: list[dict[str, Any]]
+    """The messages in order, in the format of chat completions."""
     dropped: list[int]
+    """The positions of messages that std::slop left out of its prompts."""
     state: str = ""
     scratchpad: str = ""
     window: int | None = None
+    """Groups that stay in the prompt, None if the file does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class Noted:
 
 
 def is_sqlite(file: Path) -> bool:
-    """Whether a file is SQLite's. Raises ConfigError where it cannot be read."""
+    """True if a file is a SQLite file. Raises ConfigError if it cannot be read."""
     try:
         with file.open("rb") as there:
             return there.read(len(MAGIC)) == MAGIC
@@ -50,7 +52,7 @@ def is_sqlite(file: Path) -> bool:
 
 
 def read(file: Path) -> tuple[list[Talk], list[Noted]]:
-    """All that is in the file. Raises ConfigError where it is not std::slop's."""
+    """Return all conversations and memos of the file. Raises ConfigError if the file is not std::slop's."""
     try:
         with closing(sqlite3.connect(file.absolute().as_uri() + "?mode=ro", uri=True)) as there:
             there.row_factory = sqlite3.Row
@@ -107,7 +109,7 @@ def _memos(there: sqlite3.Connection, tables: set[str]) -> list[Noted]:
 
 
 def _tags(text: str | None) -> list[str]:
-    """A JSON list, or words with commas between."""
+    """Return tags from a JSON list, or from words separated by commas."""
     try:
         found = json.loads(text or "[]")
     except ValueError:
@@ -118,7 +120,8 @@ def _tags(text: str | None) -> list[str]:
 
 
 def _message(row: dict[str, Any], before: list[dict[str, Any]]) -> dict[str, Any]:
-    """A row as a chat message. A result belongs to the call of its id; Gemini's has its tool's name for one."""
+    """Return a row as a chat message. A result answers the call with its id; for Gemini the id is the name of the
+    tool."""
     content, call_id = row.get("content") or "", row.get("tool_call_id") or ""
     if row["role"] == "tool":
         # Some versions write `id|name`.
@@ -133,7 +136,7 @@ def _message(row: dict[str, Any], before: list[dict[str, Any]]) -> dict[str, Any
 
 
 def _calls(row: dict[str, Any]) -> list[dict[str, Any]]:
-    """The calls of a row, OpenAI's or Gemini's, as OpenAI has them."""
+    """Return the calls of a row, in OpenAI's or Gemini's format, in OpenAI's format."""
     if row.get("status") not in ("tool_call", "dropped"):
         return []
     said = _json(row.get("content") or "")
@@ -157,7 +160,7 @@ def _call(name: str, tool: object, given: object) -> dict[str, Any]:
 
 
 def _call_of(call_id: str, row: dict[str, Any], before: list[dict[str, Any]]) -> str:
-    """The id of the call that a result answers: its own, or for Gemini that of the newest call of the tool's name."""
+    """Return the id of the call that a result answers. For Gemini it is the newest call with the tool's name."""
     for one in reversed(before):
         if one.get("group_id") != row.get("group_id"):
             break

@@ -1,4 +1,4 @@
-"""`context-proxy stats`: where a session stands, or the whole proxy."""
+"""`context-proxy stats`: figures of one session or of the whole proxy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def stats(
     ] = None,
     thread: Thread = None,
 ) -> None:
-    """Show where a session stands: how full its next prompt is, by level, and what it cost; or the whole proxy."""
+    """Show the size of a session's next prompt, by level, and the session's cost. Without a session: figures of the
+    proxy."""
     if session is None:
         asking.show(asking.remote.ask("GET", "/api/stats"), _whole)
         return
@@ -69,7 +70,8 @@ def _session(found: Any) -> None:
 
 
 def _cost(found: Any) -> str:
-    """What was paid, and what it is to be compared with: nothing was left out while plans were only observed."""
+    """Return the cost paid, with a cost to compare it with: without the proxy, or of the plan if plans were only
+    observed."""
     paid = dollars(found["cost"])
     if found["cost_planned"] is None:
         return f"{paid}, without the proxy {dollars(found['cost_without'])}"
@@ -77,7 +79,7 @@ def _cost(found: Any) -> str:
 
 
 def _refetched(counts: Mapping[str, int], requests: int) -> str:
-    """Cut results that the model fetched again, by kind, and their share of the requests."""
+    """Return the number of cut results that the model fetched again, by kind, and their share of the requests."""
     if not counts:
         return "none"
     kinds = ", ".join(f"{count} by {kind}" for kind, count in sorted(counts.items()))

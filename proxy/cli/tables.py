@@ -1,4 +1,5 @@
-"""The reference tables of docs/, each made from what it is about, so that none can be forgotten or go stale."""
+"""The reference tables of docs/, each made from the code that it describes, so that none is forgotten or out of
+date."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ NAMES = (
     "settings", "stages", "voices", "metrics", "commands", "routes", "request_headers", "response_headers",
     "webhook_headers", "limits", "errors", "fallbacks", "policy_keys",
 )  # fmt: skip
-"""Every table that there is, as the markers in docs/ name it."""
+"""Names of all tables, as the markers in docs/ have them."""
 
 HEAD = {
     "request_headers": ("Request header", "Effect"),
@@ -34,18 +35,18 @@ HEAD = {
     "fallbacks": ("Reason", "When"),
     "limits": ("What", "Bound (default)", "Beyond it"),
 }
-"""The titles of tables whose rows stand in `reference`."""
+"""Column titles of the tables whose rows are in `reference`."""
 
 DOORS = Doors(route for router in ROUTERS for route in router.routes)
 
 
 class NoSource(Exception):
-    """What a table is made from is not there yet."""
+    """The source of a table does not exist yet."""
 
 
 def table(name: str, commands: Any) -> str:
-    """A table in Markdown. commands: the whole command line, as typer made it
-    (its types are private). Raises NoSource where what it describes is missing."""
+    """Return a table in Markdown. commands: the whole command line, as typer made it (its types are private). Raises
+    NoSource if the source of the table is missing."""
     made = {
         "settings": _settings, "stages": _stages, "voices": _voices, "metrics": _metrics, "routes": _routes,
         "errors": _errors,
@@ -119,7 +120,7 @@ def _commands(group: Any) -> Iterator[str]:
 
 
 def _leaves(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
-    """Every command that does something, by all its words, with the session where it takes one."""
+    """Yield every command without subcommands, by all its words, with the session if it takes one."""
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
             yield from _leaves(command, f"{before}{name} ")
@@ -145,7 +146,8 @@ def _routes() -> Iterator[str]:
 
 
 def _listed(name: str) -> Iterator[str]:
-    """A table whose rows stand in `reference`. A first cell is a name, but for limits."""
+    """Yield a table whose rows are in `reference`. The first cell is a name in backticks, except in the table of
+    limits."""
     if name == "limits":
         rows: Iterable[tuple[str, ...]] = reference.limits()
     else:
@@ -156,7 +158,7 @@ def _listed(name: str) -> Iterator[str]:
 
 
 def _errors() -> Iterator[str]:
-    """Errors that a client can be answered with."""
+    """Yield the table of errors that a client can get."""
     yield from _head("Status", "`code`", "`type`", "When")
     told = [kind for base in (RequestError, UpstreamError) for kind in (base, *base.__subclasses__())]
     for kind in told:
@@ -166,7 +168,7 @@ def _errors() -> Iterator[str]:
 
 
 def _policy_keys() -> Iterator[str]:
-    """Keys of a policy file, but for the tables of its stages and voices."""
+    """Yield the table of a policy file's keys, without the tables of its stages and voices."""
     yield from _head("Key", "Default", "What it does")
     tables = {"tools": "tools.enabled", "offer": "tools.offer"}
     for told in fields(Policy):
@@ -191,7 +193,7 @@ def _row(*cells: str) -> str:
 
 
 def _short(value: object) -> str:
-    """A default on one line; a long list is told by its length, since config/default.toml has it whole."""
+    """Return a default on one line. A long list is cut after its first item, since config/default.toml has it whole."""
     if isinstance(value, tuple) and len(literal(value)) > 60:
         return f"[{literal(value[0])}, ...]"
     return literal(value)

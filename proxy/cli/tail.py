@@ -1,7 +1,7 @@
-"""`context-proxy tail`: what happens, as it happens.
+"""`context-proxy tail`: shows events as they happen.
 
-A connection that breaks is made again, from the last event that was shown; nothing is shown twice and nothing is asked
-for while nothing happens.
+A connection that breaks is opened again, from the last event that was shown. No event is shown twice, and nothing is
+polled.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from proxy.cli.remote import Unreached
 from proxy.cli.terminal import console, plain
 
 STYLES: Final = {"context": "cyan", "state": "green", "memo": "green", "loop": "yellow", "cache": "yellow"}
-"""By the first part of a kind; others are faults."""
+"""Styles by the first part of an event's kind. All other kinds are faults."""
 SILENCE_S: Final = 60.0
-"""After so long without a byte the connection is taken for dead: the proxy sends one every 15 seconds."""
+"""Seconds without a byte after which the connection counts as dead. The proxy sends a byte every 15 seconds."""
 WAITS: Final = (0.5, 1.0, 2.0, 5.0)
-"""Seconds between one attempt to come back and the next; the last again and again."""
+"""Seconds between attempts to connect again. The last value repeats."""
 
 
 @asks
@@ -36,7 +36,7 @@ def tail(
     after: Annotated[int | None, typer.Option(min=0, help="Those behind the event of this id first.")] = None,
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many.")] = None,
 ) -> None:
-    """Show events as they happen, until Ctrl-C; with --json a JSON object a line."""
+    """Show events as they happen, until Ctrl-C. With --json: one JSON object per line."""
     if session == "-":
         session = asking.remote.ask("GET", "/api/sessions", limit=1)["items"][0]["address"]
     query: dict[str, object] = {"session": session or None, "kind": kind or None}
@@ -52,7 +52,7 @@ def tail(
 
 
 def _followed(asking: Asking, query: dict[str, object], after: int | None) -> Iterator[Any]:
-    """Events, over as many connections as it takes. The first one has to be made."""
+    """Yield events, over as many connections as needed. Raises Unreached if the first connection cannot be made."""
     remote, last, failed = replace(asking.remote, seconds=SILENCE_S), after, -1
     while True:
         headers = {"accept": "text/event-stream"}
@@ -68,13 +68,14 @@ def _followed(asking: Asking, query: dict[str, object], after: int | None) -> It
                 raise
             terminal.warn(f"{problem.message} Trying again.")
         else:
-            failed = max(failed, 0)  # it stopped in order, and may come back
+            failed = max(failed, 0)  # the proxy stopped in order, and may come back
         time.sleep(WAITS[min(failed, len(WAITS) - 1)])
         failed += 1
 
 
 def events(lines: Iterable[bytes]) -> Iterator[Any]:
-    """The events of a stream, read as JSON; comments and `retry:` passed over."""
+    """Yield the events of a stream, read as JSON; comments and `retry:` are skipped. Raises Unreached if one is not
+    JSON."""
     data: list[bytes] = []
     for raw in lines:
         field, _, value = raw.rstrip(b"\r\n").partition(b":")
@@ -89,7 +90,7 @@ def events(lines: Iterable[bytes]) -> Iterator[Any]:
 
 
 def line(event: Any) -> Text:
-    """An event on one line: when, what, where, and what there is to tell."""
+    """Return an event on one line: time, kind, session and data."""
     kind = event["kind"]
     told = ", ".join(f"{name} {_value(value)}" for name, value in event["data"].items())
     return Text.assemble(

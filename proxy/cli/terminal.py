@@ -1,4 +1,4 @@
-"""How commands show what they were told: tables that fit 80 columns, texts that cannot play with the terminal."""
+"""Terminal output of the commands: tables that fit 80 columns, and texts that cannot control the terminal."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ from proxy.errors import ConfigError
 from proxy.settings import program
 
 _CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""What moves cursors, colours lines, sets titles or turns the direction of writing; line ends and tabs stay."""
+"""Characters that move cursors, colour lines, set titles or turn the direction of writing. Line ends and tabs are not
+among them."""
 
 STATUS: Final[Mapping[str, str]] = {
     "in": "green", "changed": "yellow", "out": "bright_black", "dropped": "red", "removed": "red",
 }  # fmt: skip
-"""Of a message or group in the next prompt."""
+"""Styles by the status of a message or group in the next prompt."""
 ROLES: Final[Mapping[str, str]] = {
     "system": "magenta", "developer": "magenta", "user": "cyan", "assistant": "green", "tool": "yellow",
     "function": "yellow",
@@ -39,29 +40,31 @@ Cell = Text | str | int | float | bool | None
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table. of: what it shows of a row. fills: takes what width is left, cut where that is too little.
-    fits: never cut, as what is copied must not be."""
+    """A column of a table."""
 
     title: str
     of: Callable[[Any], Cell]
+    """Returns the content of the cell for a row."""
     number: bool = False
     fills: bool = False
+    """True if the column takes the width that is left. Its texts are cut if that is too little."""
     fits: bool = False
+    """True if the column is never cut, since people copy its values."""
     style: str = ""
 
 
 def plain(text: object) -> str:
-    """A text of others that can be written to a terminal: what would steer it stands there to be read."""
+    """Return a foreign text that is safe to write to a terminal: control characters become readable escapes."""
     return _CONTROL.sub(lambda found: f"\\x{ord(found.group()):02x}", str(text))
 
 
 def console() -> Console:
-    """stdout as it is now."""
+    """Return a console for the current stdout."""
     return Console(highlight=False)
 
 
 def table(rows: Iterable[Any], columns: Sequence[Column], *, empty: str = "nothing there") -> None:
-    """Rows, one a line; what is said where there are none."""
+    """Print rows, one per line, or `empty` if there are none."""
     shown = list(rows)
     if not shown:
         console().print(Text(empty, "dim"))
@@ -97,7 +100,7 @@ def _cell(value: Cell) -> Text:
 
 
 def pairs(title: str, lines: Mapping[str, Cell]) -> None:
-    """What a thing is, name and value, under its title."""
+    """Print a title, and below it lines with name and value."""
     out = console()
     out.print(Text(plain(title), "bold"))
     out.print(Text("─" * min(len(plain(title)), out.width), "dim"))
@@ -110,7 +113,7 @@ def pairs(title: str, lines: Mapping[str, Cell]) -> None:
 
 
 def read(text: Text) -> None:
-    """A long text: through $PAGER where stdout is a terminal that it does not fit into."""
+    """Print a text. If stdout is a terminal and the text does not fit into it, open $PAGER."""
     out = console()
     if not out.is_terminal or len(text.wrap(out, max(out.width, 1))) < out.height:
         out.print(text, soft_wrap=not out.is_terminal)
@@ -124,17 +127,18 @@ def read(text: Text) -> None:
         options = ["-R"] if coloured and "-R" not in pager else []
         subprocess.run([*pager, *options], input=shown.encode("utf-8", "replace"), check=False)  # noqa: S603  # theirs
     except OSError:
-        out.print(text)  # no such program: it scrolls by, as it would without a pager
+        out.print(text)  # there is no such program: the text scrolls by, as without a pager
 
 
 def edited(text: str) -> str | None:
-    """The text after $EDITOR; None where it was left as it was. Raises ConfigError where there is no such editor."""
+    """Return the text after $EDITOR, None if it was left unchanged. Raises ConfigError if the editor cannot be started
+    or fails."""
     editor = shlex.split(program("VISUAL", "EDITOR", otherwise="vi"))
     with tempfile.TemporaryDirectory(prefix="context-proxy-") as folder:
         file = Path(folder) / "text.md"
         file.write_text(text, "utf-8")
         try:
-            code = subprocess.run([*editor, str(file)], check=False).returncode  # noqa: S603  # what they have chosen
+            code = subprocess.run([*editor, str(file)], check=False).returncode  # noqa: S603  # the user's own choice
         except OSError as error:
             raise ConfigError("EDITOR", editor[0], f"an editor that can be started ({error.strerror})") from None
         if code != 0:
@@ -145,42 +149,42 @@ def edited(text: str) -> str | None:
 
 
 def as_json(value: Any) -> None:
-    """One JSON document, in ASCII: no terminal, locale or pipe can do anything to it."""
+    """Print one JSON document, in ASCII: no terminal, locale or pipe can change it."""
     typer.echo(json.dumps(value, indent=2))
 
 
 def said(text: str) -> None:
-    """What was done, for people: on stdout, and never part of a document."""
+    """Print a text for people on stdout. It is never part of a JSON document."""
     console().print(Text(plain(text)), soft_wrap=True)
 
 
 def warn(text: str) -> None:
-    """What went wrong, on stderr."""
+    """Print an error on stderr."""
     Console(stderr=True, highlight=False).print(Text(f"context-proxy: {plain(text)}"), soft_wrap=True)
 
 
 def marked(word: str, styles: Mapping[str, str] = STATUS) -> Text:
-    """A word in the colour of what it means."""
+    """Return a word in the style of its meaning."""
     return Text(plain(word), styles.get(word, ""))
 
 
 def number(value: float) -> str:
-    """12,847, or 0.83."""
+    """Return a number as text: 12,847, or 0.83."""
     return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
 
 
 def percent(part: float | None) -> str:
-    """80 %, of a part of 1."""
+    """Return a share of 1 in percent: 80 %."""
     return "-" if part is None else f"{part * 100:.0f} %"
 
 
 def dollars(value: float | None) -> str:
-    """$0.0123; nothing where no price is known."""
+    """Return an amount of dollars: $0.0123; a dash if no price is known."""
     return "-" if value is None else f"${value:,.4f}" if value < 1 else f"${value:,.2f}"
 
 
 def ago(at: float | None) -> str:
-    """How long ago a Unix time was, in its largest unit."""
+    """Return the time since a Unix time, in its largest unit."""
     if at is None:
         return "-"
     seconds = max(0.0, time.time() - at)
@@ -191,5 +195,5 @@ def ago(at: float | None) -> str:
 
 
 def moment(at: float | None) -> str:
-    """A Unix time as this machine's clock says it."""
+    """Return a Unix time in this machine's time zone."""
     return "-" if at is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))

@@ -1,4 +1,5 @@
-"""What a session's model is told beside its history: `state`, `scratchpad`, `notes`, `add` and `feedback`."""
+"""Texts that a session's model gets in addition to its history: `state`, `scratchpad`, `notes`, `add` and
+`feedback`."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ Text_ = Annotated[str, typer.Argument(metavar="TEXT", help="The text; - reads it
 Kind = Literal["state", "scratchpad"]
 
 WORDS = {"ignore_unknown_options": True}
-"""A text may begin with a dash, as lists do."""
+"""Settings of commands whose text may begin with a dash, as lists do."""
 
 NOTES = (
     Column("id", lambda n: n["id"], style="cyan", fits=True),
@@ -31,7 +32,7 @@ NOTES = (
 
 
 def given(text: str) -> str:
-    """What was said on the command line, or comes in on stdin."""
+    """Return the text of the command line, or stdin if the text is `-`."""
     return sys.stdin.read() if text == "-" else text
 
 
@@ -73,21 +74,21 @@ def _edit(asking: Asking, session: str, kind: Kind, thread: str | None) -> None:
 @state.command("show")
 @asks
 def show_state(asking: Asking, session: Session, thread: Thread = None) -> None:
-    """Show the state that the next prompt is told."""
+    """Show the state that stands in the next prompt."""
     _show(asking, session, "state", thread)
 
 
 @state.command("set", context_settings=WORDS)
 @asks
 def set_state(asking: Asking, session: Session, text: Text_, thread: Thread = None) -> None:
-    """Put a state in the place of the model's own."""
+    """Set a state in place of the model's own state."""
     _set(asking, session, "state", given(text), thread)
 
 
 @state.command("edit")
 @asks
 def edit_state(asking: Asking, session: Session, thread: Thread = None) -> None:
-    """Open the state in $EDITOR, and set what is saved there."""
+    """Open the state in $EDITOR, and set the saved text."""
     _edit(asking, session, "state", thread)
 
 
@@ -101,20 +102,20 @@ def show_scratchpad(asking: Asking, session: Session) -> None:
 @scratchpad.command("set", context_settings=WORDS)
 @asks
 def set_scratchpad(asking: Asking, session: Session, text: Text_) -> None:
-    """Put a text in its place."""
+    """Set a text in place of the scratchpad."""
     _set(asking, session, "scratchpad", given(text), None)
 
 
 @scratchpad.command("edit")
 @asks
 def edit_scratchpad(asking: Asking, session: Session) -> None:
-    """Open the scratchpad in $EDITOR, and set what is saved there."""
+    """Open the scratchpad in $EDITOR, and set the saved text."""
     _edit(asking, session, "scratchpad", None)
 
 
 @asks
 def add(asking: Asking, session: Session, text: Text_) -> None:
-    """Add an operator's note: it stands at the tail of the next prompt, and stays there."""
+    """Add an operator's note at the end of the next prompt. The note stays there."""
     found = asking.remote.ask("POST", asking.remote.session(session) + "/notes", {"text": given(text)})
     asking.done(found, f"note {found['id']} stands in the next prompt")
 
@@ -132,7 +133,7 @@ def list_notes(asking: Asking, session: Session) -> None:
 def withdraw(
     asking: Asking, session: Session, note: Annotated[str, typer.Argument(help="Its id.", show_default=False)]
 ) -> None:
-    """Take a note out of the prompts again."""
+    """Remove a note from the prompts."""
     found = asking.remote.ask("DELETE", f"{asking.remote.session(session)}/notes/{part(note)}")
     asking.done(found, f"note {note} leaves the prompts")
 
@@ -140,7 +141,7 @@ def withdraw(
 @feedback.command("list")
 @asks
 def list_feedback(asking: Asking, session: Session, thread: Thread = None) -> None:
-    """List what was thought of a thread's iterations, oldest first."""
+    """List the feedback on a thread's iterations, oldest first."""
     found = asking.remote.ask("GET", asking.remote.session(session) + "/feedback", thread=thread)
     asking.show(found, lambda rows: table(rows, NOTES, empty="no feedback"))
 
@@ -148,7 +149,7 @@ def list_feedback(asking: Asking, session: Session, thread: Thread = None) -> No
 @feedback.command("give", context_settings=WORDS)
 @asks
 def give_feedback(asking: Asking, session: Session, text: Text_, thread: Thread = None) -> None:
-    """Say what is thought of the iterations so far: it stands in the next iteration's record."""
+    """Give feedback on the iterations so far. It stands in the next iteration's record."""
     path = asking.remote.session(session) + "/feedback"
     found = asking.remote.ask("POST", path, {"text": given(text)}, thread=thread)
     asking.show(found, lambda _: said("it stands in the next iteration's record"))

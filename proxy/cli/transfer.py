@@ -1,7 +1,7 @@
 """`context-proxy export` and `import`: conversations as JSONL, out of a running proxy and into it.
 
-A conversation goes in by itself: what is there already, or cannot be read, is told at the end and keeps no other one
-out. An import that was cut off is done again as it is.
+Each conversation is imported by itself. One that exists already, or cannot be read, is reported at the end and does not
+stop the others. An import that was cut off is repeated as it is.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def export(
     ] = None,
     out: Out = Path("-"),
 ) -> None:
-    """Write conversations as JSONL, one a line, as `import` and `replay` read them."""
+    """Write conversations as JSONL, one per line, in the format that `import` and `replay` read."""
     path = "/api" if session is None else asking.remote.session(session)
     save(asking, path + "/export", out, "conversations")
 
@@ -53,7 +53,7 @@ def bring(
         ),
     ],
 ) -> None:
-    """Store conversations of JSONL files or of std::slop's database, its states, scratchpads and memos with them."""
+    """Store conversations of JSONL files or of std::slop's database, with its states, scratchpads and memos."""
     tally = Tally()
     for file in files:
         if str(file) != "-" and slop.is_sqlite(file):
@@ -72,12 +72,13 @@ def bring(
 
 @dataclass
 class Tally:
-    """What became of what was to be imported."""
+    """The counts of an import, and its refusals."""
 
     conversations: int = 0
     messages: int = 0
     memos: int = 0
     there: int = 0
+    """Conversations that were in the store already."""
     sessions: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
 
@@ -108,7 +109,7 @@ def _jsonl(asking: Asking, file: Path, tally: Tally) -> None:
 
 
 def _one(asking: Asking, line: bytes, place: str, tally: Tally) -> str | None:
-    """Store a conversation; the name of its session, None where it was not stored."""
+    """Store a conversation. Return the name of its session, None if the conversation was not stored."""
     try:
         found = asking.remote.send("POST", "/api/import", line.strip() + b"\n", LINES)
     except Refused as problem:
@@ -140,7 +141,7 @@ def _slop(asking: Asking, file: Path, tally: Tally) -> None:
 
 
 def _beside(asking: Asking, session: str, talk: slop.Talk, tally: Tally) -> None:
-    """What std::slop kept of a session beside its messages."""
+    """Store the data that std::slop kept of a session in addition to its messages."""
     path = asking.remote.session(session)
     steps: list[tuple[str, str, dict[str, Any]]] = []
     if talk.state.strip():
@@ -174,7 +175,7 @@ def _memo(asking: Asking, memo: slop.Noted, tally: Tally) -> None:
 
 
 def save(asking: Asking, path: str, out: Path, what: str, **query: object) -> None:
-    """The lines of an answer, into a file that is whole or not there, or to stdout."""
+    """Write the lines of an answer to stdout, or to a file that appears only once it is complete."""
     if str(out) == "-":
         for line in asking.remote.lines(path, {}, query):
             sys.stdout.buffer.write(line)
@@ -194,8 +195,8 @@ def save(asking: Asking, path: str, out: Path, what: str, **query: object) -> No
 
 @contextmanager
 def replacing(out: Path) -> Iterator[BinaryIO]:
-    """A file to write into that takes the place of `out` once it is whole. What is no regular file (a device, a FIFO)
-    is written through, and a symbolic link stays: what it points to is written. Raises OSError."""
+    """Yield a file that takes the place of `out` once it is complete. If `out` is no regular file (a device, a FIFO),
+    it is written directly. A symbolic link stays, and its target is written. Raises OSError."""
     if out.is_symlink():
         out = Path(os.path.realpath(out))
     if out.exists() and not out.is_file():
@@ -213,7 +214,8 @@ def replacing(out: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def progress(what: str, total: int | None = None, *, bytes_: bool = False) -> Iterator[Any]:
-    """A bar on stderr where that is a terminal; what is given moves it on. total: None where nobody knows."""
+    """Show a progress bar on stderr if stderr is a terminal. Yields the function that moves it on. total: None if
+    unknown."""
     console = Console(stderr=True)
     counted = TextColumn("{task.percentage:>3.0f} %") if bytes_ and total else MofNCompleteColumn()
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), counted, TimeElapsedColumn())

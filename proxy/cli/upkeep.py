@@ -1,4 +1,4 @@
-"""`context-proxy migrate` and `vacuum`: the store itself, while no proxy uses it."""
+"""`context-proxy migrate` and `vacuum`: maintenance of the store while no proxy uses it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def migrate(
     apply: Annotated[bool, typer.Option("--apply", help="Do it; without it nothing is changed.")] = False,
     json: Json = False,
 ) -> None:
-    """Show which schema the store has and what is missing; with --apply bring it up to date, as a start does."""
+    """Show the schema of the store and the migrations that are missing. With --apply run them, as a start does."""
     path = _file(config, db)
     found = upkeep.standing(path)
     done = upkeep.bring_up_to_date(path) if apply and found.missing else 0
@@ -43,7 +43,7 @@ def migrate(
 
 
 def vacuum(config: Config = None, db: Db = None, json: Json = False) -> None:
-    """Write the store's file anew without free space; a running proxy gives it back by itself, in small steps."""
+    """Rewrite the store's file without free space. A running proxy gives free space back by itself, in small steps."""
     path = _file(config, db)
     with progress("writing it anew") as move:
         before, after = upkeep.vacuum(path, lambda: move(1))

@@ -1,1 +1,1 @@
-"""Recorded conversations under several policies, offline: what each would have cost, and what it would have lost."""
+"""Offline replay of recorded conversations under several policies: the cost and the losses of each policy."""

@@ -1,7 +1,7 @@
-"""Plain policies to compare with: what a proxy without a memory of its own would do with each history.
+"""Baseline policies: the prompts of a proxy that has no memory of its own.
 
-They look at nothing but the messages of the request, so they have no settings, no schedule and no session. A policy
-that is worse than one of these has learnt nothing.
+A baseline reads only the messages of the request, so it has no settings, no schedule and no session. A policy that is
+worse than a baseline gains nothing from its memory.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from proxy.chat.tokens import Weigh
 STUB = "[an old tool result was here]"
 
 Baseline = Callable[[Sequence[Message], Weigh], list[bytes]]
-"""From a history to the bytes of the messages to send."""
+"""Function from a history to the bytes of the messages to send. It gets the token counter as well."""
 
 
 def mask(messages: Sequence[Message], keep: int, batch: int = 1) -> list[bytes]:
-    """A stub in the place of every tool result but the last `keep`; the boundary moves `batch` results at a time."""
+    """Replace every tool result but the last `keep` with a stub. The boundary moves `batch` results at a time."""
     results = [n for n, m in enumerate(messages) if m.is_result]
     old = set(results[: max(0, len(results) - keep) // batch * batch])
     return [_stub(m) if n in old and m.shape in ("string", "parts") else m.raw for n, m in enumerate(messages)]
@@ -32,8 +32,8 @@ def _stub(message: Message) -> bytes:
 
 
 def half(messages: Sequence[Message], weigh: Weigh, *, newest: bool) -> list[bytes]:
-    """System messages, the first user message and the last step, and of all other steps half of the tokens: the newest,
-    or some chosen without looking."""
+    """Keep system messages, the first and the last user message, and the last step. Of all other steps keep half of the
+    tokens: the newest steps, or steps chosen by a hash of their position."""
     steps = group.steps(messages)
     first = next((n for n, m in enumerate(messages) if m.role == "user"), 0)
     stay = {n for n, s in enumerate(steps) if messages[s.start].is_system or s.start == first} | {len(steps) - 1}
@@ -60,5 +60,5 @@ BASELINES: dict[str, Baseline] = {
     "newest-half": lambda messages, weigh: half(messages, weigh, newest=True),
     "random-half": lambda messages, weigh: half(messages, weigh, newest=False),
 }
-"""By the name that `--policy` knows them by: observation masking, sliding and in batches; half of the history, the
-newer one and any."""
+"""Baselines by their name in `--policy`: observation masking, sliding and in batches; the newer half or a random half
+of the history."""

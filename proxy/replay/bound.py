@@ -1,14 +1,15 @@
-"""What hindsight would have paid: bounds to measure policies by.
+"""Bounds from hindsight: costs of prompts that lose nothing, to measure policies by.
 
-A message that may leave is carried whole from the request after it up to the last request that wants an atom or a
-line of which it is the last holder, and is then gone without a price: the cache in front of and behind it stays warm.
-All other messages are carried to the end. So nothing that is wanted is ever missing; the cached tokens of a request
-are those of the prompt before it that are still carried, and there is nothing to be fetched again.
+A message that may leave is carried whole from the request after it up to its last use. The last use is the last request
+that wants an atom or a line of which the message is the last holder. The message then leaves at no price: the cache in
+front of and behind it stays warm. All other messages are carried to the end. So nothing that is wanted is ever missing.
+The cached tokens of a request are those of the prompt before it that are still carried. Nothing has to be fetched
+again.
 
-Two bounds differ in what may leave. `results`: tool results, the least that leaving them out whole can cost
-without a loss. `messages`: all but system messages and the newest user message; calls without results would be refused
-by every upstream, so this is out of reach, and a bound for policies that leave out whole groups. A policy can
-come below either by losing what is wanted, or by carrying the wanted part of a message alone.
+Two bounds differ in the messages that may leave. `results`: tool results; this is the least cost of leaving them out
+whole without a loss. `messages`: all but system messages and the newest user message. Every upstream would refuse calls
+without results, so this bound is out of reach; it serves for policies that leave out whole groups. A policy comes below
+a bound only if it loses wanted content, or if it carries only the wanted part of a message.
 """
 
 from __future__ import annotations
@@ -29,18 +30,21 @@ BOUNDS = ("results", "messages")
 
 @dataclass(frozen=True, slots=True)
 class Hindsight:
-    """What a bound is reckoned from, beside what is wanted. leaving: which messages may leave. head: tokens of the
-    tools. times: when each message was seen. shared: how many messages at the front have requests that are not
-    counted."""
+    """The input of a bound, in addition to what is wanted."""
 
     leaving: Sequence[bool]
+    """For each message: True if it may leave."""
     head: int
+    """Tokens of the tools."""
     times: Sequence[float]
+    """The time at which each message was seen, in seconds."""
     shared: int = 0
+    """Number of messages at the front whose requests are not counted."""
 
 
 def leaving(name: str, messages: Sequence[Message], observations: Iterable[re.Pattern[str]]) -> list[bool]:
-    """Which messages may leave under a bound. observations: of user messages that are really tool output."""
+    """Return for each message: True if it may leave under a bound. observations: patterns of user messages that are
+    really tool output."""
     if name == "messages":
         return [not message.is_system for message in messages]
     patterns = list(observations)
@@ -48,7 +52,7 @@ def leaving(name: str, messages: Sequence[Message], observations: Iterable[re.Pa
 
 
 def bound(wants: Wants, ruler: Ruler, model: Model, seen: Hindsight, *, pairs: int) -> Tally:
-    """The sums of a bound. pairs: how many price pairs there are."""
+    """Return the sums of a bound. pairs: the number of price pairs."""
     sizes = [ruler(message) for message in wants.messages]
     gone: dict[int, int] = {}  # position of a request -> tokens of the messages that leave after it
     for n, position in last_use(wants, seen.leaving).items():
@@ -77,8 +81,8 @@ def bound(wants: Wants, ruler: Ruler, model: Model, seen: Hindsight, *, pairs: i
 
 
 def last_use(wants: Wants, leaving: Sequence[bool]) -> dict[int, int]:
-    """For each message that may leave the position of the last request that has to carry it. One that no request
-    follows is not there."""
+    """Return, for each message that may leave, the position of the last request that has to carry it. A message that no
+    request follows is not in the result."""
     last: dict[int, int] = {}
     before, newest = 0, -1
     for step in wants.steps:

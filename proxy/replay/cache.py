@@ -1,8 +1,8 @@
-"""A provider's prompt cache, as far as it can be modelled from outside: what of a prompt it would have served.
+"""Model of a provider's prompt cache, as far as it is known from outside: the tokens of a prompt that it serves.
 
-The longest common prefix with one of the last prompts of the same conversation, if it is long enough, cut to whole
-blocks. A message that differs counts up to its first other character. For models whose cache ends at marks in the
-prompt (`breakpoint`) an earlier prompt serves only where all of it stands at the front of the new one.
+A hit is the longest common prefix with one of the last prompts of the same conversation, if the prefix is long enough.
+It is cut to whole blocks. A message that differs counts up to its first different character. For some models the cache
+ends at marks in the prompt (`breakpoint`). There an earlier prompt serves only if the new prompt begins with all of it.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from proxy.context.prices import Model
 from proxy.replay.words import Ruler, rendered
 
 PROMPTS = 4
-"""Earlier prompts of a conversation that the cache still holds."""
+"""Number of earlier prompts of a conversation that the cache still holds."""
 
 Earlier = tuple[float, list[Message]]
-"""(when it was sent, its messages)"""
+"""(time of sending in seconds, messages)"""
 
 
 class PrefixCache:
-    """What one conversation has left in the cache."""
+    """The cached prompts of one conversation."""
 
     def __init__(self, model: Model, ruler: Ruler, head: int) -> None:
-        """head: tokens in front of the messages (tools), the same in every prompt."""
+        """Start with no cached prompt. head: tokens in front of the messages (tools), the same in every prompt."""
         self._model = model
         self._ruler = ruler
         self._head = head
         self._earlier: list[Earlier] = []
 
     def moved(self, head: int) -> None:
-        """The tools are others from now on: what was sent before serves no more."""
+        """Change the tools. Prompts that were sent before serve no more. head: tokens of the new tools."""
         self._head = head
         self._earlier.clear()
 
     def send(self, prompt: list[Message], now: float) -> tuple[int, int]:
-        """(tokens of the prompt, of those the cached ones); the prompt is in the cache afterwards. now: seconds."""
+        """Put a prompt into the cache, and return (its tokens, the cached tokens among them). now: seconds."""
         offsets = list(accumulate(map(self._ruler, prompt), initial=self._head))
         model = self._model
         hit = 0
@@ -49,7 +49,7 @@ class PrefixCache:
         return offsets[-1], served(hit, model)
 
     def _common(self, prompt: list[Message], offsets: Sequence[int], old: list[Message]) -> int:
-        """Tokens of the longest common prefix."""
+        """Return the tokens of the longest common prefix with an earlier prompt."""
         shorter = min(len(prompt), len(old))
         if prompt[:shorter] == old[:shorter]:  # compared by identity: the same bytes are the same object
             return offsets[shorter] if shorter == len(old) or self._model.cache != "breakpoint" else 0
@@ -67,13 +67,13 @@ class PrefixCache:
 
 
 def served(hit: int, model: Model) -> int:
-    """Tokens that a cache serves of a common prefix: none below its minimum, else whole blocks."""
+    """Return the tokens of a common prefix that a cache serves: whole blocks, none below the model's minimum."""
     hit = hit // model.block * model.block
     return hit if hit >= model.min else 0
 
 
 def alike(a: str, b: str) -> int:
-    """Characters at the front that two texts share."""
+    """Return the number of characters that two texts share at their beginning."""
     low, high = 0, min(len(a), len(b))
     while low < high:  # a[:low] == b[:low] always holds
         middle = (low + high + 1) // 2

@@ -1,8 +1,9 @@
-"""An agent that grows its history request by request, and policies that plan each one as the server would.
+"""Replay of a conversation: the agent's history grows request by request, and policies plan each request as the server
+would.
 
-The same `rewrite`, the same `Session` carried along, a model of the provider's cache in the place of the provider.
-What the recorded agent answered is its next message whatever the policy sent. Helper models are not asked: what they
-answered is used where it was stored, and nothing else.
+The replay uses the same `rewrite` and carries the same `Session` along. A model of the provider's cache replaces the
+provider. The recorded answer is the next message, whatever the policy sent. Helper models are not asked: only their
+stored answers are used.
 """
 
 from __future__ import annotations
@@ -31,60 +32,66 @@ from proxy.tools.catalog import chosen, definitions
 from proxy.vocabulary import counter
 
 PACE = 10.0
-"""Seconds between two requests where nobody knows better: the cache stays warm."""
+"""Seconds between two requests if no times were recorded: the cache stays warm."""
 STATE = "Goal: go on as asked\nContext: as before\nResolved: one more step\nTechnical Anchors: none new"
-"""What the played model notes where it is asked for its state."""
+"""The text that the played model writes if it is asked for its state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """Who takes part. policy: None for doing nothing, or where a baseline (see `baselines`) is named."""
+    """A participant of the comparison."""
 
     label: str
     policy: Policy | None = None
+    """The policy, None for doing nothing or for a baseline."""
     baseline: str = ""
+    """The name of a baseline (see `baselines`); empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What is played, the same for every conversation. prices: the pairs that costs are told for; policies decide by
-    the prices of `model`. play_state: the model writes a STATE block where it is asked for one and makes no calls."""
+    """The settings of a replay, the same for every conversation."""
 
     contenders: tuple[Contender, ...]
     model: Model
+    """The model. Policies decide by its prices."""
     prices: tuple[tuple[float, float], ...]
+    """The price pairs for which costs are reported."""
     play_state: bool = False
+    """True if the model writes a STATE block when it is asked for one and makes no calls."""
 
     @property
     def scale(self) -> Scale:
-        """What costs are reckoned with."""
+        """The prices by which costs are computed."""
         return Scale(self.prices, self.model.output_ratio)
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What came of a conversation: the sums of each contender, in their order, and of each bound, by its name."""
+    """The result of one conversation."""
 
     source: str
     tallies: tuple[Tally, ...]
+    """The sums of each contender, in the order of the contenders."""
     bounds: dict[str, Tally]
+    """The sums of each bound, by its name."""
     kind: tuple[str, ...] = ()
     """The names of the agent's tools."""
     early: dict[int, Tally] = field(default_factory=dict)
-    """By their place, what comes of contenders that offer their tools `when_needed` where they are offered from the
-    first request on; `tallies` has them from the first edit on."""
+    """By position, the sums of contenders that offer their tools `when_needed`, as if they offered them from the first
+    request on. `tallies` has their sums with tools from the first edit on."""
     edited: frozenset[int] = frozenset()
-    """The places of those of them whose prompts came to edits."""
+    """The positions of those contenders whose prompts came to edits."""
 
 
 class Habits:
-    """Which kinds of conversations have come to edits, for contenders that offer their tools `when_needed`."""
+    """The kinds of conversations that came to edits, for contenders that offer their tools `when_needed`."""
 
     def __init__(self) -> None:
         self._edited: set[tuple[int, tuple[str, ...]]] = set()
 
     def settle(self, played: Played) -> Played:
-        """The conversation as it is played after those that came before it here."""
+        """Return the conversation as it is played after the conversations before it."""
         chosen = {at: tally for at, tally in played.early.items() if (at, played.kind) in self._edited}
         self._edited.update((at, played.kind) for at in played.edited)
         if not chosen:
@@ -107,16 +114,18 @@ def play(conversation: Conversation, match: Match) -> Played:
 
 
 class Front(NamedTuple):
-    """What stands in front of the messages. names: tools of ours in it; more: tokens of their definitions."""
+    """The part of a request in front of its messages."""
 
     request: Request
     names: frozenset[str]
+    """Names of the proxy's own tools in it."""
     more: int
+    """Tokens of the definitions of these tools."""
 
 
 class _Table:
-    """What all contenders share of a conversation: its messages read, their keys and times, and what each step
-    wants."""
+    """The data of a conversation that all contenders share: messages, their keys and times, and the wants of each
+    step."""
 
     def __init__(self, conversation: Conversation, ruler: Ruler) -> None:
         self.conversation = conversation
@@ -131,7 +140,8 @@ class _Table:
         self.request = _request(conversation, conversation.tools)
 
     def offering(self, policy: Policy | None) -> Front:
-        """The request with the tools of ours that the policy offers: where the agent has tools itself."""
+        """Return the request with the proxy's tools that the policy offers. They are offered only if the agent has
+        tools itself."""
         tools = self.conversation.tools
         if policy is None or policy.mode != "rewrite" or policy.offer == "never" or not self.request.tools or not tools:
             return Front(self.request, frozenset(), 0)
@@ -145,7 +155,7 @@ class _Table:
         return Front(_request(self.conversation, array), frozenset(names), more)
 
     def hindsight(self, contenders: Sequence[Contender]) -> dict[str, Hindsight]:
-        """What each bound is reckoned from."""
+        """Return the input of each bound, by its name."""
         patterns = [c.policy.observation for c in contenders if c.policy and c.policy.observation]
         shared = self.conversation.shared
         return {
@@ -153,7 +163,7 @@ class _Table:
         }
 
     def read(self, raw: bytes) -> Message:
-        """The message in these bytes, the same object for the same bytes."""
+        """Return the message in these bytes. The same bytes give the same object."""
         found = self._read.get(raw)
         if found is None:
             found = self._read[raw] = read_message(raw)
@@ -170,7 +180,8 @@ def _paced(messages: Sequence[Message]) -> tuple[float, ...]:
 
 
 def _request(conversation: Conversation, tools: bytes | None) -> Request:
-    """The conversation's first request as an agent would send it; later ones differ in their messages alone."""
+    """Return the conversation's first request as an agent would send it. Later requests differ only in their
+    messages."""
     array = b"" if tools is None else b',"tools":' + tools
     return read_request(b'{"model":"replay","messages":[' + conversation.messages[0] + b"]" + array + b"}")
 
@@ -185,13 +196,13 @@ class _Player:
     session: Session = field(default_factory=Session)
     asked: set[str] = field(default_factory=set)
     early: bool = False
-    """Tools are offered from the first request on, whatever the policy says."""
+    """True if tools are offered from the first request on, whatever the policy says."""
     front: Front = field(init=False)
     late: bool = False
-    """The tools of ours have not come yet: they come with the first edit."""
+    """True while the proxy's tools are not in the prompt yet. They come with the first edit."""
 
     def play(self) -> Tally:
-        """Play all of it."""
+        """Play the whole conversation, and return the sums."""
         table, match = self.table, self.match
         self.session = Session(answers=dict(table.conversation.answers))
         judge = Judge(table.wants, table.ruler, match.scale)
@@ -213,7 +224,7 @@ class _Player:
         return judge.tally
 
     def _plan(self, position: int, now: float, tally: Tally) -> tuple[Plan | None, list[Message] | None]:
-        """(the plan, None where there is none; the messages that are sent, None for the history as it is)."""
+        """Return (the plan, or None if there is none; the messages that are sent, or None for the history as it is)."""
         policy, table = self.contender.policy, self.table
         messages = table.messages[:position]
         if self.contender.baseline:
@@ -237,7 +248,7 @@ class _Player:
         return plan, None if plan.messages is None else [table.read(raw) for raw in plan.messages]
 
     def _answered(self, plan: Plan, step: Step, cached: int, now: float) -> int:
-        """Move the session on; tokens of the STATE block that the answer ended with."""
+        """Move the session past an answer. Return the tokens of the STATE block at the end of the answer."""
         self.asked.update(ask.id for ask in plan.asks)
         session = self.session.after_sending(plan, now)
         said = self.table.messages[step.position]

@@ -1,8 +1,8 @@
-"""A report as a picture: what each policy costs, all told, against how many lines it keeps. SVG, written by hand.
+"""A report as an SVG picture, written by hand: the effective cost of each policy against its share of lines kept.
 
-One point a policy; a line joins those that no other beats in both; what hindsight would have paid is marked. The
-colours follow the reader's light or dark theme by CSS alone, so that the file can stand in a README or be opened by
-itself.
+Each policy is a point. A line joins the points that no other point beats in both values. The bounds from hindsight are
+marked. The colours follow the reader's light or dark theme by CSS alone. The file can therefore stand in a README or be
+opened by itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from proxy.replay.report import Entry, Report
 WIDTH, HEIGHT = 880, 560
 LEFT, RIGHT, TOP, BOTTOM = 76, 28, 100, 64
 CHARACTER, LETTERING = 6.7, 12
-"""Width of a label's character, and its height, in pixels: near enough for any sans-serif face."""
+"""Width of a label's character, and its height, in pixels: near enough for any sans-serif typeface."""
 
 STYLE = """
     .bg { fill: #ffffff } text { fill: #1f2328; font: 12px system-ui, sans-serif }
@@ -38,28 +38,31 @@ STYLE = """
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A policy in the picture. lines: share kept; cost: effective, in relation to doing nothing."""
+    """A policy in the picture."""
 
     name: str
     kind: str
     lines: float
+    """Share of lines kept."""
     cost: float
+    """Effective cost, relative to doing nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A range of values on a range of pixels, with the places of its ticks. log: ratios, not differences, are as far
-    apart wherever they stand."""
+    """A range of values on a range of pixels."""
 
     low: float
     high: float
     start: float
     end: float
     ticks: tuple[float, ...]
+    """The values of the ticks."""
     log: bool = False
+    """True if equal ratios, not equal differences, have equal distances."""
 
     def at(self, value: float) -> float:
-        """The pixel of a value."""
+        """Return the pixel of a value."""
         low, high = self.low, self.high
         if self.log:
             low, high, value = math.log(low), math.log(high), math.log(max(value, low))
@@ -67,7 +70,7 @@ class Axis:
 
 
 def svg(report: Report) -> str:
-    """The picture of a report, at its first price pair."""
+    """Return the picture of a report, at its first price pair."""
     points = [p for p in (_point(entry, report.prices[0]) for entry in report.entries) if p is not None]
     bounds = [p for p in (_point(entry, report.prices[0]) for entry in report.bounds) if p is not None]
     lines = share_axis([p.lines for p in (*points, *bounds)], LEFT, WIDTH - RIGHT)
@@ -95,7 +98,7 @@ def _point(entry: Entry, prices: str) -> Point | None:
 
 
 def share_axis(values: Sequence[float], start: float, end: float) -> Axis:
-    """An axis of shares with some room beside them, its ticks at round numbers, seven at most and none above 1."""
+    """Return an axis of shares with a margin. Its ticks are round numbers, at most seven and none above 1."""
     low, high = min(values, default=0.9), max(values, default=1.0)
     room = max((high - low) * 0.05, 0.01)
     low, high = low - room, high + room
@@ -115,7 +118,7 @@ TICKS = (
 
 
 def ratio_axis(values: Sequence[float], start: float, end: float) -> Axis:
-    """An axis of ratios with some room beside them, ten ticks at most."""
+    """Return an axis of ratios with a margin and at most ten ticks."""
     positive = [value for value in values if value > 0] or [1.0]
     low, high = min(positive), max(positive)
     room = max((high / low) ** 0.06, 1.02)
@@ -125,7 +128,7 @@ def ratio_axis(values: Sequence[float], start: float, end: float) -> Axis:
 
 
 def frontier(points: Sequence[Point]) -> list[Point]:
-    """The points that no other beats in both cost and lines, by lines kept."""
+    """Return the points that no other point beats in both cost and lines, by lines kept."""
     best: list[Point] = []
     for point in sorted(points, key=lambda p: (-p.lines, p.cost)):
         if not best or point.cost < best[-1].cost:
@@ -186,8 +189,8 @@ def _frontier(points: Sequence[Point], lines: Axis, costs: Axis) -> Iterator[str
 
 
 def _stairs(points: Sequence[Point], lines: Axis, costs: Axis) -> list[tuple[float, float, float, float]]:
-    """From each point of the frontier to the next, (x, y, x, y). Between two of them one has the dearer one's lines at
-    its cost: a stair, not a slope."""
+    """Return (x, y, x, y) from each point of the frontier to the next. To keep more lines than the cheaper point one
+    pays the cost of the dearer one: a stair, not a slope."""
     best = [(lines.at(p.lines), costs.at(p.cost)) for p in frontier(points)]
     return [(*one, *after) for one, after in pairwise(best)]
 
@@ -207,7 +210,7 @@ def _points(points: Sequence[Point], bounds: Sequence[Point], lines: Axis, costs
         ]
     for x, y, right, above in _stairs(points, lines, costs):
         taken += [(x - 2, above, x + 2, y), (x, above - 2, right, above + 2)]
-    # Policies choose their places first; what there is no place for is drawn across the others rather than left out.
+    # Policies choose their places first. A label without a free place is drawn across others, not left out.
     order = sorted(places, key=lambda place: (place[0].kind != "policy", place[2]))
     labels = [(p, x, y, _place(len(_label(p)) * CHARACTER, x, y, taken)) for p, x, y in order]
     for _, x, y, box in labels:
@@ -227,7 +230,7 @@ def _label(point: Point) -> str:
 
 
 def _place(width: float, x: float, y: float, taken: list[Box]) -> Box:
-    """The nearest free place for a label beside a point; the next label finds it taken."""
+    """Return the nearest free place for a label beside a point, and mark it as taken for the next label."""
     for box in _around(x, y, width):
         if _is_inside(box) and not any(_meet(box, other) for other in taken):
             break
@@ -238,13 +241,14 @@ def _place(width: float, x: float, y: float, taken: list[Box]) -> Box:
 
 
 def _text(text: str, x: float, y: float, kind: str, anchor: str = "start") -> Iterator[str]:
-    """A text that can be read across lines: twice, since not every viewer can draw the halo of one behind it."""
+    """Yield a text that is readable across lines. It is written twice, since not every viewer draws the halo behind a
+    text."""
     for each in ("halo", kind):
         yield f'<text class="{each}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
 def _around(x: float, y: float, width: float) -> Iterator[Box]:
-    """Places for a label, the nearest first."""
+    """Yield places for a label, the nearest first."""
     for far in (9, 22, 36, 52, 70, 92, 120):
         half = LETTERING / 2 + 2
         for left, middle in (

@@ -1,8 +1,8 @@
-"""Recorded conversations, one at a time: from JSONL files, a conversation a line.
+"""Reader of recorded conversations from JSONL files, one conversation per line.
 
-`{"id": ..., "messages": [...], "tools": [...]}`: messages as an agent would send them, everything else in the object is
-left aside. What cannot be played is told with its file and line before anything is played, since a run may
-take minutes.
+A line is `{"id": ..., "messages": [...], "tools": [...]}`. The messages are as an agent would send them; other fields
+of the object are ignored. Input that cannot be played is reported with its file and line before anything is played,
+since a run may take minutes.
 """
 
 from __future__ import annotations
@@ -25,26 +25,29 @@ _NAME = msgspec.json.Decoder(str | int)
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A recorded conversation. messages, tools: the bytes of each as they were recorded.
-
-    source: the file or the store that it comes from. times: when each message was first seen, in seconds; empty
-    where nobody knows. shared: how many messages at the front belong to another thread: their requests are played, so
-    that the policy remembers what it should, and not counted. tenant: whose it was. answers: what helper models have
-    answered in it, by the id of the Ask.
-    """
+    """A recorded conversation."""
 
     id: str
     source: str
+    """The name of the file or store that it comes from."""
     messages: tuple[bytes, ...]
+    """The bytes of each message as recorded."""
     tools: bytes | None = None
+    """The bytes of the tools array as recorded, None if there is none."""
     times: tuple[float, ...] = ()
+    """The time at which each message was first seen, in seconds; empty if not known."""
     shared: int = 0
+    """Number of messages at the front that belong to another thread. Their requests are played, so that the policy
+    remembers what it should, but not counted."""
     tenant: str = ""
+    """The tenant whose conversation it was."""
     answers: tuple[tuple[str, str], ...] = ()
+    """Answers of helper models in it, by the id of the Ask."""
 
 
 def conversations(path: Path) -> Iterator[Conversation]:
-    """Every conversation of a file, blank lines left aside. ConfigError, with the line, for what is none."""
+    """Yield every conversation of a file; blank lines are skipped. Raises ConfigError, with the line, if a line holds
+    none."""
     if not path.is_file():
         raise ConfigError("FILE", str(path), "a file that is there")
     with path.open("rb") as file:
@@ -81,7 +84,7 @@ def _conversation(line: bytes, path: Path, number: int) -> Conversation:
 
 
 def _name(fields: dict[str, msgspec.Raw], number: int) -> str:
-    """The conversation's id, or its line where it has none that names it."""
+    """Return the conversation's id, or its line number if it has no id that names it."""
     try:
         return str(_NAME.decode(fields.get("id", b"")))
     except ValueError:
@@ -89,5 +92,6 @@ def _name(fields: dict[str, msgspec.Raw], number: int) -> str:
 
 
 def count(paths: Iterable[Path]) -> int:
-    """How many conversations there are. Reads all of them, so that what is wrong with any is told now: ConfigError."""
+    """Return the number of conversations. All files are read, so that an error in any of them is reported now:
+    ConfigError."""
     return sum(1 for path in paths for _ in conversations(path))

@@ -1,6 +1,6 @@
-"""What a replay has found, as data: what `--json` writes, and what the table and the picture show.
+"""The result of a replay as data, for `--json`, the tables and the picture.
 
-The names of the fields are the names in the file. `format` is raised when one of them changes its meaning or goes.
+The names of the fields are the names in the file. `format` is raised when a field changes its meaning or is removed.
 """
 
 from __future__ import annotations
@@ -15,84 +15,102 @@ from proxy.replay.score import Prices, Scale, Tally
 
 FORMAT = 1
 NOTHING = "nothing"
-"""The contender that every other is compared with."""
+"""The contender with which every other is compared."""
 
 
 class Cost(Struct, frozen=True):
-    """In units of one plain input token. paid: what the prompts cost. effective: with what fetching again would cost.
-    The others: the same in relation to doing nothing; null where that costs nothing."""
+    """A cost in units of one plain input token."""
 
     paid: float
+    """The cost of the prompts."""
     effective: float
+    """The cost of the prompts and of fetching lost content again."""
     relative: float | None
+    """`paid` relative to doing nothing; null if doing nothing costs nothing."""
     effective_relative: float | None
+    """`effective` relative to doing nothing; null if doing nothing costs nothing."""
 
 
 class Kept(Struct, frozen=True):
-    """Of what the recorded agent referred back to, how much stood in the prompt: a share between 0 and 1, null where it
-    referred to nothing. far: last seen more than 20 messages before; near: the others. wanted, wanted_far: out of
-    how many. in_place: with what stood around it, for atoms only."""
+    """The share of later references that stood in the prompt, between 0 and 1; null if there was no reference."""
 
     all: float | None
     near: float | None
+    """The share for content that was last seen at most 20 messages before."""
     far: float | None
+    """The share for content that was last seen more than 20 messages before."""
     wanted: int
+    """Number of references."""
     wanted_far: int
+    """Number of far references."""
     in_place: float | None = None
+    """The share of atoms that stood with the text around them, for atoms only."""
 
 
 class Row(Struct, frozen=True):
-    """The sums of one policy. requests: how many. prompt, cached, peak: tokens of all prompts, of those the cached
-    ones, of the largest prompt. cost: by price pair ("1.25/0.1"). faults: share of requests that lacked something.
-    written: tokens of STATE blocks. asks: questions to helper models, which are not played. refused, failed: plans
-    that broke a rule or ended in an error, for which the original was sent; why: reasons, with how often."""
+    """The sums of one policy."""
 
     requests: int
+    """Number of requests."""
     prompt: int
+    """Tokens of all prompts."""
     cached: int
+    """Cached tokens of all prompts."""
     peak: int
+    """Tokens of the largest prompt."""
     cost: dict[str, Cost]
+    """Cost by price pair ("1.25/0.1")."""
     atoms: Kept
     lines: Kept
     faults: float | None
+    """Share of requests that lacked something."""
     written: int
+    """Tokens of STATE blocks."""
     asks: int
+    """Questions to helper models. They are not played."""
     refused: int
+    """Plans that broke a rule. The original was sent."""
     failed: int
+    """Plans that ended in an error. The original was sent."""
     why: dict[str, int]
+    """Reasons of refused and failed plans, with their number."""
 
 
 class Entry(Struct, frozen=True):
-    """A contender. kind: policy, baseline, nothing or bound. sources: the sums by file, or by store."""
+    """The result of a contender or a bound."""
 
     name: str
     kind: str
+    """policy, baseline, nothing or bound."""
     policy: str | None
     schedule: str | None
     total: Row
     sources: dict[str, Row]
+    """The sums by file, or by store."""
 
 
 class Report(Struct, frozen=True):
-    """All of it. tokens: the vocabulary that counted. prices: the pairs, write/read, the first one the one that the
-    policies decided by. entries: the contenders as they were asked for. bounds: what hindsight would have paid
-    (`results`, `messages`)."""
+    """A whole report."""
 
     format: int
     tokens: str
+    """The vocabulary that counted tokens."""
     model: str
     window: int | None
     prices: list[str]
+    """The price pairs, write/read. Policies decided by the first one."""
     played_state: bool
     conversations: int
     requests: int
     sources: dict[str, int]
     entries: list[Entry]
+    """The contenders in the order of the command line."""
     bounds: list[Entry]
+    """The bounds from hindsight (`results`, `messages`)."""
 
 
 class Sums:
-    """Adds up what is played."""
+    """Adds up the results of conversations."""
 
     def __init__(self, match: Match) -> None:
         self._match = match
@@ -100,7 +118,7 @@ class Sums:
         self._tallies: dict[str, dict[str, Tally]] = {}
 
     def add(self, played: Played) -> None:
-        """Another conversation."""
+        """Add another conversation."""
         self._sources[played.source] = self._sources.get(played.source, 0) + 1
         named = {c.label: tally for c, tally in zip(self._match.contenders, played.tallies, strict=True)}
         named |= {_bound_name(name): tally for name, tally in played.bounds.items()}
@@ -111,12 +129,12 @@ class Sums:
 
     @property
     def requests(self) -> int:
-        """How many have been played so far."""
+        """Number of requests played so far."""
         found = self._tallies.get(NOTHING, {}).get("")
         return found.steps if found else 0
 
     def report(self) -> Report:
-        """The report so far."""
+        """Return the report so far."""
         match = self._match
         return Report(
             format=FORMAT,
@@ -156,12 +174,12 @@ def _bound_name(name: str) -> str:
 
 
 def pair(prices: Prices) -> str:
-    """A price pair as a person writes it: 1.25/0.1."""
+    """Return a price pair as a person writes it: 1.25/0.1."""
     return f"{prices[0]:g}/{prices[1]:g}"
 
 
 def row(tally: Tally, nothing: Tally | None, scale: Scale) -> Row:
-    """A tally as a row. nothing: the one of doing nothing with the same requests."""
+    """Return a tally as a row. nothing: the tally of doing nothing with the same requests."""
     fetching = tally.fetching or [0.0] * len(scale.prices)
     return Row(
         requests=tally.steps,

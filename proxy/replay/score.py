@@ -1,8 +1,9 @@
-"""What a policy's prompts cost and what they lost, added up request by request.
+"""Cost and losses of a policy's prompts, added up request by request.
 
-The definitions are those of the project's scorer for recorded traffic: `recall` of atoms and lines, near and far; `in
-place`; `faults`, the share of requests that lack something; and the effective cost, which adds to the price of the
-prompts the turn in which the agent would fetch again what it lost. Costs are in units of one plain input token.
+The definitions are those of the project's scorer for recorded traffic. They are `recall` of atoms and lines, near and
+far; `in place`; `faults`, the share of requests that lack something; and the effective cost. The effective cost is the
+price of the prompts and of the turns in which the agent would fetch lost content again. Costs are in units of one plain
+input token.
 """
 
 from __future__ import annotations
@@ -17,25 +18,24 @@ from proxy.replay.wants import Step, Wanted, Wants
 from proxy.replay.words import Ruler
 
 Prices = tuple[float, float]
-"""(w, r): price of an input token that the cache is written for, and of one that it serves."""
+"""(w, r): price of an input token that is written to the cache, and of one that the cache serves."""
 
 CALL = 120
-"""Tokens of the call with which an agent fetches something again."""
+"""Tokens of the call by which an agent fetches something again."""
 AT_HAND = 5
-"""Requests for which a fetched message stays at hand."""
+"""Number of requests for which a fetched message stays available."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """The sums of one policy. fetching: by price pair, what fetching again costs. written: tokens of STATE blocks.
-    asks: questions that a helper model would have been asked. refused: plans that broke a rule; failed: planning
-    ended in an error; in both cases the original was sent. why: reasons, with how often."""
+    """The sums of one policy."""
 
     steps: int = 0
     prompt: int = 0
     cached: int = 0
     peak: int = 0
     written: int = 0
+    """Tokens of STATE blocks."""
     atoms: int = 0
     atoms_kept: int = 0
     far_atoms: int = 0
@@ -47,13 +47,18 @@ class Tally:
     far_lines_kept: int = 0
     faults: int = 0
     asks: int = 0
+    """Questions that a helper model would have been asked."""
     refused: int = 0
+    """Plans that broke a rule. The original was sent."""
     failed: int = 0
+    """Plans that ended in an error. The original was sent."""
     fetching: list[float] = field(default_factory=list)
+    """The cost of fetching again, by price pair."""
     why: Counter[str] = field(default_factory=Counter)
+    """Reasons of refused and failed plans, with their number."""
 
     def add(self, other: Tally) -> None:
-        """Another conversation's sums."""
+        """Add another conversation's sums."""
         for name in _SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.peak = max(self.peak, other.peak)
@@ -63,7 +68,7 @@ class Tally:
         self.why.update(other.why)
 
     def cost(self, prices: Prices, output: float) -> float:
-        """What the prompts cost, and the STATE blocks at `output` a token."""
+        """Return the cost of the prompts, and of STATE blocks at `output` per token."""
         w, r = prices
         return w * (self.prompt - self.cached) + r * self.cached + output * self.written
 
@@ -73,10 +78,11 @@ _SUMS = tuple(name for name in Tally.__dataclass_fields__ if name not in ("peak"
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """What costs are reckoned with. output: price of an output token in units of an input token."""
+    """The prices by which costs are computed."""
 
     prices: tuple[Prices, ...]
     output: float
+    """Price of an output token in units of an input token."""
 
 
 class Judge:
@@ -94,8 +100,8 @@ class Judge:
     def see(
         self, step: Step, prompt: Sequence[Message] | None, size: int, cached: int, *, written: int = 0, counts: bool
     ) -> None:
-        """A request. prompt: the messages that were sent, None for the history as it was. counts: False where the
-        request belongs to another thread: then only what has been fetched is remembered."""
+        """Judge a request. prompt: the messages that were sent, None for the history as it was. counts: False if the
+        request belongs to another thread. Then only the fetched messages are remembered."""
         tally = self.tally
         missing: set[int] = set()
         kept_atoms: Sequence[Wanted] = step.atoms
@@ -131,7 +137,8 @@ class Judge:
             self._fetch(sum(self._ruler(self._wants.messages[n]) for n in missing), size)
 
     def _fetch(self, again: int, size: int) -> None:
-        """The agent reads its prompt once more, writes a call, gets the messages back, and carries them a while."""
+        """Add the cost of fetching again. The agent reads its prompt again, writes a call, gets the messages and
+        carries them for AT_HAND requests."""
         output = self._scale.output
         for n, (w, r) in enumerate(self._scale.prices):
             self.tally.fetching[n] += r * size + output * CALL + w * (CALL + again) + AT_HAND * r * again
@@ -146,10 +153,10 @@ def _far(wanted: Iterable[Wanted]) -> int:
 
 
 class Sent:
-    """A prompt as it was sent, in which is looked up what stands there.
+    """A prompt as it was sent, in which atoms and lines are searched.
 
-    A message of the history that is there as it was needs no look: where things stand in those is known. Only the
-    others, edited messages and texts of ours, are searched, each for a thing once.
+    An unchanged message of the history is not searched, since the positions of atoms and lines in it are known. Only
+    edited messages and the proxy's own texts are searched, once for each atom or line.
     """
 
     def __init__(self, wants: Wants, prompt: Sequence[Message], own: frozenset[Message], position: int) -> None:
@@ -163,19 +170,19 @@ class Sent:
         return any(n < self._position and messages[n] in there for n in reversed(at))
 
     def has_atom(self, atom: Wanted) -> bool:
-        """Whether an atom stands in it."""
+        """True if an atom stands in the prompt."""
         text = atom.text
         return self._whole(self._wants.atom_at(text)) or any(
             m.derive(lambda m: words.stands(text, words.said(m)), ("atom", text)) for m in self._others
         )
 
     def has_line(self, line: Wanted) -> bool:
-        """Whether a line stands in it."""
+        """True if a line stands in the prompt."""
         text = line.text
         return self._whole(self._wants.line_at(text)) or any(text in words.lines_of(m) for m in self._others)
 
     def in_place(self, atom: Wanted) -> bool:
-        """Whether the atom stands in it with what it last had around it."""
+        """True if the atom stands in the prompt with the text that last surrounded it."""
         if self._wants.messages[atom.holder] in self._there:
             return True
         window = self._wants.window(atom)

@@ -1,9 +1,9 @@
-"""Recorded conversations out of the proxy's own store: every thread as a conversation, as its client sent it.
+"""Recorded conversations from the proxy's own store: every thread is a conversation, as its client sent it.
 
-A thread is its last request, built again as the client sent it, with the answer that followed. A thread that left
-another one shares that one's beginning: the requests there are played, since policies must remember them, and counted
-only where they were made. Times are those at which messages were first stored, so an idle hour makes a cold cache
-here too.
+A thread is its last request, built again as the client sent it, with the answer that followed. A fork shares the
+beginning of another thread. The requests of that beginning are played, since policies must remember them, but counted
+only in the thread that made them. Times are those at which messages were first stored, so an idle hour makes a cold
+cache here too.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from proxy.replay.read import Conversation
 from proxy.store.base import ExchangeRecord, Store, ThreadRow
 
 PAGE = 200
-"""Exchanges read at once while a thread's newest is looked for."""
+"""Exchanges read at once in the search for a thread's newest one."""
 
 Place = tuple[str, str]
 """(tenant, session)"""
 
 
 async def places(store: Store, wanted: Collection[str]) -> list[Place]:
-    """The sessions of these names, all where none is named. ConfigError for a name that there is not."""
+    """Return the sessions of these names, or all if no name is given. Raises ConfigError if a name is not in the
+    store."""
     found: list[Place] = []
     while page := await store.sessions(found[-1] if found else ("", "")):
         found += page
@@ -39,7 +40,7 @@ async def places(store: Store, wanted: Collection[str]) -> list[Place]:
 
 
 async def threads(store: Store, place: Place, source: str) -> AsyncIterator[Conversation]:
-    """Every thread of a session, oldest first. One of which a part is missing in the store is left out."""
+    """Yield every thread of a session, oldest first. A thread with a part missing in the store is skipped."""
     record = await store.session(*place)
     newest = await _newest(store, place)
     for thread in record.threads if record else ():
@@ -53,7 +54,7 @@ async def threads(store: Store, place: Place, source: str) -> AsyncIterator[Conv
 
 
 async def _newest(store: Store, place: Place) -> dict[str, ExchangeRecord]:
-    """The newest exchange of each thread."""
+    """Return the newest exchange of each thread."""
     found: dict[str, ExchangeRecord] = {}
     before = None
     while True:
@@ -83,7 +84,7 @@ async def _conversation(store: Store, thread: ThreadRow, last: ExchangeRecord, s
     known = await store.thread(*place, thread.thread)
     answers = known.answers if known else {}
     times: list[float] = []
-    for k in keys:  # a system message is not in the chain: it came with what stands before it
+    for k in keys:  # a system message is not in the chain: it has the time of the message before it
         times.append(seen.get(k, times[-1] if times else thread.created_at))
     if last.answer and chain and chain[-1].key == last.answer:
         raws.append(chain[-1].body)

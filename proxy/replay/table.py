@@ -1,7 +1,7 @@
-"""A report as tables that fit the terminal: what is sent and what it costs, and what is still there.
+"""A report as tables that fit the terminal: tokens sent and their cost, and the references that were kept.
 
-Costs are in relation to doing nothing, since that is the question: 0.82 saves 18 %. Where all columns do not fit side
-by side, the tables stand one below the other.
+Costs are relative to doing nothing, since that is the question: 0.82 saves 18 %. If the columns do not fit side by
+side, the tables stand one below the other.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from rich.text import Text
 from proxy.replay.report import NOTHING, Entry, Report
 
 ENOUGH = 0.95
-"""Share of the lines that a policy must keep to be named as the one that pays."""
+"""Share of the lines that a policy must keep to be named as the cheapest."""
 WIDE = 110
-"""Columns of a terminal in which paid and effective costs stand in one table."""
+"""Width of a terminal, in columns, from which effective costs and kept references stand in one table."""
 
 Column = tuple[str, Callable[[Entry], str]]
 
@@ -122,7 +122,8 @@ def _notes(report: Report) -> list[str]:
 
 
 def cheapest(report: Report) -> Entry | None:
-    """The policy that pays most among those that lose little; None where there is none, or nobody could tell."""
+    """Return the contender with the least effective cost among those that keep enough lines. None if no contender
+    does."""
     prices = report.prices[0]
     costs = [
         (entry.total.cost[prices].effective, n)
@@ -133,7 +134,7 @@ def cheapest(report: Report) -> Entry | None:
 
 
 def _kept(entry: Entry) -> float | None:
-    """The share of lines that is kept, of atoms where no line was wanted, None where nothing was."""
+    """Return the share of lines kept; of atoms if no line was wanted; None if nothing was wanted."""
     return entry.total.atoms.all if entry.total.lines.all is None else entry.total.lines.all
 
 

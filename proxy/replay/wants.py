@@ -1,8 +1,8 @@
-"""What the recorded agent did next refers back to what it had seen: that is what its prompt had to hold.
+"""References of the recorded agent's next calls to content that it had seen. A prompt had to hold this content.
 
-For each request: the atoms and the lines in the arguments of the calls that were really made next, as far as they
-stood in an earlier message. Those in the system prompt or the tool definitions are left aside, since no
-policy touches them. Found once a conversation, for all policies.
+The references of a request are atoms and lines in the arguments of the calls that the agent made next. Only those that
+stood in an earlier message count. Those in the system prompt or the tool definitions are left out, since no policy
+touches them. The references are found once per conversation, for all policies.
 """
 
 from __future__ import annotations
@@ -15,21 +15,23 @@ from proxy.chat.message import Message
 from proxy.replay import words
 
 FAR = 20
-"""Messages since the last sight above which a reference is far."""
+"""Number of messages since the last sight above which a reference is far."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """An atom or a line that the next answer needs. holder: the last message before that holds it."""
+    """An atom or a line that the next answer needs."""
 
     text: str
     holder: int
+    """The number of the last earlier message that holds it."""
     far: bool
+    """True if it was last seen more than FAR messages before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A request: messages[:position] is its history, messages[position] the answer that was recorded."""
+    """A request: messages[:position] is its history, and messages[position] is the recorded answer."""
 
     position: int
     atoms: tuple[Wanted, ...]
@@ -37,7 +39,7 @@ class Step:
 
 
 class Joined:
-    """Texts as one, in which a needle is found at the speed of `str.find`."""
+    """Texts joined into one, so that `str.find` searches all of them at once."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         self._text = "\n".join(texts)
@@ -48,7 +50,8 @@ class Joined:
             self._ends.append(end)
 
     def holding(self, needle: str, *, alone: bool) -> list[int]:
-        """The numbers of the texts that hold it, in order; `alone`: with no letter or digit on either side."""
+        """Return the numbers of the texts that hold a needle, in order. alone: True for matches with no letter, digit
+        or underscore on either side."""
         found: list[int] = []
         text, at = self._text, self._text.find(needle)
         while at >= 0:
@@ -61,7 +64,7 @@ class Joined:
 
 
 class Wants:
-    """What every step of a conversation wants, and where it stands in the conversation as it was recorded."""
+    """The wants of every step of a conversation, and their positions in the conversation as recorded."""
 
     def __init__(self, messages: Sequence[Message], tools: bytes | None) -> None:
         self.messages = messages
@@ -86,7 +89,8 @@ class Wants:
         )
 
     def _find_lines(self, wanted: set[str]) -> dict[str, list[int]]:
-        """Where the wanted lines stand outside system messages; where they stand at all is kept."""
+        """Return the numbers of the messages that hold each wanted line, without system messages. `line_at` has all
+        messages."""
         outside: dict[str, list[int]] = {}
         for n, message in enumerate(self.messages):
             for line in wanted.intersection(words.lines(words.said(message))):
@@ -96,7 +100,8 @@ class Wants:
         return outside
 
     def _find_tokens(self, wanted: set[str]) -> dict[str, list[int]]:
-        """Where the wanted atoms stand as atoms of their own, not inside longer ones: where the agent saw them."""
+        """Return the numbers of the messages in which each wanted atom stands alone, not inside a longer one: there the
+        agent saw it."""
         seen: dict[str, list[int]] = {}
         for n, message in enumerate(self.messages):
             if not message.is_system:
@@ -115,24 +120,24 @@ class Wants:
         return found
 
     def atom_at(self, atom: str) -> list[int]:
-        """The messages in which an atom stands, system messages left aside."""
+        """Return the numbers of the messages that hold an atom, without system messages."""
         found = self._atom_at.get(atom)
         if found is None:
             found = self._atom_at[atom] = self._sources.holding(atom, alone=True)
         return found
 
     def line_at(self, line: str) -> list[int]:
-        """The messages in which a wanted line stands."""
+        """Return the numbers of the messages that hold a wanted line."""
         return self._line_at.get(line, [])
 
     def window(self, atom: Wanted) -> str:
-        """The atom with what stood around it in its holder, white space collapsed."""
+        """Return the atom with the text around it in its holder, white space collapsed."""
         text = words.collapsed(self.messages[atom.holder])
         at = text.find(atom.text)
         return text[max(0, at - words.AROUND) : at + len(atom.text) + words.AROUND]
 
     def window_at(self, window: str) -> list[int]:
-        """The messages that hold that passage."""
+        """Return the numbers of the messages that hold a window."""
         if self._collapsed is None:
             self._collapsed = Joined([words.collapsed(m) for m in self.messages])
         found = self._window_at.get(window)
@@ -142,12 +147,12 @@ class Wants:
 
 
 def _before(at: Sequence[int], n: int) -> tuple[int, bool] | None:
-    """(the last of these positions before n, whether that is far back); None where there is none."""
+    """Return (the last of these positions before n, True if it is more than FAR back), or None if there is none."""
     found = bisect_left(at, n)
     return (at[found - 1], n - at[found - 1] > FAR) if found else None
 
 
 def positions(messages: Sequence[Message]) -> list[int]:
-    """Where requests were made: before each assistant message that has a user message before it."""
+    """Return the positions of requests: before each assistant message that has a user message before it."""
     first = next((n for n, m in enumerate(messages) if m.role == "user"), len(messages))
     return [n for n, m in enumerate(messages) if m.role == "assistant" and n > first]

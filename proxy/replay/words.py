@@ -1,8 +1,8 @@
-"""What of a message counts when a prompt is judged: its tokens, its atoms, its lines, and what surrounds an atom.
+"""The parts of a message by which a prompt is judged: its tokens, its atoms, its lines, and the text around an atom.
 
-An atom is a path, id, number or qualified name in the arguments of a tool call; a line is one long enough to be
-quoted. Both are looked for in what is said: the text of a message and the values in the arguments of its calls.
-Everything here is found once a message and stays with it (`Message.derive`).
+An atom is a path, id, number or qualified name in the arguments of a tool call. A line is one that is long enough to be
+quoted. Both are searched in the text of a message and in the values of its calls' arguments. Each result is computed
+once per message and stays with it (`Message.derive`).
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from proxy.chat.message import Message
 from proxy.context.evidence.facts import leaves
 
 ATOM = re.compile(r"[\w/.#][\w./#@:+-]{2,}\w", re.ASCII)
-"""A run of characters of at least four that may name something."""
+"""A run of at least four characters that may name something."""
 MARKS = frozenset("/_@.0123456789")
-"""An atom of an argument has one of these (or a digit of another script): plain words name nothing."""
+"""Characters of which an atom has one (or a digit of another script). Plain words name nothing."""
 LINE = 24
-"""Characters that a line must have, without indentation and line number, to be worth quoting."""
+"""Least number of characters of a line worth quoting, without indentation and line number."""
 AROUND = 60
-"""Characters on either side of an atom that have to stand there as well, for the atom to be `in place`."""
+"""Characters on either side of an atom that must also stand in the prompt for the atom to be `in place`."""
 _NUMBERED = re.compile(r"\s*\d+(?:\u2192|\t|:|\|)\s?")
 TEXTS = 64 << 20
-"""Characters of texts whose tokens are remembered."""
+"""Number of characters of the texts whose tokens are remembered."""
 
 
 def values(arguments: str) -> list[str]:
-    """The leaves of arguments in JSON, as texts, in order; the arguments themselves where they are no JSON."""
+    """Return the leaves of JSON arguments as texts, in order, or the arguments themselves if they are no JSON."""
     try:
         return list(leaves(json.loads(arguments)))
     except (ValueError, RecursionError):
@@ -40,12 +40,12 @@ def _values(message: Message) -> tuple[str, ...]:
 
 
 def arguments(message: Message) -> str:
-    """The values in the arguments of all its calls, one a line."""
+    """Return the values in the arguments of all calls of a message, one per line."""
     return "\n".join(message.derive(_values))
 
 
 def said(message: Message) -> str:
-    """All that a message says."""
+    """Return the text of a message and the values in the arguments of its calls."""
     return message.derive(_said) if message.calls else message.text
 
 
@@ -54,7 +54,7 @@ def _said(message: Message) -> str:
 
 
 def collapsed(message: Message) -> str:
-    """The same with one space in the place of any other white space."""
+    """Return `said` with one space in place of any other white space."""
     return message.derive(_collapsed)
 
 
@@ -63,18 +63,18 @@ def _collapsed(message: Message) -> str:
 
 
 def atoms(message: Message) -> frozenset[str]:
-    """The atoms in the arguments of a message's calls."""
+    """Return the atoms in the arguments of a message's calls."""
     found = {atom for value in message.derive(_values) for atom in ATOM.findall(value)}
     return frozenset(atom for atom in found if any(c in MARKS or c.isdigit() for c in atom))
 
 
 def stands(atom: str, text: str) -> bool:
-    """Whether the atom stands in the text with no letter, digit or underscore on either side."""
+    """True if the atom stands in the text with no letter, digit or underscore on either side."""
     return next(places(atom, text), -1) >= 0
 
 
 def places(atom: str, text: str) -> Iterator[int]:
-    """Where it stands so, in order."""
+    """Yield the positions at which the atom stands like this, in order."""
     at = text.find(atom)
     while at >= 0:
         if is_alone(text, at, at + len(atom)):
@@ -83,7 +83,7 @@ def places(atom: str, text: str) -> Iterator[int]:
 
 
 def is_alone(text: str, start: int, end: int) -> bool:
-    """Whether text[start:end] has no letter, digit or underscore on either side."""
+    """True if text[start:end] has no letter, digit or underscore on either side."""
     return not (start and _joins(text[start - 1])) and not (end < len(text) and _joins(text[end]))
 
 
@@ -92,7 +92,8 @@ def _joins(character: str) -> bool:
 
 
 def lines(text: str) -> Iterator[str]:
-    """The lines of a text worth quoting, without indentation and the number that a listing puts in front."""
+    """Yield the lines of a text that are worth quoting, without indentation and without the line number of a
+    listing."""
     for line in text.splitlines():
         if len(line) < LINE:
             continue
@@ -104,7 +105,7 @@ def lines(text: str) -> Iterator[str]:
 
 
 def lines_of(message: Message) -> frozenset[str]:
-    """The lines of all that a message says. Remembered with it: only to be asked of messages that are few or short."""
+    """Return the lines of `said`. They are stored with the message, so call this only for few or short messages."""
     return message.derive(_lines)
 
 
@@ -113,10 +114,11 @@ def _lines(message: Message) -> frozenset[str]:
 
 
 class Ruler:
-    """Tokens of messages as a model reads them: role, whose result it is, text, and each call as it stands on the wire.
+    """Counts the tokens of messages as a model reads them: role, id of the answered call, text, and each call as on the
+    wire.
 
-    count: tokens of a text. What policies count (`text`) is remembered: literal ones write the same stubs anew with
-    every request.
+    count: returns the tokens of a text. Counts for policies (`text`) are remembered, since literal policies write the
+    same stubs again with every request.
     """
 
     def __init__(self, count: Callable[[str], int]) -> None:
@@ -125,7 +127,7 @@ class Ruler:
         self._size = 0
 
     def text(self, text: str) -> int:
-        """Tokens of a text."""
+        """Return the tokens of a text."""
         found = self._known.get(text)
         if found is None:
             self._size += len(text)
@@ -136,19 +138,19 @@ class Ruler:
         return found
 
     def __call__(self, message: Message) -> int:
-        """Tokens of a message."""
+        """Return the tokens of a message."""
         return message.derive(self._measure)
 
     def _measure(self, message: Message) -> int:
         return self._count(rendered(message))
 
     def tools(self, tools: bytes | None) -> int:
-        """Tokens of the tools array."""
+        """Return the tokens of the tools array."""
         return self._count(tools_text(tools)) if tools else 0
 
 
 def rendered(message: Message) -> str:
-    """What a model reads of a message."""
+    """Return the text of a message as a model reads it."""
     return message.derive(_rendered)
 
 
@@ -163,7 +165,7 @@ def _wire(call_id: str, name: str, arguments: str) -> str:
 
 
 def tools_text(tools: bytes | None) -> str:
-    """The tools array as JSON with sorted keys, `[]` where there is none."""
+    """Return the tools array as JSON with sorted keys, `[]` if there is none."""
     try:
         return json.dumps(json.loads(tools), sort_keys=True) if tools else "[]"
     except (ValueError, RecursionError):

@@ -1,8 +1,8 @@
-"""Conversations played on all cores: each is independent of every other.
+"""Replay of conversations on all cores: each conversation is independent of every other.
 
-At most a few conversations a worker are in memory at once, whatever the files hold. Where there is little to do, or one
-core, all is played here: a process of its own needs half a second before it begins. What is asked of a worker
-comes back in the order in which it was asked, so the same input gives the same report.
+At most a few conversations per worker are in memory at once, whatever the files hold. If there is little to do, or one
+core, this process plays everything: a new process needs half a second before it begins. Results come back in the order
+of the conversations, so the same input gives the same report.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from proxy.replay.play import Habits, Match, Played, play
 from proxy.replay.read import Conversation
 
 AHEAD = 2
-"""Conversations a worker that are read before they are needed."""
+"""Conversations per worker that are read before they are needed."""
 WORTH = 4 << 20
-"""Bytes of messages, times contenders, from which processes are started."""
+"""Bytes of messages, times contenders, above which processes are started."""
 
 
 def spread(conversations: Iterator[Conversation], match: Match, jobs: int) -> Generator[Played, None, None]:
-    """What came of each conversation, in their order. To be closed (or used up) by whoever began it: workers that are
-    still busy are ended then."""
+    """Yield the result of each conversation, in order. The caller must close it or use it up: workers that are still
+    busy are ended then."""
     habits = Habits()
     with closing(_spread(conversations, match, jobs)) as played:
         yield from map(habits.settle, played)
@@ -64,7 +64,7 @@ def _workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
     try:
         yield pool
     except BaseException:
-        # Nobody wants what they are busy with any more.
+        # Nobody needs their results any more.
         for worker in set(multiprocessing.active_children()) - before:
             worker.terminate()
         raise
@@ -73,8 +73,8 @@ def _workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def _submit(pool: ProcessPoolExecutor, conversation: Conversation, match: Match) -> Future[Played]:
-    """Give a conversation to a worker. One that is started by this inherits that SIGINT is held back: on Ctrl-C we end
-    the workers, and they say nothing."""
+    """Give a conversation to a worker. A worker that this starts inherits a blocked SIGINT. On Ctrl-C this process ends
+    the workers, and they print nothing."""
     held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         return pool.submit(play, conversation, match)
