@@ -43,7 +43,7 @@ PURE_IMPORTS = {
     "heapq", "hmac", "html", "importlib", "io", "itertools", "json", "keyword", "math", "msgspec", "operator", "re",
     "statistics", "string", "struct", "textwrap", "types", "typing", "unicodedata", "urllib.parse", "weakref", "zlib",
 }  # fmt: skip
-"""What pure floors may import: computing, and nothing that reads a clock, a file, a socket or chance.
+"""Modules that pure floors may import: computing, and nothing that reads a clock, a file, a socket or chance.
 
 importlib is among them for stages of a user's own (`module:Class`); io for StringIO and BytesIO; contextvars for the
 check that a caller hands in (`chat.checkpoint`).
@@ -62,13 +62,16 @@ ONLY_IN = {
 """Libraries that few files may import, so that they can be exchanged."""
 
 ENVIRONMENT = {"proxy/settings.py"}
-"""Where the environment is read."""
+"""Files that read the environment."""
 
 LINES = 600
 FUNCTION_LINES = 60
 
 FOLDER_NAMES = re.compile(r"(utils?|helpers?|common|misc)\b|.*_(utils?|helpers?|common|misc)\b")
 CLASS_NAMES = re.compile(r".*(Manager|Handler|Service|Impl)$")
+
+QUESTION_WORDS = re.compile(r"\s*(What|Whether|How|Who|Where|When|Which)\b")
+"""Words that no docstring begins with: it begins with the thing that it is, or with the verb that it does."""
 
 TOP_LEVEL = {
     "proxy", "tests", "config", "docker", "Dockerfile", "docker-compose.yml", "pyproject.toml", "README.md",
@@ -222,6 +225,20 @@ def modules_say_what_they_are_for(house: House) -> list[str]:
     return [f"{m.path}: no docstring" for m in house.modules.values() if not ast.get_docstring(m.tree)]
 
 
+def no_docstring_begins_with_a_question_word(house: House) -> list[str]:
+    """No docstring of the package begins with What, Whether, How, Who, Where, When or Which: no module's, class's,
+    function's or field's."""
+    found = []
+    for module in house.modules.values():
+        # A constant that stands alone is a docstring, also under a field or a name.
+        alone = [node.value for node in ast.walk(module.tree) if isinstance(node, ast.Expr)]
+        begun = [
+            (node.lineno, QUESTION_WORDS.match(str(node.value))) for node in alone if isinstance(node, ast.Constant)
+        ]
+        found += [f"{module.path}:{line}: a docstring begins with {word[1]}" for line, word in begun if word]
+    return found
+
+
 def modules_have_tests(house: House) -> list[str]:
     """tests/ mirrors proxy/: each file with code has a file with tests."""
     found = []
@@ -241,7 +258,7 @@ def modules_have_tests(house: House) -> list[str]:
 
 
 def _has_code(tree: ast.Module) -> bool:
-    """Whether there is more than a docstring, imports, and names such as `__all__`."""
+    """True if there is more than a docstring, imports, and names such as `__all__`."""
     for node in tree.body:
         is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         is_dunder = isinstance(node, ast.Assign) and all(getattr(t, "id", "").startswith("__") for t in node.targets)
@@ -285,7 +302,7 @@ def the_environment_is_read_in_one_place(house: House) -> list[str]:
 
 
 def libraries_stay_where_they_belong(house: House) -> list[str]:
-    """What only few files may import is imported by no other."""
+    """A library that only few files may import is imported by no other."""
     return [
         f"{module.path}:{line}: imports {name}"
         for module in house.modules.values()
@@ -309,6 +326,7 @@ RULES: tuple[Callable[[House], list[str]], ...] = (
     nothing_imports_in_circles,
     files_are_short,
     modules_say_what_they_are_for,
+    no_docstring_begins_with_a_question_word,
     modules_have_tests,
     names_say_something,
     the_environment_is_read_in_one_place,

@@ -74,7 +74,7 @@ def test_a_small_house_in_which_all_is_well_keeps_every_rule(tmp_path: Path) -> 
     assert [breach for rule in RULES for breach in rule(house)] == []
 
 
-DOC = '"""What for."""\n'
+DOC = '"""A module."""\n'
 
 
 @pytest.mark.parametrize(
@@ -170,6 +170,32 @@ def test_a_long_file_and_a_long_function_are_seen_in_tests_too(tmp_path: Path) -
 def test_a_module_that_says_nothing_is_seen(tmp_path: Path) -> None:
     house = plant(tmp_path, {"proxy/chat/key.py": "X = 1\n", "proxy/chat/__init__.py": ""})
     assert len(rules.modules_say_what_they_are_for(house)) == 2
+
+
+@pytest.mark.parametrize("word", ["What", "Whether", "How", "Who", "Where", "When", "Which"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"""{} it is."""\n',
+        '"""\n{} it is.\n"""\n',
+        DOC + 'class C:\n    """{} it is."""\n',
+        DOC + 'class C:\n    x: int = 1\n    """{} it is."""\n',
+        DOC + 'class C:\n    async def f(self):\n        """{} it is."""\n',
+        DOC + 'X = 1\n"""{} it is."""\n',
+    ],
+    ids=["module", "module, on its second line", "class", "field", "method", "constant"],
+)
+def test_a_docstring_that_begins_with_a_question_word_is_seen(tmp_path: Path, text: str, word: str) -> None:
+    house = plant(tmp_path, {"proxy/chat/key.py": text.format(word)})
+    (breach,) = rules.no_docstring_begins_with_a_question_word(house)
+    assert breach.startswith("proxy/chat/key.py:")
+    assert breach.endswith(word)
+
+
+@pytest.mark.parametrize("text", ["True if it is.", "However it is made, it is one.", "The part for which it is."])
+def test_other_docstrings_and_strings_in_code_may_begin_as_they_like(tmp_path: Path, text: str) -> None:
+    house = plant(tmp_path, {"proxy/chat/key.py": f'"""{text}"""\n# What it is.\nX = "What it is"\n'})
+    assert rules.no_docstring_begins_with_a_question_word(house) == []
 
 
 def test_a_module_without_tests_is_seen(tmp_path: Path) -> None:
