@@ -2,7 +2,7 @@
 #
 #   make run     the proxy on 127.0.0.1:8080, SQLite in ./data, the built-in demo upstream   (ARGS="--port 9000 ...")
 #   make test    the tests of one Python, several at once; none of them depends on time or load     (WORKERS=4)
-#   make test-all                every test, on this Python and on each other supported one      (PYTEST_ARGS="-k sse ...")
+#   make test-all                every test, on this Python; what may differ on each other one   (PYTEST_ARGS="-k sse ...")
 #   make system                  Debian's packages that some tests use (as root); without them those are left out
 #   make mutants faults of the hot path, planted one at a time in copies: the tests that guard it have to turn red
 #   make docs    the documentation as a site, in build/docs; ends with an error where a link leads nowhere

@@ -171,6 +171,15 @@ async def serving(app: App | Any) -> AsyncIterator[int]:
         await task
 
 
+async def abort_all(there: list[Connection]) -> None:
+    """Empty the list, and end each connection in it at once."""
+    while there:
+        writer = there.pop().writer
+        writer.transport.abort()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+
 async def connect(port: int) -> Connection:
     return Connection(*await asyncio.open_connection("127.0.0.1", port, limit=1 << 24))
 

@@ -165,15 +165,15 @@ def _noted(seen: View, policy: Policy, key: bytes, edit: Edit) -> str:
 def _shortened(seen: View, policy: Policy, n: int, old: Edit | None, level: int) -> Edit:
     """The edit that cuts the message to about `level` tokens. A text of ours at the end of the message stays."""
     message, key = seen.messages[n], seen.keys[n]
-    text, added = message.text, ""
+    text, added, whole = message.text, "", True
     if old is not None and old.action == "append":
         added = old.text or ""
     elif old is not None and old.text is not None:
         added = _noted(seen, policy, key, old)
-        text = text if old.stage == NAME else old.text.removesuffix(added)
+        whole = old.stage == NAME
+        text = text if whole else old.text.removesuffix(added)
     fixed = view.edited_size(seen, n, added)
-    whole = len(message.text) if text is message.text else None
-    mark_of = mark(public_id(key), whole, seen.offered)
+    mark_of = mark(public_id(key), len(text) if whole else None, seen.offered)
     short = cut(text, max(0, level - fixed), seen.weigh.count, mark_of) + added
     after = view.edited_size(seen, n, short)
     reason = f"over the budget: {len(message.text)} characters cut to {len(short)}"

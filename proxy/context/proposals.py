@@ -70,7 +70,7 @@ def take(seen: View, chosen: Sequence[Proposal], old: Mapping[bytes, Edit], *, l
         return old  # no edit in force is withdrawn to keep turns in order
     edits = dict(old)
     gone = frozenset(p.index for p in chosen if not p.whole)
-    bearer, record = newest_record(seen.edits, seen) or (b"", "")
+    bearer, record = (chosen and newest_record(seen.edits, seen)) or (b"", "")
     for proposal in reversed(chosen):  # newest first: of two copies of a text the older one may go
         checkpoint()
         message = seen.messages[proposal.index]

@@ -16,7 +16,7 @@ from proxy.web import body_budget
 from proxy.web.connection_share import PIPELINED
 from proxy.web.failures import LINGER_S
 from tests.faults.test_content import ANSWER, fine
-from tests.faulty import HEAD, Connection, Request, ask, faulty, post, until
+from tests.faulty import HEAD, Connection, Request, abort_all, ask, faulty, post, until
 from tests.running import CHAT, Heard, Running, heard, running
 from tests.web.test_keys import entry
 
@@ -32,11 +32,7 @@ _OPEN: list[Connection] = []
 @pytest.fixture(autouse=True)
 async def nothing_stays_open() -> AsyncIterator[None]:
     yield
-    while _OPEN:
-        writer = _OPEN.pop().writer
-        writer.transport.abort()
-        with suppress(ConnectionError):
-            await writer.wait_closed()
+    await abort_all(_OPEN)
 
 
 async def connect(port: int, address: str = "127.0.0.1") -> Connection:

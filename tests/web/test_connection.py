@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from tests import faulty as sockets
-from tests.faulty import HEAD, STREAM, Connection, Request, ask, faulty, until
+from tests.faulty import HEAD, STREAM, Connection, Request, abort_all, ask, faulty, until
 from tests.running import Running, heard, running
 
 QUICK: dict[str, Any] = {"timeouts": {"header_s": 0.4, "body_s": 0.4}}
@@ -41,11 +41,7 @@ _OPEN: list[Connection] = []
 @pytest.fixture(autouse=True)
 async def nothing_stays_open() -> AsyncIterator[None]:
     yield
-    while _OPEN:
-        writer = _OPEN.pop().writer
-        writer.transport.abort()
-        with suppress(ConnectionError):
-            await writer.wait_closed()
+    await abort_all(_OPEN)
 
 
 async def connect(port: int) -> Connection:

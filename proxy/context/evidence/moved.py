@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from proxy.context.evidence import facts
-from proxy.context.evidence.refetch import normal
+from proxy.context.evidence.refetch import normal, placed
 
 _REMOVES = frozenset(("delete", "remove", "unlink", "rm", "trash"))
 _MOVES = frozenset(("move", "rename", "mv"))
@@ -124,11 +124,7 @@ _CD = re.compile(r"\s*cd\s+(?:--\s+)?(['\"]?)([^\s;&|'\"$`]+)\1\s*")
 def entered(text: str, where: str) -> str:
     """Return the directory of a shell after a command that ran in `where`: a new one if the command is only a `cd`."""
     found = _CD.fullmatch(text)
-    return where if found is None else _joined(where, found[2])
-
-
-def _joined(where: str, path: str) -> str:
-    return normal(path if not where or path.startswith(("/", "~")) else f"{where}/{path}")
+    return where if found is None else placed(where, found[2])
 
 
 def _given(arguments: Mapping[str, Any], names: Sequence[str]) -> list[str]:

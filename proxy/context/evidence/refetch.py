@@ -237,7 +237,7 @@ def _of_command(command: str) -> tuple[Action, str]:
     checkpoint()
     into = _INTO.search(plain) or _IN_PLACE.search(plain)
     if into:
-        return "writes", _placed(place, next(group for group in into.groups() if group))
+        return "writes", placed(place, next(group for group in into.groups() if group))
     if "<<" in command or "$(" in command or "`" in plain:
         return "runs", ""
     checkpoint()
@@ -250,7 +250,7 @@ def _of_command(command: str) -> tuple[Action, str]:
         files = [word for word in first[1:] if not word.startswith("-") and word != "Q" and not word.isdigit()]
         files = [word for word in files if "." in word or "/" in word]
         if len(files) == 1 and not any(part[0] == "cat" for part in parts[1:]):
-            return "shows", _placed(place, files[0])
+            return "shows", placed(place, files[0])
     return "looks", ""
 
 
@@ -261,7 +261,8 @@ def _looks(words: Sequence[str]) -> bool:
     return words[0] in _LOOKING and not (words[0] == "find" and {"-delete", "-exec", "-execdir"} & set(words))
 
 
-def _placed(place: str, path: str) -> str:
+def placed(place: str, path: str) -> str:
+    """Return the path as seen from a directory; place: that directory, empty if it is not known."""
     return normal(_joined(place, path.strip("'\"")))
 
 
