@@ -158,6 +158,7 @@ def test_a_worker_that_was_killed_is_told(runs: Path, monkeypatch: pytest.Monkey
     assert "try a lower --jobs" in result.stderr
 
 
+@pytest.mark.slow
 async def test_what_the_proxy_has_stored_is_played_beside_it(tmp_path: Path, runs: Path) -> None:
     file = tmp_path / "store.sqlite3"
     async with faulty(Scripted()) as upstream, running(upstream.port, db=str(file)) as proxy:

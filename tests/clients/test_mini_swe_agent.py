@@ -16,7 +16,7 @@ from tests.recorded.strict import violations
 from tests.running import running
 from tests.scripted import Scripted, calls
 
-pytestmark = pytest.mark.clients
+pytestmark = [pytest.mark.clients, pytest.mark.slow]
 
 FINISH = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 

@@ -129,6 +129,7 @@ def test_policies_whose_edits_do_not_last_fill_the_whole_budget() -> None:
     assert fitted(TALK, 379, replace(LOW, schedule="always"))[1] == [0, 1, *range(5, 14)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["when_it_pays", "over_budget"])
 @pytest.mark.parametrize("step", [STEP, GROUP])
 def test_a_history_that_grows_past_its_budget_is_edited_in_batches(schedule: ScheduleName, step: list[Json]) -> None:

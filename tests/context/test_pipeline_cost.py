@@ -74,6 +74,7 @@ def cost(histories: list[list[Json]], model: Model, *, at: int | None = None, on
     return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("w", "r"), [(1.25, 0.1), (1.0, 0.5), (1.0, 0.1)])
 def test_the_whole_conversation_costs_at_most_twice_the_best_single_edit_in_hindsight(w: float, r: float) -> None:
     """Compared: the price of all prompts of a conversation in units of an input token, uncached tokens at w and cached

@@ -102,6 +102,7 @@ def repeat_after(between: int, tool: str) -> Story:
     return Story(values, [*range(1, len(values) + 1, 2)], PLAIN, [1.0] * (between + 2) + [1000.0], [False])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["thrifty", "thrifty/over_budget", "thrifty/always"])
 @SOME
 @given(story=readers(None))
@@ -152,6 +153,7 @@ def repeats(window: int | None) -> Story:
     return Story(values, stops, replace(PLAIN, window=window), [1.0], [False])
 
 
+@pytest.mark.slow
 @EACH
 @SOME
 @given(story=readers(9_000) | readers(4_000) | readers(None), window=st.sampled_from([None, None, 1, 2]))

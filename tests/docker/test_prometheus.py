@@ -123,6 +123,7 @@ async def ask(url: str, path: str, **query: str) -> Any:
     return await asyncio.to_thread(fetch)
 
 
+@pytest.mark.slow
 async def test_prometheus_scrapes_the_proxy_and_every_query_of_the_dashboard_has_data(tmp_path: Path) -> None:
     (tmp_path / "models.toml").write_text(PRICED)
     model = Scripted("Well, this is an answer.")

@@ -10,6 +10,7 @@ import sqlite3
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -57,10 +58,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
                 (tmp_path / block.title).write_text(block.text)
         (tmp_path / "conversations.jsonl").write_text("")
         ask(made, "export", "my-session", "--out", "runs.jsonl")
-        copied = sqlite3.connect(tmp_path / "backup.sqlite3")
-        with sqlite3.connect(f"file:{db}?mode=ro", uri=True) as source:
+        with (
+            closing(sqlite3.connect(tmp_path / "backup.sqlite3")) as copied,
+            closing(sqlite3.connect(f"file:{db}?mode=ro", uri=True)) as source,
+        ):
             source.backup(copied)
-        copied.close()
         yield made
 
 

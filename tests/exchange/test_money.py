@@ -141,6 +141,7 @@ def kinds(there: Running) -> dict[str, float]:
     return {kind: there.count("cost_dollars_total", kind=kind) for kind in ("paid", "without", "planned")}
 
 
+@pytest.mark.slow
 async def test_observe_pays_for_the_originals_and_says_what_the_plan_would_have_cost(prices: str) -> None:
     found: dict[str, dict[str, Any]] = {}
     counted: dict[str, dict[str, float]] = {}

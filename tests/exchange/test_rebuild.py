@@ -30,6 +30,7 @@ async def assert_all_rebuilt(proxy: Running, came: list[bytes], sent: list[bytes
         assert found.sent == outgoing
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("header", [(), (b"x-session-id: s",)])
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("policy", ["thrifty", "rolling", "observe", "passthrough"])

@@ -113,6 +113,7 @@ async def worked(folder: Path, steps: int, *, stream: bool, policy: str) -> tupl
     return db.stat().st_size, len(json.dumps(agent.messages))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("policy", ["thrifty", "passthrough"])
 async def test_the_file_grows_with_the_conversation_and_not_with_its_square(

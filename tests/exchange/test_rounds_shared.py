@@ -28,6 +28,7 @@ async def two(nursery: Nursery, database: str, upstream: int, policy: str) -> li
     return [Running(cast("Any", None), port) for _, port in pids]
 
 
+@pytest.mark.slow
 @STREAMS
 async def test_every_tool_works_whichever_process_is_asked(nursery: Nursery, database: str, stream: bool) -> None:
     model, heard = Forecaster(), list[Heard]()
@@ -51,6 +52,7 @@ async def test_every_tool_works_whichever_process_is_asked(nursery: Nursery, dat
     assert [m["content"] for m in agent.messages if m["role"] == "tool"] == [weather(city) for city in CITIES]
 
 
+@pytest.mark.slow
 @STREAMS
 @pytest.mark.parametrize("named", [(), (b"x-session-id: s",)])
 async def test_what_one_process_hid_another_puts_back(

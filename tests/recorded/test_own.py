@@ -13,6 +13,8 @@ from tests.recorded.play import model_on_a_socket, play, read, turns
 from tests.recorded.strict import head_changed, violations
 from tests.running import Running, running
 
+pytestmark = pytest.mark.slow
+
 RECORDINGS = sorted(record.FOLDER.glob("*.jsonl"))
 CONVERSATIONS = [conversation for path in RECORDINGS for conversation in read(path)]
 

@@ -16,6 +16,7 @@ EVERY = 8
 """Conversations of which one is played, which takes a minute for all policies."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", policies.FILES)
 async def test_all_that_a_policy_takes_away_can_be_read_again(tmp_path: Path, policy: str) -> None:
     pages = {"result_chars": 700}  # so that most messages need several

@@ -50,6 +50,7 @@ async def check_stored(path: Path, numbers: set[int]) -> None:
     await store.close()
 
 
+@pytest.mark.slow
 async def test_what_was_acknowledged_is_stored_after_kill_9_ten_times(tmp_path: Path) -> None:
     path = tmp_path / "store.sqlite3"
     seen: set[int] = set()

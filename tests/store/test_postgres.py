@@ -193,6 +193,7 @@ async def garbling(url: str) -> AsyncIterator[tuple[str, asyncio.Event]]:
     relay.close()
 
 
+@pytest.mark.slow
 async def test_r3_what_the_driver_cannot_read_is_a_loss_of_the_store_like_any_other(database: str) -> None:
     async with (
         garbling(database) as (url, garbled),

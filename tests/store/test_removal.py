@@ -130,6 +130,7 @@ def aside(thread: str, at: float, first: bytes = b"root", parent: str | None = N
     ]
 
 
+@pytest.mark.slow
 async def test_retention_takes_threads_that_no_other_stands_on_out_of_sessions_that_live(store: Store) -> None:
     main = digest("m", 449)
     await store.put(everything(*FIRST, at=100.0))

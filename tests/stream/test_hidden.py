@@ -74,6 +74,7 @@ def test_the_client_gets_its_own_calls_and_nothing_else(mix: str, form: str) -> 
         assert ids == [one.id for one in names]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mix", ["o", "ot", "to", "oto", "toot"])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"], ids=["LF", "CRLF", "CR"])
@@ -111,6 +112,7 @@ def answers(draw: st.DrawFn) -> list[Script]:
     return [*found, Script(tuple(said), finish, form, 999, 5, "chatcmpl-x", draw(st.integers(1, 9)))]
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(answers(), st.integers(1, 500), st.booleans())
 def test_many_rounds_are_one_answer_streamed_or_not(scripts: list[Script], step: int, drop: bool) -> None:

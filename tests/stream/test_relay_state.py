@@ -100,6 +100,7 @@ def test_an_agent_sees_the_answer_without_its_state(text: str, size: int) -> Non
 SAMPLE = answer_stream("Hé\n\n### STATE\nGoal: a\n\n## On\nmore\n\n### State\nGoal: b\nContext: c", 5, calls=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"], ids=["LF", "CRLF", "CR"])
 @pytest.mark.parametrize("drop", [True, False])
 def test_withholding_does_not_depend_on_how_the_bytes_are_cut(end: bytes, drop: bool) -> None:

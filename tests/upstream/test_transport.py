@@ -176,6 +176,7 @@ async def test_closing_closes_all_and_what_comes_back_after() -> None:
         assert sound(client)
 
 
+@pytest.mark.slow
 async def test_a_thousand_at_once_each_get_their_own_answer() -> None:
     async def echo(request: Request, there: Connection) -> None:
         await asyncio.sleep(0.05)

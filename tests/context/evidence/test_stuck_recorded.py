@@ -23,6 +23,8 @@ from proxy.context.voices.warn_of_loops import worth_telling
 from tests.context.loops import PLANTED
 from tests.conversations import messages
 
+pytestmark = pytest.mark.slow
+
 HINTS = ("theme_loop", "repeated_planning", "no_progress")
 EXACT = tuple(kind for kind in KINDS if kind not in HINTS)
 

@@ -130,6 +130,7 @@ def test_c3_under_other_schedules_an_edit_stays_as_it_was_made() -> None:
     assert first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["tail", "result"])
 @pytest.mark.parametrize("schedule", ["always", "over_budget", "when_it_pays"])
 @settings(max_examples=12)
