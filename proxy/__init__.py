@@ -2,9 +2,9 @@
 
 The public names of the library: the same `rewrite` that the proxy runs, for notebooks, tests and other programs.
 
-    from proxy import Policy, Session, rewrite
+    from proxy import Policy, BranchState, rewrite
 
-    plan = rewrite(request, Session(), policy, model, now, weigh=weigh)
+    plan = rewrite(request, BranchState(), policy, model, now, weigh=weigh)
 
 Functions over a plain list of messages, in the shapes of REPLOID's context manager:
 `prune_context`, `summarize_context`, `get_context_stats`, `auto_manage_context`, `estimate_tokens`,
@@ -24,12 +24,12 @@ from proxy.context.library import (
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Plan
 from proxy.context.policy import Policy
-from proxy.context.session import Session
+from proxy.context.session import BranchState
 
 __all__ = [
+    "BranchState",
     "Plan",
     "Policy",
-    "Session",
     "auto_manage_context",
     "estimate_tokens",
     "get_context_stats",

@@ -16,51 +16,54 @@ NAMESPACE = "context_proxy"
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 """Content type of `Metrics.text()`."""
 
-OTHER = "other"
+OTHER_LABEL = "other"
 """The label value for further values once a label has as many as it may have."""
 
-VALUES = 50
+MAX_LABEL_VALUES = 50
 """Number of values of a label that are counted separately."""
 
-OWN_TIME = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+PROXY_TIME_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 """Bucket bounds in seconds. The proxy's own share of a request is milliseconds; the last bounds are `plan_ms` and
 worse."""
 
-ANSWER_TIME = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+ANSWER_TIME_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 """Bucket bounds in seconds. Models take from a tenth of a second to minutes for a first token."""
 
-RATIOS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0, 20.0, 50.0, 100.0)
+RATIO_BUCKETS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0, 20.0, 50.0, 100.0)
 """Bucket bounds of compression ratios: below 2 there is a warning, and 10 is a good summary."""
 
-PROMPT_TOKENS = (100, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000)
+TOKEN_BUCKETS = (100, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000)
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class MetricDescription:
     """A metric as docs/reference/metrics.md lists it."""
 
     name: str
     kind: str
     labels: tuple[str, ...]
-    tells: str
+    description: str
 
 
 class Metrics:
     """All metrics, one attribute each. known: label values that always count, by label: the upstreams, the routes."""
 
-    def __init__(self, known: Mapping[str, Iterable[str]] | None = None) -> None:
+    def __init__(self, known_labels: Mapping[str, Iterable[str]] | None = None) -> None:
         self.registry = CollectorRegistry()
-        self.described: list[Described] = []
-        self._seen: dict[str, set[str]] = {kind: set(values) for kind, values in (known or {}).items()}
+        self.descriptions: list[MetricDescription] = []
+        self._seen: dict[str, set[str]] = {kind: set(values) for kind, values in (known_labels or {}).items()}
 
         self.request_seconds = self._histogram(
-            "request_seconds", OWN_TIME, ("route",), "Time of a request spent in the proxy itself."
+            "request_seconds", PROXY_TIME_BUCKETS, ("route",), "Time of a request spent in the proxy itself."
         )
         self.first_token_seconds = self._histogram(
-            "first_token_seconds", ANSWER_TIME, ("upstream",), "Time from sending a request to the answer's first byte."
+            "first_token_seconds",
+            ANSWER_TIME_BUCKETS,
+            ("upstream",),
+            "Time from sending a request to the answer's first byte.",
         )
-        self.tokens_before = self._histogram("tokens_before", PROMPT_TOKENS, (), "Tokens of a prompt as it came.")
-        self.tokens_after = self._histogram("tokens_after", PROMPT_TOKENS, (), "Tokens of a prompt as it was sent.")
+        self.tokens_before = self._histogram("tokens_before", TOKEN_BUCKETS, (), "Tokens of a prompt as it came.")
+        self.tokens_after = self._histogram("tokens_after", TOKEN_BUCKETS, (), "Tokens of a prompt as it was sent.")
         self.requests_total = self._counter("requests_total", ("route", "status"), "Requests answered.")
         self.edits_total = self._counter("edits_total", ("stage",), "Edits made, by the stage that proposed them.")
         self.refusals_total = self._counter(
@@ -95,26 +98,26 @@ class Metrics:
         self.upstream_truncated_total = self._counter(
             "upstream_truncated_total", (), "Streams that ended without an end."
         )
-        self._of_clients()
-        self._of_helpers()
-        self._of_compression()
-        self._of_tools()
-        self._of_events()
-        self._of_memory()
+        self._add_client_metrics()
+        self._add_helper_metrics()
+        self._add_compression_metrics()
+        self._add_tool_metrics()
+        self._add_event_metrics()
+        self._add_memory_metrics()
         self.swallowed_total = self._counter(
             "swallowed_total", ("where",), "Faults of the proxy's own that a request was kept from noticing."
         )
         # Memory, file descriptors and processor time of this process, read when asked for.
         ProcessCollector(namespace=NAMESPACE, registry=self.registry)
 
-    def _of_memory(self) -> None:
+    def _add_memory_metrics(self) -> None:
         self.live_threads = self._gauge("live_threads", "Threads whose state is in memory.")
         self.live_bytes = self._gauge("live_bytes", "Memory taken by their state, estimated.")
         self.message_cache_bytes = self._gauge("message_cache_bytes", "Memory taken by messages already read.")
         self.store_queue = self._gauge("store_queue", "Transactions waiting to be written.")
         self.store_log_bytes = self._gauge("store_log_bytes", "Size of SQLite's write-ahead log.")
 
-    def _of_clients(self) -> None:
+    def _add_client_metrics(self) -> None:
         self.client_gone_total = self._counter("client_gone_total", (), "Clients that left before their answer ended.")
         self.refused_requests_total = self._counter(
             "refused_requests_total", (), "Requests told to come back because `limits.requests` were under way."
@@ -131,7 +134,7 @@ class Metrics:
             "retired_total", (), "Sessions and threads that `store.retention_days` has removed."
         )
 
-    def _of_helpers(self) -> None:
+    def _add_helper_metrics(self) -> None:
         self.helper_total = self._counter(
             "helper_total",
             ("kind", "outcome"),
@@ -150,20 +153,20 @@ class Metrics:
             "reflection_tokens_total", ("kind",), "Tokens of asking the model itself to reflect, and of what it wrote."
         )
 
-    def _of_compression(self) -> None:
+    def _add_compression_metrics(self) -> None:
         self.ahead_total = self._counter(
             "ahead_total",
             ("outcome",),
             "Threads compressed while idle: `asked` a helper, only `planned`, or `dropped`, since too many waited.",
         )
         self.level_tokens = self._histogram(
-            "level_tokens", PROMPT_TOKENS, ("level",), "Tokens of a prompt by level of memory, as it was sent."
+            "level_tokens", TOKEN_BUCKETS, ("level",), "Tokens of a prompt by level of memory, as it was sent."
         )
         self.compressed_tokens_total = self._counter(
             "compressed_tokens_total", ("kind",), "Tokens that compression took in (`before`) and left (`after`)."
         )
         self.compression_ratio = self._histogram(
-            "compression_ratio", RATIOS, (), "Tokens before over tokens after, of what a request compressed."
+            "compression_ratio", RATIO_BUCKETS, (), "Tokens before over tokens after, of what a request compressed."
         )
         self.over_budget_total = self._counter(
             "over_budget_total",
@@ -182,7 +185,7 @@ class Metrics:
             "retrieved_items_total", (), "Messages that were quoted in a prompt after they had left it."
         )
 
-    def _of_tools(self) -> None:
+    def _add_tool_metrics(self) -> None:
         self.tools_total = self._counter(
             "tools_total",
             ("tool", "outcome"),
@@ -194,13 +197,13 @@ class Metrics:
             "Answers that went into tools of the proxy's own: run, or ended by rounds, time or repeats.",
         )
         self.tool_seconds = self._histogram(
-            "tool_seconds", ANSWER_TIME, ("tool",), "Time that a call of one of the proxy's own tools took."
+            "tool_seconds", ANSWER_TIME_BUCKETS, ("tool",), "Time that a call of one of the proxy's own tools took."
         )
         self.memos_total = self._counter(
             "memos_total", ("outcome",), "Memos that were saved, merged with one that was there, or turned away."
         )
 
-    def _of_events(self) -> None:
+    def _add_event_metrics(self) -> None:
         self.events_total = self._counter("events_total", ("kind",), "Events told, whoever listened.")
         self.events_lost_total = self._counter(
             "events_lost_total", (), "Events that a listener lost because it was too slow."
@@ -212,29 +215,29 @@ class Metrics:
         )
         self.event_listeners = self._gauge("event_listeners", "Listeners to events, webhooks included.")
 
-    def label(self, kind: str, value: object) -> str:
+    def limit_label(self, name: str, value: object) -> str:
         """Return the value itself if it is known or among the first 50 of its kind, else `other`."""
         text = str(value)[:100]
-        seen = self._seen.setdefault(kind, set())
+        seen = self._seen.setdefault(name, set())
         if text in seen:
             return text
-        if len(seen) >= VALUES:
-            return OTHER
+        if len(seen) >= MAX_LABEL_VALUES:
+            return OTHER_LABEL
         seen.add(text)
         return text
 
-    def text(self) -> bytes:
+    def render_text(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
     def _counter(self, name: str, labels: tuple[str, ...], tells: str) -> Counter:
-        self.described.append(Described(f"{NAMESPACE}_{name}", "counter", labels, tells))
+        self.descriptions.append(MetricDescription(f"{NAMESPACE}_{name}", "counter", labels, tells))
         return Counter(name, tells, labels, namespace=NAMESPACE, registry=self.registry)
 
     def _gauge(self, name: str, tells: str) -> Gauge:
-        self.described.append(Described(f"{NAMESPACE}_{name}", "gauge", (), tells))
+        self.descriptions.append(MetricDescription(f"{NAMESPACE}_{name}", "gauge", (), tells))
         return Gauge(name, tells, namespace=NAMESPACE, registry=self.registry)
 
     def _histogram(self, name: str, buckets: tuple[float, ...], labels: tuple[str, ...], tells: str) -> Histogram:
-        self.described.append(Described(f"{NAMESPACE}_{name}", "histogram", labels, tells))
+        self.descriptions.append(MetricDescription(f"{NAMESPACE}_{name}", "histogram", labels, tells))
         return Histogram(name, tells, labels, namespace=NAMESPACE, registry=self.registry, buckets=buckets)

@@ -18,7 +18,7 @@ ALL_TENANTS = "*"
 """The tenant of a key that sees every tenant's sessions."""
 
 
-def checked_pattern(value: str) -> str:
+def validate_pattern(value: str) -> str:
     """Return a regular expression that compiles. Raises ValueError if it does not."""
     try:
         re.compile(value)
@@ -27,7 +27,7 @@ def checked_pattern(value: str) -> str:
     return value
 
 
-def checked_url(value: str) -> str:
+def validate_base_url(value: str) -> str:
     """Return an upstream's base URL without a slash at the end, `demo`, or an empty text. Raises ValueError
     otherwise."""
     if value in ("", DEMO):
@@ -38,14 +38,14 @@ def checked_url(value: str) -> str:
     return value.rstrip("/")
 
 
-def checked_name(value: str) -> str:
+def validate_policy_name(value: str) -> str:
     """Return a policy's name, which is a file's name too, or an empty text. Raises ValueError otherwise."""
     if not re.fullmatch(r"[A-Za-z0-9_-]{0,64}", value):
         raise ValueError("a name of letters, digits, - and _ (the file's name without .toml)")
     return value
 
 
-def listed(value: object) -> object:
+def split_list(value: object) -> object:
     """Return a list from the text of an environment variable, which separates its items by commas. `policy` stays a
     word."""
     if not isinstance(value, str) or value == "policy":
@@ -53,7 +53,7 @@ def listed(value: object) -> object:
     return tuple(name.strip(' "') for name in value.strip("[] ").split(",") if name.strip(' "'))
 
 
-def checked_digest(value: str) -> str:
+def validate_key_digest(value: str) -> str:
     """Return a SHA-256 in hexadecimal, in lower case. Raises ValueError otherwise. The error does not show the value:
     it may be the key itself."""
     if not re.fullmatch(r"[0-9a-fA-F]{64}", value):
@@ -61,19 +61,19 @@ def checked_digest(value: str) -> str:
     return value.lower()
 
 
-def checked_label(value: str) -> str:
+def validate_label(value: str) -> str:
     """Return a name that can stand in a log line, a path and a header. Raises ValueError otherwise."""
     if not re.fullmatch(r"[A-Za-z0-9._:@-]{1,128}", value):
         raise ValueError("1 to 128 letters, digits and . _ : @ -")
     return value
 
 
-def checked_tenant(value: str) -> str:
+def validate_tenant(value: str) -> str:
     """Return a tenant's name, or * for all tenants. Raises ValueError otherwise."""
-    return value if value == ALL_TENANTS else checked_label(value)
+    return value if value == ALL_TENANTS else validate_label(value)
 
 
-def checked_origin(value: str) -> str:
+def validate_origin(value: str) -> str:
     """Return an origin as browsers write it: scheme, host, and port unless it is the scheme's own. Raises ValueError
     otherwise."""
     parts = urlsplit(value)
@@ -82,7 +82,7 @@ def checked_origin(value: str) -> str:
     return value.lower()
 
 
-def checked_path(value: str) -> str:
+def validate_path_rule(value: str) -> str:
     """Return a method and a path that may be requested, or * for all of them. Raises ValueError otherwise."""
     if not re.fullmatch(r"\*|[A-Z*]+ /\S*", value):
         raise ValueError(
@@ -91,7 +91,7 @@ def checked_path(value: str) -> str:
     return value
 
 
-def checked_hook(value: str) -> str:
+def validate_webhook_url(value: str) -> str:
     """Return a URL to which events are sent. Raises ValueError otherwise. The error does not show the value: some
     services put a secret into the path."""
     parts = urlsplit(value)
@@ -102,23 +102,23 @@ def checked_hook(value: str) -> str:
     return value
 
 
-Pattern = Annotated[str, AfterValidator(checked_pattern)]
-Url = Annotated[str, AfterValidator(checked_url)]
-PolicyName = Annotated[str, AfterValidator(checked_name)]
+Pattern = Annotated[str, AfterValidator(validate_pattern)]
+BaseUrl = Annotated[str, AfterValidator(validate_base_url)]
+PolicyName = Annotated[str, AfterValidator(validate_policy_name)]
 ToolName = Literal["recall", "query_db", "describe_db", "manage_scratchpad", "save_memo", "retrieve_memos"]
-Enabled = Annotated[Literal["policy"] | tuple[ToolName, ...], BeforeValidator(listed)]
+EnabledTools = Annotated[Literal["policy"] | tuple[ToolName, ...], BeforeValidator(split_list)]
 Count = Annotated[int, Field(ge=1)]
 Milliseconds = Annotated[int, Field(ge=0, le=600_000)]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
 
-class Section(BaseModel):
+class SettingsSection(BaseModel):
     """Base of all sections: it is frozen, and an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
-class Limits(Section):
+class LimitSettings(SettingsSection):
     """`[limits]`: upper bounds of sizes, numbers and times."""
 
     body_mb: Count = 64
@@ -166,7 +166,7 @@ class Limits(Section):
     """Connections of one address that have not brought a request's head. Over it, the oldest are closed."""
 
 
-class Timeouts(Section):
+class TimeoutSettings(SettingsSection):
     """`[timeouts]`: time limits, in seconds."""
 
     connect_s: Seconds = 5.0
@@ -184,7 +184,7 @@ class Timeouts(Section):
     whole body may take four times as long, and one more second for each 32 KiB."""
 
 
-class Drain(Section):
+class DrainSettings(SettingsSection):
     """`[drain]`: the stop of the proxy while a load balancer still sends requests to it."""
 
     notice_s: Annotated[float, Field(ge=0, le=3600)] = 0.0
@@ -192,7 +192,7 @@ class Drain(Section):
     closed."""
 
 
-class Pool(Section):
+class PoolSettings(SettingsSection):
     """`[pool]`: connections to each upstream."""
 
     connections: Count = 1000
@@ -202,7 +202,7 @@ class Pool(Section):
     """Connections kept open while idle, for 4 s: as many as a wave of requests may leave behind."""
 
 
-class Identity(Section):
+class IdentitySettings(SettingsSection):
     """`[identity]`: names of a session in a client's request (the path and x-context-session always work)."""
 
     headers: tuple[str, ...] = (
@@ -223,7 +223,7 @@ class Identity(Section):
     """Salt of the HMAC that makes a tenant of an Authorization value. It must be the same on every replica."""
 
 
-class State(Section):
+class StateSettings(SettingsSection):
     """`[state]`: the block that the model writes for itself."""
 
     ask: Literal["policy", "always", "when_needed", "never"] = "policy"
@@ -238,7 +238,7 @@ class State(Section):
     """Rules for reading a rewritten history; empty: the proxy's own."""
 
 
-class Groups(Section):
+class GroupSettings(SettingsSection):
     """`[groups]`: rules by which messages belong together."""
 
     observation: tuple[Pattern, ...] = ()
@@ -246,7 +246,7 @@ class Groups(Section):
     none."""
 
 
-class Storage(Section):
+class StoreSettings(SettingsSection):
     """`[store]`: durability and retention of the store."""
 
     durability: Literal["full", "normal"] = "full"
@@ -258,14 +258,14 @@ class Storage(Section):
     removed."""
 
 
-class Tokens(Section):
+class TokenSettings(SettingsSection):
     """`[tokens]`: method of counting tokens."""
 
     count: Literal["exact", "estimate"] = "exact"
     """Method. `exact`: with the model's vocabulary if there is one. `estimate`: from the text's length."""
 
 
-class Helper(Section):
+class HelperSettings(SettingsSection):
     """`[helper]`: a second model that writes summaries and reflections. If `upstream` is empty, none is asked."""
 
     upstream: str = ""
@@ -288,7 +288,7 @@ class Helper(Section):
     the answer."""
 
 
-class Commands(Section):
+class CommandSettings(SettingsSection):
     """`[commands]`: commands that a user may type into the conversation itself, for example `/context show` or
     `/undo`."""
 
@@ -296,7 +296,7 @@ class Commands(Section):
     """Answer commands in the conversation. Command and reply then never go to the upstream."""
 
 
-class Embeddings(Section):
+class EmbeddingSettings(SettingsSection):
     """`[embeddings]`: vectors of texts, by which the hierarchical policy judges relevance to the task."""
 
     enabled: bool = False
@@ -309,10 +309,10 @@ class Embeddings(Section):
     """Largest number of texts in one call."""
 
 
-class Tools(Section):
+class ToolSettings(SettingsSection):
     """`[tools]`: the proxy's own tools for the model, which the client does not see."""
 
-    enabled: Enabled = "policy"
+    enabled: EnabledTools = "policy"
     """The tools that are offered: `policy`, or a list of recall, query_db, describe_db, manage_scratchpad, save_memo,
     retrieve_memos."""
     offer: Literal["policy", "first_request", "first_edit", "when_needed", "never"] = "policy"
@@ -333,7 +333,7 @@ class Tools(Section):
     """Largest number of characters of a session's scratchpad."""
 
 
-class Memos(Section):
+class MemoSettings(SettingsSection):
     """`[memos]`: the model's notes for later sessions."""
 
     scope: Literal["session", "tenant"] = "session"
@@ -350,7 +350,7 @@ class Memos(Section):
     does."""
 
 
-class Events(Section):
+class EventSettings(SettingsSection):
     """`[events]`: events for `GET /api/events` and webhooks. Events are kept in memory alone."""
 
     kept: Annotated[int, Field(ge=1, le=100_000)] = 1000
@@ -364,30 +364,30 @@ class Events(Section):
 Plane = Literal["data", "admin", "read", "metrics"]
 
 
-class Key(Section):
+class ApiKeySettings(SettingsSection):
     """`[[keys]]`: keys of clients, and their rights. `context-proxy key` makes a key and prints its entry."""
 
-    name: Annotated[str, AfterValidator(checked_label)]
+    name: Annotated[str, AfterValidator(validate_label)]
     """The key's name in logs. It is never the key itself."""
-    sha256: Annotated[str, Field(repr=False), AfterValidator(checked_digest)]
+    sha256: Annotated[str, Field(repr=False), AfterValidator(validate_key_digest)]
     """SHA-256 of the key, in hexadecimal. The key itself is stored nowhere."""
-    tenant: Annotated[str, AfterValidator(checked_tenant)]
+    tenant: Annotated[str, AfterValidator(validate_tenant)]
     """The tenant whose sessions it opens. `*`, for the planes other than data: every tenant's."""
     plane: Plane
     """The rights of the key. `data`: chat and passthrough. `admin`: the whole of /api, and /metrics. `read`: the GETs
     of /api, for a dashboard that many see. `metrics`: /metrics alone."""
 
     @model_validator(mode="after")
-    def _one_tenant_for_chat(self) -> Key:
+    def _one_tenant_for_chat(self) -> ApiKeySettings:
         if self.plane == "data" and self.tenant == ALL_TENANTS:
             raise ValueError("a tenant's name: what is said with a data key belongs to one tenant")
         return self
 
 
-class Passthrough(Section):
+class PassthroughSettings(SettingsSection):
     """`[passthrough]`: requests that go to an upstream unmanaged."""
 
-    paths: Annotated[tuple[Annotated[str, AfterValidator(checked_path)], ...], BeforeValidator(listed)] = (
+    paths: Annotated[tuple[Annotated[str, AfterValidator(validate_path_rule)], ...], BeforeValidator(split_list)] = (
         "GET /v1/models", "GET /v1/models/*", "GET /v1/models/*/*", "POST /v1/responses", "POST /v1/completions",
         "POST /v1/messages", "POST /v1/messages/count_tokens", "POST /v1/embeddings", "POST /v1/moderations",
         "POST /v1/rerank", "POST /v1/images/generations", "POST /v1/images/edits", "POST /v1/audio/speech",
@@ -399,12 +399,12 @@ class Passthrough(Section):
     `openai/gpt-5`, has two segments. Chat is not in this list: it always passes."""
 
 
-class Dashboard(Section):
+class DashboardSettings(SettingsSection):
     """`[dashboard]`: pages in a browser that may call the proxy."""
 
     hosts: tuple[Annotated[str, AfterValidator(str.lower)], ...] = ()
     """Host names of a proxy without keys, in addition to localhost and IP addresses. For chat a name without a dot also
     works."""
-    origins: tuple[Annotated[str, AfterValidator(checked_origin)], ...] = ()
+    origins: tuple[Annotated[str, AfterValidator(validate_origin)], ...] = ()
     """Other origins (https://example.com) whose pages may call /api, each with a key of its own. Without keys, they may
     also call chat and the passthrough."""

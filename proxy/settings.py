@@ -26,53 +26,76 @@ from proxy.errors import ConfigError
 from proxy.sections import (
     ALL_TENANTS,
     DEMO,
-    Commands,
-    Dashboard,
-    Drain,
-    Embeddings,
-    Events,
-    Groups,
-    Helper,
-    Identity,
-    Key,
-    Limits,
-    Memos,
-    Passthrough,
+    ApiKeySettings,
+    BaseUrl,
+    CommandSettings,
+    DashboardSettings,
+    DrainSettings,
+    EmbeddingSettings,
+    EventSettings,
+    GroupSettings,
+    HelperSettings,
+    IdentitySettings,
+    LimitSettings,
+    MemoSettings,
+    PassthroughSettings,
     PolicyName,
-    Pool,
+    PoolSettings,
     Seconds,
-    Section,
-    State,
-    Storage,
-    Timeouts,
-    Tokens,
-    Tools,
-    Url,
-    checked_hook,
-    checked_name,
-    checked_tenant,
-    checked_url,
+    SettingsSection,
+    StateSettings,
+    StoreSettings,
+    TimeoutSettings,
+    TokenSettings,
+    ToolSettings,
+    validate_base_url,
+    validate_policy_name,
+    validate_tenant,
+    validate_webhook_url,
 )
-from proxy.tomlfile import Keys, Tree, dotted, line_of, read_toml
+from proxy.tomlfile import KeyPath, TomlTree, find_line, format_key_path, read_toml
 
 __all__ = [
-    "DEMO", "PREFIX", "SECRET", "Commands", "Dashboard", "Embeddings", "Events", "Groups", "Helper", "Identity", "Key",
-    "Limits", "Memos", "Pool", "Section", "Settings", "State", "Storage", "Timeouts", "Tokens", "Tools", "Upstream",
-    "Webhook", "load", "masked", "shipped",
+    "DEMO",
+    "ENV_PREFIX",
+    "SECRET_KEYS",
+    "ApiKeySettings",
+    "CommandSettings",
+    "DashboardSettings",
+    "EmbeddingSettings",
+    "EventSettings",
+    "GroupSettings",
+    "HelperSettings",
+    "IdentitySettings",
+    "LimitSettings",
+    "MemoSettings",
+    "PoolSettings",
+    "Settings",
+    "SettingsSection",
+    "StateSettings",
+    "StoreSettings",
+    "TimeoutSettings",
+    "TokenSettings",
+    "ToolSettings",
+    "UpstreamSettings",
+    "WebhookSettings",
+    "find_shipped_file",
+    "load_settings",
+    "mask_password",
 ]  # fmt: skip
 """Names of this module, and of the sections in sections.py: users of the settings need not know that module."""
 
-PREFIX = "CONTEXT_PROXY_"
+ENV_PREFIX = "CONTEXT_PROXY_"
 """Prefix of environment variables. The key's path follows in capitals, its parts joined by two underscores."""
 
-NO_SETTINGS = frozenset({PREFIX + "CONFIG", PREFIX + "URL", PREFIX + "KEY"})
+RESERVED_VARIABLES = frozenset({ENV_PREFIX + "CONFIG", ENV_PREFIX + "URL", ENV_PREFIX + "KEY"})
 """Variables with this prefix that are no settings: the config file, and the address and key of a running proxy for
 commands."""
 
-ENVIRONMENT = "environment"
+PROXY_FROM_ENVIRONMENT = "environment"
 """Value in place of an outbound proxy's URL: the proxy that the environment names."""
 
-SECRET = frozenset({"salt", "proxy", "db", "sha256", "url"})
+SECRET_KEYS = frozenset({"salt", "proxy", "db", "sha256", "url"})
 """Settings whose values are never shown in an error: two may be URLs with a password, one may be the key itself by
 mistake."""
 
@@ -83,10 +106,10 @@ def _database(value: str) -> str:
     return value
 
 
-class Upstream(Section):
+class UpstreamSettings(SettingsSection):
     """`[upstreams.NAME]`: an upstream. A request goes to the first one whose `models` match."""
 
-    base_url: Annotated[str, Field(min_length=1), AfterValidator(checked_url)]
+    base_url: Annotated[str, Field(min_length=1), AfterValidator(validate_base_url)]
     """The base URL, with or without /v1; `demo` for the scripted model in the package."""
     strategy: Literal["openai", "gemini", "gemini_gca", "anthropic"] = "openai"
     """The wire format that is sent there. Stored messages are tagged with it."""
@@ -108,30 +131,30 @@ class Upstream(Section):
     policy: PolicyName = ""
     """The policy for requests that go here; empty: the global `policy`."""
 
-    def api_key(self) -> SecretStr | None:
+    def read_api_key(self) -> SecretStr | None:
         """Return the key from the environment. None if the client's own key is used or the variable is empty."""
         value = os.environ.get(self.api_key_env, "") if self.api_key_env else ""
         return SecretStr(value) if value else None
 
-    def outbound_proxy(self) -> str:
+    def find_outbound_proxy(self) -> str:
         """Return the URL of the outbound proxy, "" for none."""
-        if self.proxy != ENVIRONMENT:
+        if self.proxy != PROXY_FROM_ENVIRONMENT:
             return self.proxy
         found, url = getproxies(), urlsplit(self.base_url)
         bypassed = not url.hostname or proxy_bypass(url.netloc)
         return "" if bypassed else found.get(url.scheme) or found.get("all", "")
 
 
-class Webhook(Section):
+class WebhookSettings(SettingsSection):
     """`[[webhooks]]`: a receiver of events, by a signed POST for each."""
 
-    url: Annotated[str, Field(repr=False), AfterValidator(checked_hook)]
+    url: Annotated[str, Field(repr=False), AfterValidator(validate_webhook_url)]
     """The URL that gets events. Only its scheme, host and port are connected to; redirects are not followed."""
     secret_env: Annotated[str, Field(min_length=1)]
     """The environment variable that holds the secret of the signature."""
     events: tuple[str, ...] = ("*",)
     """Patterns (`context:*`) of the kinds of events that go there."""
-    tenant: Annotated[str, AfterValidator(checked_tenant)] = ALL_TENANTS
+    tenant: Annotated[str, AfterValidator(validate_tenant)] = ALL_TENANTS
     """The tenant whose events go there; `*`: every tenant's."""
     tries: Annotated[int, Field(ge=1, le=20)] = 5
     """Number of tries of one event, after 1, 2, 4 ... seconds, if nobody answers or the status is 408, 425, 429 or
@@ -139,12 +162,12 @@ class Webhook(Section):
     timeout_s: Seconds = 10.0
     """Time limit for one answer."""
 
-    def secret(self) -> str:
+    def read_secret(self) -> str:
         """Return the secret from the environment, "" if the variable is empty."""
         return os.environ.get(self.secret_env, "")
 
 
-class Settings(Section):
+class Settings(SettingsSection):
     """The whole tree. `Settings()` has the defaults; a server starts from `load`."""
 
     host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
@@ -153,9 +176,9 @@ class Settings(Section):
     """Port to listen on; 0: any that is free."""
     db: Annotated[str, Field(min_length=1, repr=False), AfterValidator(_database)] = "./data/context-proxy.sqlite3"
     """SQLite file, `:memory:`, or a postgresql:// URL."""
-    policy: Annotated[str, Field(min_length=1), AfterValidator(checked_name)] = "thrifty"
+    policy: Annotated[str, Field(min_length=1), AfterValidator(validate_policy_name)] = "thrifty"
     """The policy by which prompts are rewritten: a file's name in config/policies or in `policies_dir`."""
-    upstream: Url = ""
+    upstream: BaseUrl = ""
     """One upstream for everything, in place of `[upstreams]`: a URL, or `demo`. With neither: `demo`."""
     workers: Annotated[int, Field(ge=1, le=1)] = 1
     """Number of processes. SQLite has one writer, so it is one. For more, start replicas on PostgreSQL."""
@@ -169,53 +192,57 @@ class Settings(Section):
     models_file: str = ""
     """A file of models of your own, in the form of config/models.toml. An entry names only what differs from the
     package's."""
-    limits: Limits = Limits()
-    timeouts: Timeouts = Timeouts()
-    drain: Drain = Drain()
-    pool: Pool = Pool()
-    identity: Identity = Identity()
-    state: State = State()
-    groups: Groups = Groups()
-    store: Storage = Storage()
-    tokens: Tokens = Tokens()
-    helper: Helper = Helper()
-    embeddings: Embeddings = Embeddings()
-    commands: Commands = Commands()
-    tools: Tools = Tools()
-    memos: Memos = Memos()
-    events: Events = Events()
-    passthrough: Passthrough = Passthrough()
-    dashboard: Dashboard = Dashboard()
-    keys: tuple[Key, ...] = ()
+    limits: LimitSettings = LimitSettings()
+    timeouts: TimeoutSettings = TimeoutSettings()
+    drain: DrainSettings = DrainSettings()
+    pool: PoolSettings = PoolSettings()
+    identity: IdentitySettings = IdentitySettings()
+    state: StateSettings = StateSettings()
+    groups: GroupSettings = GroupSettings()
+    store: StoreSettings = StoreSettings()
+    tokens: TokenSettings = TokenSettings()
+    helper: HelperSettings = HelperSettings()
+    embeddings: EmbeddingSettings = EmbeddingSettings()
+    commands: CommandSettings = CommandSettings()
+    tools: ToolSettings = ToolSettings()
+    memos: MemoSettings = MemoSettings()
+    events: EventSettings = EventSettings()
+    passthrough: PassthroughSettings = PassthroughSettings()
+    dashboard: DashboardSettings = DashboardSettings()
+    keys: tuple[ApiKeySettings, ...] = ()
     """Keys of clients. Without any, only this machine's own address is served."""
-    webhooks: tuple[Webhook, ...] = ()
+    webhooks: tuple[WebhookSettings, ...] = ()
     """Receivers of events."""
-    upstreams: Mapping[str, Upstream] = Field(default_factory=dict)
+    upstreams: Mapping[str, UpstreamSettings] = Field(default_factory=dict)
 
     @property
-    def targets(self) -> Mapping[str, Upstream]:
+    def active_upstreams(self) -> Mapping[str, UpstreamSettings]:
         """The upstreams by name, in order: `upstream` alone if it is set, else `[upstreams]`, else the demo."""
         if self.upstream or not self.upstreams:
-            return {"default": Upstream(base_url=self.upstream or DEMO)}
+            return {"default": UpstreamSettings(base_url=self.upstream or DEMO)}
         return self.upstreams
 
-    def policy_table(self, name: str) -> Tree:
+    def read_policy_table(self, name: str) -> TomlTree:
         """Return a policy's TOML: the package's own, else one of `policies_dir`. Raises ConfigError if there is
         none."""
-        found = self.policy_files()
+        found = self.find_policy_files()
         if name not in found:
             raise ConfigError("policy", name, "one of " + ", ".join(sorted(found)))
         return read_toml(found[name])[0]
 
-    def policy_files(self) -> dict[str, Path]:
+    def find_policy_files(self) -> dict[str, Path]:
         """Return every policy that can be named, with its file."""
         folders = [Path(self.policies_dir)] if self.policies_dir else []
-        return {file.stem: file for folder in [*folders, shipped("policies")] for file in sorted(folder.glob("*.toml"))}
+        return {
+            file.stem: file
+            for folder in [*folders, find_shipped_file("policies")]
+            for file in sorted(folder.glob("*.toml"))
+        }
 
-    def models(self) -> tuple[Model, ...]:
+    def load_models(self) -> tuple[Model, ...]:
         """Return the known data of each model, in the order of search. The entries of `models_file`, which need to name
         only the differences, come first, then the package's. Raises ConfigError with file and line."""
-        known = read_models(read_toml(shipped("models.toml"))[0]["models"])
+        known = read_models(read_toml(find_shipped_file("models.toml"))[0]["models"])
         return _own_models(Path(self.models_file)) + known if self.models_file else known
 
 
@@ -225,19 +252,21 @@ def _own_models(file: Path) -> tuple[Model, ...]:
         if key != "models" or not isinstance(value, dict):
             allowed = 'tables [models."NAME"]'
             raise ConfigError(key, "(a table)" if isinstance(value, dict) else value, allowed,
-                              line=line_of(text, (key,)), source=str(file))  # fmt: skip
-    found = read_models(tree.get("models", {}), partial=True, source=str(file), line=lambda at: line_of(text, at))
+                              line=find_line(text, (key,)), source=str(file))  # fmt: skip
+    found = read_models(
+        tree.get("models", {}), partial=True, source=str(file), find_line=lambda at: find_line(text, at)
+    )
     # An entry for all models is less specific than one for some, wherever it stands in the file.
     return tuple(sorted(found, key=lambda model: model.name == "*"))
 
 
-def shipped(name: str) -> Path:
+def find_shipped_file(name: str) -> Path:
     """Return a file of config/. It is inside the package once installed, and beside the package in a checkout."""
     inside = Path(__file__).with_name("config") / name
     return inside if inside.exists() else Path(__file__).parents[1] / "config" / name
 
 
-def masked(url: str) -> str:
+def mask_password(url: str) -> str:
     """Return a URL for output, with stars in place of a password."""
     parts = urlsplit(url) if "://" in url else None
     if parts is None or parts.password is None:
@@ -245,59 +274,62 @@ def masked(url: str) -> str:
     return urlunsplit(parts._replace(netloc=f"{parts.username}:***@{parts.netloc.rpartition('@')[2]}"))
 
 
-def load(config: Path | None = None, overrides: Mapping[str, object] | None = None) -> Settings:
+def load_settings(config: Path | None = None, overrides: Mapping[str, object] | None = None) -> Settings:
     """Return the settings in force. overrides: flags by key path (`port`, `state.ask`); None means not given.
 
     Raises ConfigError for the first setting that cannot be used, with the place it comes from.
     """
-    config = config or (Path(os.environ[PREFIX + "CONFIG"]) if os.environ.get(PREFIX + "CONFIG") else None)
+    config = config or (Path(os.environ[ENV_PREFIX + "CONFIG"]) if os.environ.get(ENV_PREFIX + "CONFIG") else None)
     tree, text = read_toml(config) if config else ({}, "")
-    origin: dict[Keys, str] = {}
+    origin: dict[KeyPath, str] = {}
     for name, written in sorted(os.environ.items()):
-        if name.startswith(PREFIX) and name not in NO_SETTINGS:
-            path: Keys = tuple(name[len(PREFIX) :].lower().split("__"))
+        if name.startswith(ENV_PREFIX) and name not in RESERVED_VARIABLES:
+            path: KeyPath = tuple(name[len(ENV_PREFIX) :].lower().split("__"))
             origin[path] = name
-            _put(tree, path, _from_text(path, written), name)
+            _set_value(tree, path, _from_text(path, written), name)
     for key, given in (overrides or {}).items():
         if given is not None:
             flag = tuple(key.split("."))
             origin[flag] = "--" + key
-            _put(tree, flag, given, "--" + key)
+            _set_value(tree, flag, given, "--" + key)
 
-    def refuse(path: Keys, value: object, allowed: str) -> ConfigError:
-        shown = "***" if path[-1] in SECRET and value else value
+    def refuse(path: KeyPath, value: object, allowed: str) -> ConfigError:
+        shown = "***" if path[-1] in SECRET_KEYS and value else value
         for end in range(len(path), 0, -1):
             if path[:end] in origin:
-                return ConfigError(dotted(path), shown, allowed, source=origin[path[:end]])
-        return ConfigError(dotted(path), shown, allowed, line=line_of(text, path), source=str(config or ""))
+                return ConfigError(format_key_path(path), shown, allowed, source=origin[path[:end]])
+        return ConfigError(format_key_path(path), shown, allowed, line=find_line(text, path), source=str(config or ""))
 
     try:
         settings = Settings.model_validate(tree)
     except ValidationError as error:
         first = error.errors()[0]
         raise refuse(first["loc"], first["input"] if first["type"] != "missing" else None, _allowed(first)) from None
-    for path, value, allowed in _outside(settings):
+    for path, value, allowed in _check_environment(settings):
         raise refuse(path, value, allowed)
     return settings
 
 
-def program(*names: str, otherwise: str) -> str:
+def find_program(*names: str, default: str) -> str:
     """Return the program that a person has chosen in the environment (`PAGER`, `EDITOR`): the first of these variables
     that is set."""
-    return next((os.environ[name] for name in names if os.environ.get(name, "").strip()), otherwise)
+    return next((os.environ[name] for name in names if os.environ.get(name, "").strip()), default)
 
 
-def _put(tree: Tree, path: Keys, value: object, source: str) -> None:
+def _set_value(tree: TomlTree, path: KeyPath, value: object, source: str) -> None:
     for depth, part in enumerate(path[:-1]):
         tree = tree.setdefault(str(part), {})
         if not isinstance(tree, dict):
             raise ConfigError(
-                dotted(path), value, f"nothing: {dotted(path[: depth + 1])} is not a table", source=source
+                format_key_path(path),
+                value,
+                f"nothing: {format_key_path(path[: depth + 1])} is not a table",
+                source=source,
             )
     tree[str(path[-1])] = value
 
 
-def _kind(path: Keys) -> Any:
+def _find_type(path: KeyPath) -> Any:
     """Return the type that the tree has at a path, None if there is none."""
     kind: Any = Settings
     for part in path:
@@ -306,10 +338,10 @@ def _kind(path: Keys) -> Any:
     return kind
 
 
-def _from_text(path: Keys, value: str) -> object:
+def _from_text(path: KeyPath, value: str) -> object:
     """Return the value of an environment variable. A list is written as JSON or with commas; the type of the field
     reads other values."""
-    if get_origin(_kind(path)) is not tuple:
+    if get_origin(_find_type(path)) is not tuple:
         return value
     try:
         return json.loads(value)
@@ -320,7 +352,7 @@ def _from_text(path: Keys, value: str) -> object:
 def _allowed(error: ErrorDetails) -> str:
     """Return the allowed values, in words."""
     if error["type"] == "extra_forbidden":
-        known = list(_kind(error["loc"][:-1]).model_fields)
+        known = list(_find_type(error["loc"][:-1]).model_fields)
         near = get_close_matches(str(error["loc"][-1]), known, 1)
         return (f"{near[0]} (is that what is meant?), " if near else "") + "one of " + ", ".join(known)
     if error["type"] == "missing":
@@ -328,14 +360,14 @@ def _allowed(error: ErrorDetails) -> str:
     return error["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
 
 
-def _outside(settings: Settings) -> Iterator[tuple[Keys, object, str]]:
+def _check_environment(settings: Settings) -> Iterator[tuple[KeyPath, object, str]]:
     """Yield errors that no type finds: files that do not exist, variables that are not set."""
-    policies = settings.policy_files()
-    wanted: list[tuple[Keys, str]] = [(("policy",), settings.policy)]
+    policies = settings.find_policy_files()
+    wanted: list[tuple[KeyPath, str]] = [(("policy",), settings.policy)]
     for name, upstream in settings.upstreams.items():
         here = ("upstreams", name)
         wanted.append(((*here, "policy"), upstream.policy))
-        if upstream.api_key_env and not upstream.api_key():
+        if upstream.api_key_env and not upstream.read_api_key():
             yield (*here, "api_key_env"), upstream.api_key_env, "the name of an environment variable that is set"
         for field in ("ca_bundle", "client_cert", "client_key"):
             file = getattr(upstream, field)
@@ -346,9 +378,9 @@ def _outside(settings: Settings) -> Iterator[tuple[Keys, object, str]]:
     for path, policy in wanted:
         if policy and policy not in policies:
             yield path, policy, "one of " + ", ".join(sorted(policies))
-    yield from _helpers(settings)
+    yield from _check_helper_upstreams(settings)
     for n, hook in enumerate(settings.webhooks):
-        if not hook.secret():
+        if not hook.read_secret():
             yield ("webhooks", n, "secret_env"), hook.secret_env, "the name of an environment variable that is set"
     for field in ("name", "sha256"):
         seen: set[str] = set()
@@ -359,14 +391,14 @@ def _outside(settings: Settings) -> Iterator[tuple[Keys, object, str]]:
             seen.add(value)
     if settings.policies_dir and not Path(settings.policies_dir).is_dir():
         yield ("policies_dir",), settings.policies_dir, "a folder that is there"
-    settings.models()
+    settings.load_models()
 
 
-def _helpers(settings: Settings) -> Iterator[tuple[Keys, object, str]]:
+def _check_helper_upstreams(settings: Settings) -> Iterator[tuple[KeyPath, object, str]]:
     """Yield errors in the upstreams that `[helper]` and `[embeddings]` name."""
-    targets = settings.targets
+    targets = settings.active_upstreams
     for table, part in (("helper", settings.helper), ("embeddings", settings.embeddings)):
-        wanted = isinstance(part, Embeddings) and part.enabled
+        wanted = isinstance(part, EmbeddingSettings) and part.enabled
         if part.upstream not in targets and (part.upstream or wanted):
             yield (table, "upstream"), part.upstream, "one of " + ", ".join(targets)
         if not part.model and (part.upstream or wanted):

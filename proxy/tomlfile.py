@@ -9,11 +9,11 @@ from typing import Any
 
 from proxy.errors import ConfigError
 
-Tree = dict[str, Any]
-Keys = tuple[str | int, ...]
+TomlTree = dict[str, Any]
+KeyPath = tuple[str | int, ...]
 
 
-def read_toml(file: Path) -> tuple[Tree, str]:
+def read_toml(file: Path) -> tuple[TomlTree, str]:
     """Return a TOML file as a tree and as its text. Raises ConfigError if the file cannot be read."""
     try:
         text = file.read_text("utf-8")
@@ -27,7 +27,7 @@ def read_toml(file: Path) -> tuple[Tree, str]:
         raise ConfigError("config", str(file), f"a TOML file in UTF-8 that can be read ({error})") from None
 
 
-def line_of(text: str, path: Keys) -> int | None:
+def find_line(text: str, path: KeyPath) -> int | None:
     """Return the line of a key, or of the deepest table on the way to it that exists. None if no such table exists.
 
     tomllib gives no lines for keys. Some prefixes of the text are TOML by themselves. The first such prefix that has
@@ -53,6 +53,6 @@ def line_of(text: str, path: Keys) -> int | None:
     return best
 
 
-def dotted(path: Keys) -> str:
+def format_key_path(path: KeyPath) -> str:
     """Return a path as a person writes it: `upstreams.main.models[0]`."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")

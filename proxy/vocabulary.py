@@ -21,23 +21,23 @@ from pathlib import Path
 
 import tiktoken
 
-from proxy.chat.tokens import estimate
+from proxy.chat.tokens import estimate_text_tokens
 from proxy.errors import ConfigError
 
-CUT = 200_000
+MAX_ENCODED_CHARS = 200_000
 """Characters that are given to tiktoken at once: a fifth of the length that makes it panic, 40 ms of the worst text
 known."""
 
-WHOLE = 500_000
+MAX_EXACT_CHARS = 500_000
 """Characters above which a text is counted in samples, whatever it is made of. The worst text of this length takes 70
 ms."""
 
-WINDOWS, WINDOW = 32, 2_000
+SAMPLES, SAMPLE_CHARS = 32, 2_000
 """The number of samples, and the characters of each, for a text that is not counted whole."""
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class VocabularyTable:
     """A vocabulary as it is published."""
 
     sha256: str
@@ -54,7 +54,7 @@ _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]
 _ENDING = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 
 TABLES = {
-    "o200k_base": Table(
+    "o200k_base": VocabularyTable(
         sha256="446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
         pattern="|".join(
             (
@@ -69,7 +69,7 @@ TABLES = {
         ),
         special=(("<|endoftext|>", 199_999), ("<|endofprompt|>", 200_018)),
     ),
-    "cl100k_base": Table(
+    "cl100k_base": VocabularyTable(
         sha256="223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
         pattern=(
             r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+"
@@ -85,7 +85,7 @@ TABLES = {
     ),
 }
 
-NAMES = (*TABLES, "estimate")
+TOKENIZERS = (*TABLES, "estimate")
 """Allowed values of a model's `tokenizer`."""
 
 _loading = threading.Lock()
@@ -93,28 +93,28 @@ _loaded: dict[str, tiktoken.Encoding] = {}
 
 
 @cache
-def counter(name: str) -> Callable[[str], int]:
+def get_token_counter(name: str) -> Callable[[str], int]:
     """Return the counter of a vocabulary, the same object each time. Its table is read at its first count.
 
     Safe to call from any thread. Raises ConfigError if the name is not in NAMES.
     """
     if name == "estimate":
-        return estimate
+        return estimate_text_tokens
     if name not in TABLES:
-        raise ConfigError("tokenizer", name, "one of " + ", ".join(NAMES))
+        raise ConfigError("tokenizer", name, "one of " + ", ".join(TOKENIZERS))
 
     def count(text: str) -> int:
-        encoding = _loaded.get(name) or load(name)
-        if len(text) <= CUT:
+        encoding = _loaded.get(name) or load_encoding(name)
+        if len(text) <= MAX_ENCODED_CHARS:
             return _encoded(encoding, text)
-        if len(text) > WHOLE:
+        if len(text) > MAX_EXACT_CHARS:
             return _sampled(encoding, text)
         return sum((_encoded if _made_of_words(part) else _sampled)(encoding, part) for part in _parts(text))
 
     return count
 
 
-def load(name: str, folder: Path | None = None) -> tiktoken.Encoding:
+def load_encoding(name: str, folder: Path | None = None) -> tiktoken.Encoding:
     """Read and check a table, once per process; 200 ms and 40 MB. Raises ConfigError if the file is not as shipped."""
     with _loading:
         if folder is None and name in _loaded:
@@ -146,7 +146,7 @@ def _encoded(encoding: tiktoken.Encoding, text: str) -> int:
         # A panic in Rust arrives as a BaseException of a class that cannot be imported. Others are raised again.
         if type(error).__name__ != "PanicException":
             raise
-        return estimate(text)
+        return estimate_text_tokens(text)
 
 
 def _made_of_words(text: str) -> bool:
@@ -162,11 +162,13 @@ def _sampled(encoding: tiktoken.Encoding, text: str) -> int:
 
     A part that is hardly longer than its windows is counted whole.
     """
-    if len(text) <= 2 * WINDOWS * WINDOW:
+    if len(text) <= 2 * SAMPLES * SAMPLE_CHARS:
         return _encoded(encoding, text)
-    stride = (len(text) - WINDOW) / (WINDOWS - 1)
-    starts = (round(stride * index) for index in range(WINDOWS))
-    return sum(_encoded(encoding, text[at : at + WINDOW]) for at in starts) * len(text) // (WINDOWS * WINDOW)
+    stride = (len(text) - SAMPLE_CHARS) / (SAMPLES - 1)
+    starts = (round(stride * index) for index in range(SAMPLES))
+    return (
+        sum(_encoded(encoding, text[at : at + SAMPLE_CHARS]) for at in starts) * len(text) // (SAMPLES * SAMPLE_CHARS)
+    )
 
 
 def _parts(text: str) -> Iterator[str]:
@@ -176,9 +178,9 @@ def _parts(text: str) -> Iterator[str]:
     No token of either vocabulary reaches across such a place, so the sum is the exact count.
     """
     start = 0
-    while len(text) - start > CUT:
-        end = start + CUT
-        near = end - WINDOW
+    while len(text) - start > MAX_ENCODED_CHARS:
+        end = start + MAX_ENCODED_CHARS
+        near = end - SAMPLE_CHARS
         at = text.rfind("\n", near, end)
         while at > 0 and not text[at + 1].isalnum():
             at = text.rfind("\n", near, at)

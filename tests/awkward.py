@@ -8,11 +8,11 @@ from typing import Any
 
 from proxy.errors import StoreUnavailable
 from proxy.store.base import Row
-from proxy.store.memory import MemoryStore
+from proxy.store.memory import InMemoryStore
 from proxy.web.app import ContextProxy
 
 
-class Awkward(MemoryStore):
+class Awkward(InMemoryStore):
     """reads, writes: whether they work. hold: writes are done, but nobody is told until `release` is called."""
 
     def __init__(self) -> None:
@@ -52,6 +52,6 @@ def put_in(store: Awkward) -> Callable[[ContextProxy], None]:
     """Lets an app work with this store; for `running(before=...)`."""
 
     def before(app: ContextProxy) -> None:
-        app.store = app.parts.store = app.parts.threads.store = store
+        app.store = app.services.store = app.services.live_sessions.store = store
 
     return before

@@ -13,17 +13,17 @@ from typing import Any
 from proxy.chat import key
 from proxy.chat.dialects.completions import read_message, read_request
 from proxy.chat.message import Message, Request
-from proxy.chat.tokens import Weigh
+from proxy.chat.tokens import TokenCounter
 from proxy.context import view
 from proxy.context.plan import View
 from proxy.context.policy import Policy
 from proxy.context.prices import Model
-from proxy.context.session import Session
+from proxy.context.session import BranchState
 from proxy.memory.memos import Memo
 
 Json = dict[str, Any]
 
-WEIGH = Weigh(len)
+WEIGH = TokenCounter(len)
 PLAIN = Model("plain", w=1.25, r=0.1, min=0, block=1)
 """A model with Anthropic's price ratios, no window, and a cache that holds every prefix to the token."""
 
@@ -70,7 +70,7 @@ def request(values: Sequence[Json], **more: Any) -> Request:
 def look(
     values: Sequence[Json],
     *,
-    session: Session | None = None,
+    session: BranchState | None = None,
     policy: Policy | None = None,
     model: Model = PLAIN,
     now: float = 0.0,
@@ -85,20 +85,20 @@ def look(
 ) -> View:
     """The View of a conversation."""
     asked = request(values, **more)
-    keys = key.chain("", asked.messages)
+    keys = key.compute_keys("", asked.messages)
     return view.build(
         asked,
         keys,
-        session or Session(),
+        session or BranchState(),
         policy or Policy("test"),
         model,
         now,
         WEIGH,
         strategy,
         strategies or [strategy] * len(keys),
-        offered=offered,
-        guarded=frozenset(keys[n] for n in guarded),
-        toll=toll,
+        offered_tools=offered,
+        guarded_keys=frozenset(keys[n] for n in guarded),
+        tool_tokens=toll,
         scratchpad=scratchpad,
         memos=memos,
     )

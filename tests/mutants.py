@@ -45,8 +45,8 @@ MUTANTS = (
     Mutant(
         "a message's key covers all before it",
         "proxy/chat/key.py",
-        "at = step(at, message.digest)",
-        "at = step(origin(tenant), message.digest)",
+        "at = derive_next_key(at, message.digest)",
+        "at = derive_next_key(derive_root_key(tenant), message.digest)",
         ("tests/chat/test_key.py::test_a_key_covers_all_that_came_before_it",),
     ),
     Mutant(
@@ -59,7 +59,7 @@ MUTANTS = (
     Mutant(
         "the same request again is a thread of its own",
         "proxy/exchange/identify.py",
-        'return "retry" if retry or thread.failed else "twin"',
+        'return "retry" if retry or branch.failed else "twin"',
         'return "retry"',
         ("tests/exchange/test_identify.py::test_a_retry_goes_on_where_it_was_and_the_same_again_is_a_twin",),
     ),
@@ -120,8 +120,8 @@ MUTANTS = (
     Mutant(
         "a batch's price has what is written to the cache again",
         "proxy/context/schedule.py",
-        "price = w * (total + view.toll - gained - cached) + r * cached - keep",
-        "price = r * (total + view.toll - gained - cached) + r * cached - keep",
+        "price = w * (total + view.tool_tokens - gained - cached) + r * cached - keep",
+        "price = r * (total + view.tool_tokens - gained - cached) + r * cached - keep",
         ("tests/context/test_schedule.py",),
     ),
     Mutant(
@@ -136,7 +136,7 @@ MUTANTS = (
         "a heading that arrives in pieces is held back",
         "proxy/stream/withhold.py",
         "if state.may_be_heading(head, self._headings):",
-        "if state.heading_of(head, self._headings):",
+        "if state.find_heading(head, self._headings):",
         ("tests/stream/test_withhold.py::test_the_filter_gives_what_split_gives_whole_by_character_and_cut_anywhere",),
     ),
     Mutant(
@@ -149,21 +149,21 @@ MUTANTS = (
     Mutant(
         "an answer with calls of the client's ends the rounds",
         "proxy/stream/edits.py",
-        "self.goes_on = not found.shown",
+        "self.goes_on = not found.shown_count",
         "self.goes_on = True",
         ("tests/stream/test_hidden.py::test_the_client_gets_its_own_calls_and_nothing_else",),
     ),
     Mutant(
         "the client's calls are contiguous",
         "proxy/stream/hidden.py",
-        "own = row.index if not self.ours and not self._first else None",
+        "own = row.index if not self.hidden_count and not self._first else None",
         "own = row.index",
         ("tests/stream/test_hidden.py::test_the_client_gets_its_own_calls_and_nothing_else",),
     ),
     Mutant(
         "calls of one answer are bounded",
         "proxy/stream/hidden.py",
-        "if len(self._rows) >= CALLS_MAX or self._room < 0:",
+        "if len(self._rows) >= MAX_CALLS or self._room < 0:",
         "if self._room < 0:",
         (
             "tests/stream/test_hidden_ends.py::test_of_thousands_of_calls_the_first_4096_are_told_apart_and_the_rest_is_given_to_nobody",
@@ -173,7 +173,7 @@ MUTANTS = (
     Mutant(
         "an answer waits for the store",
         "proxy/exchange/finish.py",
-        "await asyncio.wait((written,), timeout=parts.settings.limits.commit_wait_ms / 1000)",
+        "await asyncio.wait((written,), timeout=services.settings.limits.commit_wait_ms / 1000)",
         "await asyncio.sleep(0)",
         ("tests/exchange/test_finish.py::test_an_answer_ends_when_the_store_has_it",),
     ),
@@ -195,15 +195,15 @@ MUTANTS = (
     Mutant(
         "the answer's room is kept free",
         "proxy/context/room.py",
-        "limit = window - kept_free(request, model, window)",
+        "limit = window - count_answer_tokens(request, model, window)",
         "limit = window",
         ("tests/context/test_room.py",),
     ),
     Mutant(
         "the tool definitions count",
         "proxy/context/fit.py",
-        "return seen.head + toll + seen.extra + sum(",
-        "return toll + seen.extra + sum(",
+        "return seen.prefix_tokens + toll + seen.insert_tokens + sum(",
+        "return toll + seen.insert_tokens + sum(",
         ("tests/context/test_pipeline_budget.py::test_the_tools_count_too",),
     ),
     # Secrets, and who is let in.
@@ -217,7 +217,7 @@ MUTANTS = (
     Mutant(
         "our headers go no further",
         "proxy/upstream/headers.py",
-        "elif name not in dropped and not name.startswith(OURS):",
+        "elif name not in dropped and not name.startswith(PROXY_PREFIX):",
         "elif name not in dropped:",
         (
             "tests/upstream/test_headers.py::test_h3_end_to_end_headers_go_up_as_they_came_in_their_order_with_their_doubles",
@@ -233,8 +233,8 @@ MUTANTS = (
     Mutant(
         "a reader's key changes nothing",
         "proxy/web/doors.py",
-        'reads = extra.get(PLANE) == "read" and method in ("GET", "HEAD")',
-        'reads = extra.get(PLANE) == "read"',
+        'reads = extra.get(PLANE_KEY) == "read" and method in ("GET", "HEAD")',
+        'reads = extra.get(PLANE_KEY) == "read"',
         ("tests/web/test_doors.py",),
     ),
     # What it costs.

@@ -20,7 +20,7 @@ from proxy.settings import Settings
 from proxy.store.base import Row
 from proxy.store.sql import for_sqlite
 from proxy.web.app import ContextProxy, create_app
-from proxy.web.connection import connections
+from proxy.web.connection import make_connection_class
 from tests.faulty import ask, post
 
 CHAT = "/v1/chat/completions"
@@ -131,7 +131,7 @@ class Running:
 
     @property
     def metrics(self) -> Metrics:
-        return self.app.parts.metrics
+        return self.app.services.metrics
 
     async def post(
         self, body: bytes | dict[str, Any], *lines: bytes, path: str = CHAT, key: str = "sk-one", seconds: float = 10.0
@@ -184,7 +184,7 @@ def server_of(app: ContextProxy) -> uvicorn.Server:
     """A server as `context-proxy serve` makes one, on a port that is free."""
     config = uvicorn.Config(
         app, host="127.0.0.1", port=0, log_level="critical", lifespan="on", ws="none",
-        http=connections(app.settings, app.parts.metrics),
+        http=make_connection_class(app.settings, app.services.metrics),
         server_header=False, date_header=False, proxy_headers=False, access_log=False, timeout_graceful_shutdown=1,
     )  # fmt: skip
     return uvicorn.Server(config)

@@ -5,12 +5,12 @@ import re
 from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.parser import text_string_to_metric_families
 
-from proxy.metrics import CONTENT_TYPE, OTHER, VALUES, Metrics
+from proxy.metrics import CONTENT_TYPE, MAX_LABEL_VALUES, OTHER_LABEL, Metrics
 
 
 def test_every_name_begins_with_the_namespace_and_is_described_once() -> None:
     metrics = Metrics()
-    names = [described.name for described in metrics.described]
+    names = [described.name for described in metrics.descriptions]
     assert len(names) == len(set(names))
     assert all(re.fullmatch(r"context_proxy_[a-z_]+", name) for name in names)
     assert all(family.name.startswith("context_proxy_") for family in metrics.registry.collect())
@@ -19,11 +19,11 @@ def test_every_name_begins_with_the_namespace_and_is_described_once() -> None:
 def test_every_metric_is_an_attribute_of_its_name() -> None:
     metrics = Metrics()
     attributes = {k for k, v in vars(metrics).items() if isinstance(v, Counter | Gauge | Histogram)}
-    assert attributes == {described.name.removeprefix("context_proxy_") for described in metrics.described}
+    assert attributes == {described.name.removeprefix("context_proxy_") for described in metrics.descriptions}
 
 
 def test_counters_end_in_total() -> None:
-    for described in Metrics().described:
+    for described in Metrics().descriptions:
         assert described.name.endswith("_total") == (described.kind == "counter")
 
 
@@ -32,7 +32,7 @@ def test_what_is_counted_is_in_the_text() -> None:
     metrics.requests_total.labels(route="chat", status="200").inc()
     metrics.tokens_before.observe(1234)
     metrics.live_threads.set(3)
-    text = metrics.text().decode()
+    text = metrics.render_text().decode()
     assert 'context_proxy_requests_total{route="chat",status="200"} 1.0' in text
     assert 'context_proxy_tokens_before_bucket{le="2000.0"} 1.0' in text
     assert "context_proxy_live_threads 3.0" in text
@@ -43,24 +43,24 @@ def test_what_is_counted_is_in_the_text() -> None:
 def test_two_proxies_in_one_process_do_not_share_counts() -> None:
     one, other = Metrics(), Metrics()
     one.client_gone_total.inc()
-    assert "context_proxy_client_gone_total 1.0" in one.text().decode()
-    assert "context_proxy_client_gone_total 0.0" in other.text().decode()
+    assert "context_proxy_client_gone_total 1.0" in one.render_text().decode()
+    assert "context_proxy_client_gone_total 0.0" in other.render_text().decode()
 
 
 def test_label_values_are_bounded() -> None:
     metrics = Metrics()
-    values = [metrics.label("path", f"/p{n}") for n in range(VALUES + 20)]
-    assert values[:VALUES] == [f"/p{n}" for n in range(VALUES)]
-    assert set(values[VALUES:]) == {OTHER}
-    assert metrics.label("path", "/p0") == "/p0"
-    assert metrics.label("status", 404) == "404"
+    values = [metrics.limit_label("path", f"/p{n}") for n in range(MAX_LABEL_VALUES + 20)]
+    assert values[:MAX_LABEL_VALUES] == [f"/p{n}" for n in range(MAX_LABEL_VALUES)]
+    assert set(values[MAX_LABEL_VALUES:]) == {OTHER_LABEL}
+    assert metrics.limit_label("path", "/p0") == "/p0"
+    assert metrics.limit_label("status", 404) == "404"
 
 
 def test_known_values_always_count_and_take_their_share_of_the_bound() -> None:
-    metrics = Metrics({"upstream": [f"u{n}" for n in range(VALUES)]})
-    assert metrics.label("upstream", "u49") == "u49"
-    assert metrics.label("upstream", "elsewhere") == OTHER
+    metrics = Metrics({"upstream": [f"u{n}" for n in range(MAX_LABEL_VALUES)]})
+    assert metrics.limit_label("upstream", "u49") == "u49"
+    assert metrics.limit_label("upstream", "elsewhere") == OTHER_LABEL
 
 
 def test_a_label_value_cannot_be_long() -> None:
-    assert len(Metrics().label("path", "x" * 10_000)) == 100
+    assert len(Metrics().limit_label("path", "x" * 10_000)) == 100

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 
 from proxy.context.prices import find_model
 from proxy.errors import ConfigError
-from proxy.settings import Settings, Upstream, load, masked, program, shipped
-from proxy.vocabulary import NAMES
+from proxy.settings import Settings, UpstreamSettings, find_program, find_shipped_file, load_settings, mask_password
+from proxy.vocabulary import TOKENIZERS
 
 
 def write(folder: Path, text: str) -> Path:
@@ -22,12 +22,12 @@ def write(folder: Path, text: str) -> Path:
 
 def refused(config: Path | None = None, **overrides: object) -> ConfigError:
     with pytest.raises(ConfigError) as caught:
-        load(config, overrides)
+        load_settings(config, overrides)
     return caught.value
 
 
 def test_without_anything_the_defaults_are_in_force() -> None:
-    assert load() == Settings()
+    assert load_settings() == Settings()
     assert (Settings().host, Settings().port, Settings().policy) == ("127.0.0.1", 8080, "thrifty")
 
 
@@ -37,7 +37,7 @@ def test_flags_override_the_environment_which_overrides_the_file(
     file = write(tmp_path, 'port = 1\nhost = "::1"\nlog_level = "error"\n[state]\nask = "never"\n')
     monkeypatch.setenv("CONTEXT_PROXY_PORT", "2")
     monkeypatch.setenv("CONTEXT_PROXY_HOST", "127.0.0.2")
-    settings = load(file, {"port": 3, "host": None})
+    settings = load_settings(file, {"port": 3, "host": None})
     assert (settings.port, settings.host, settings.log_level, settings.state.ask) == (3, "127.0.0.2", "error", "never")
 
 
@@ -48,7 +48,7 @@ def test_environment_reaches_nested_keys_of_every_kind(monkeypatch: pytest.Monke
     monkeypatch.setenv("CONTEXT_PROXY_UPSTREAMS__MAIN__BASE_URL", "https://example.com/v1")
     monkeypatch.setenv("CONTEXT_PROXY_UPSTREAMS__MAIN__MODELS", "gpt-*, o3")
     monkeypatch.setenv("CONTEXT_PROXY_GROUPS__OBSERVATION", '["^out: [a-z]{1,3}"]')
-    settings = load()
+    settings = load_settings()
     assert (settings.state.ask, settings.state.withhold, settings.timeouts.idle_s) == ("always", False, 2.5)
     assert settings.upstreams["main"].models == ("gpt-*", "o3")
     assert settings.groups.observation == ("^out: [a-z]{1,3}",)
@@ -56,7 +56,7 @@ def test_environment_reaches_nested_keys_of_every_kind(monkeypatch: pytest.Monke
 
 def test_config_file_can_be_named_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONTEXT_PROXY_CONFIG", str(write(tmp_path, "port = 7\n")))
-    assert load().port == 7
+    assert load_settings().port == 7
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_wrong_flag_is_told_as_a_flag() -> None:
 
 def test_the_value_in_force_is_blamed_not_the_one_it_overrides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write(tmp_path, 'policy = "nonesuch"\n')
-    assert load(file, {"policy": "rolling"}).policy == "rolling"
+    assert load_settings(file, {"policy": "rolling"}).policy == "rolling"
     monkeypatch.setenv("CONTEXT_PROXY_POLICY", "neither")
     assert refused(file).source == "CONTEXT_PROXY_POLICY"
 
@@ -135,13 +135,13 @@ def test_secrets_do_not_show(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
         'db = "postgresql://me:db-canary@h/x"\n[identity]\nsalt = "salt-canary"\n'
         '[upstreams.a]\nbase_url = "demo"\napi_key_env = "SOME_KEY"\nproxy = "http://me:proxy-canary@h"\n',
     )
-    settings = load(file)
-    key = settings.upstreams["a"].api_key()
+    settings = load_settings(file)
+    key = settings.upstreams["a"].read_api_key()
     assert key is not None
     assert key.get_secret_value() == "sk-canary"
     assert "canary" not in repr(settings) + str(settings) + repr(key)
-    assert masked(settings.db) == "postgresql://me:***@h/x"
-    assert masked("./data/a.sqlite3") == "./data/a.sqlite3"
+    assert mask_password(settings.db) == "postgresql://me:***@h/x"
+    assert mask_password("./data/a.sqlite3") == "./data/a.sqlite3"
 
 
 def test_a_wrong_secret_does_not_show_either(tmp_path: Path) -> None:
@@ -151,34 +151,36 @@ def test_a_wrong_secret_does_not_show_either(tmp_path: Path) -> None:
 
 def test_targets_are_one_upstream_or_those_named_or_the_demo(tmp_path: Path) -> None:
     named = '[upstreams.a]\nbase_url = "https://a.example/"\n[upstreams.b]\nbase_url = "http://b.example"\n'
-    assert list(load(write(tmp_path, named)).targets) == ["a", "b"]
-    assert load(write(tmp_path, named)).targets["a"].base_url == "https://a.example"
-    assert load(write(tmp_path, named), {"upstream": "demo"}).targets == {"default": Upstream(base_url="demo")}
-    assert Settings().targets == {"default": Upstream(base_url="demo")}
+    assert list(load_settings(write(tmp_path, named)).active_upstreams) == ["a", "b"]
+    assert load_settings(write(tmp_path, named)).active_upstreams["a"].base_url == "https://a.example"
+    assert load_settings(write(tmp_path, named), {"upstream": "demo"}).active_upstreams == {
+        "default": UpstreamSettings(base_url="demo")
+    }
+    assert Settings().active_upstreams == {"default": UpstreamSettings(base_url="demo")}
 
 
 def test_shipped_policies_can_all_be_named_and_read() -> None:
     settings = Settings()
-    assert {"thrifty", "rolling", "passthrough", "observe"} <= set(settings.policy_files())
-    for name in settings.policy_files():
-        assert settings.policy_table(name)["name"] == name
+    assert {"thrifty", "rolling", "passthrough", "observe"} <= set(settings.find_policy_files())
+    for name in settings.find_policy_files():
+        assert settings.read_policy_table(name)["name"] == name
 
 
 def test_a_policy_of_ones_own_is_found_and_does_not_replace_a_shipped_one(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text('name = "mine"\n')
     (tmp_path / "thrifty.toml").write_text('name = "fake"\n')
-    settings = load(None, {"policies_dir": str(tmp_path), "policy": "mine"})
-    assert settings.policy_table("mine") == {"name": "mine"}
-    assert settings.policy_table("thrifty")["name"] == "thrifty"
+    settings = load_settings(None, {"policies_dir": str(tmp_path), "policy": "mine"})
+    assert settings.read_policy_table("mine") == {"name": "mine"}
+    assert settings.read_policy_table("thrifty")["name"] == "thrifty"
     with pytest.raises(ConfigError, match="mine"):
-        settings.policy_table("nonesuch")
+        settings.read_policy_table("nonesuch")
 
 
 def test_shipped_models_can_all_be_read_and_have_sound_figures() -> None:
-    models = Settings().models()
+    models = Settings().load_models()
     assert models[-1].name == "*"
     for model in models:
-        assert model.tokenizer in NAMES
+        assert model.tokenizer in TOKENIZERS
         assert 0 < model.r <= 1 <= model.w <= 2
         assert model.window is None or model.window >= 8_000
         assert model.input is None or (model.output or 0) >= model.input
@@ -199,12 +201,12 @@ def test_shipped_models_can_all_be_read_and_have_sound_figures() -> None:
     ],
 )
 def test_models_are_told_apart(name: str, window: int | None, cache: str, after_tool: str) -> None:
-    model = find_model(Settings().models(), name)
+    model = find_model(Settings().load_models(), name)
     assert (model.window, model.cache, model.after_tool) == (window, cache, after_tool)
 
 
 def test_no_pattern_of_models_is_hidden_by_one_before_it() -> None:
-    models = Settings().models()
+    models = Settings().load_models()
     for model in models[:-1]:
         example = re.sub(r"\[(.)[^]]*\]", r"\1", model.name).replace("*", "")
         assert find_model(models, example).name == model.name
@@ -213,7 +215,7 @@ def test_no_pattern_of_models_is_hidden_by_one_before_it() -> None:
 def test_models_of_ones_own_come_first(tmp_path: Path) -> None:
     file = tmp_path / "models.toml"
     file.write_text('[models."gpt-5*"]\nwindow = 1000\n')
-    models = load(None, {"models_file": str(file)}).models()
+    models = load_settings(None, {"models_file": str(file)}).load_models()
     assert find_model(models, "gpt-5.6").window == 1000
     assert find_model(models, "gemini-2.5-flash").window == 1_048_576
 
@@ -221,10 +223,10 @@ def test_models_of_ones_own_come_first(tmp_path: Path) -> None:
 def test_a_models_file_needs_to_name_only_what_differs(tmp_path: Path) -> None:
     file = tmp_path / "models.toml"
     file.write_text('[models."gpt-5"]\ninput = 0.5\n')
-    models = load(None, {"models_file": str(file)}).models()
-    shipped_row = find_model(Settings().models(), "gpt-5")
+    models = load_settings(None, {"models_file": str(file)}).load_models()
+    shipped_row = find_model(Settings().load_models(), "gpt-5")
     assert find_model(models, "gpt-5") == replace(shipped_row, name="gpt-5", input=0.5)
-    assert find_model(models, "gpt-5-mini") == find_model(Settings().models(), "gpt-5-mini")
+    assert find_model(models, "gpt-5-mini") == find_model(Settings().load_models(), "gpt-5-mini")
 
 
 @pytest.mark.parametrize(
@@ -244,16 +246,16 @@ def test_a_models_file_is_refused_at_the_start_with_file_and_line(
     file = tmp_path / "models.toml"
     file.write_text(text)
     with pytest.raises(ConfigError) as caught:
-        load(None, {"models_file": str(file)})
+        load_settings(None, {"models_file": str(file)})
     assert (caught.value.key, caught.value.line, caught.value.source) == (key, line, str(file))
 
 
 def test_shipped_files_are_found_in_a_checkout() -> None:
-    assert shipped("models.toml").is_file()
+    assert find_shipped_file("models.toml").is_file()
 
 
 def test_only_settings_reads_the_environment() -> None:
-    for file in Path(shipped("models.toml")).parents[1].joinpath("proxy").rglob("*.py"):
+    for file in Path(find_shipped_file("models.toml")).parents[1].joinpath("proxy").rglob("*.py"):
         if file.name != "settings.py":
             text = file.read_text()
             assert "os.environ" not in text, file
@@ -264,7 +266,7 @@ def test_two_keys_have_two_names_and_two_hashes(tmp_path: Path) -> None:
     def entry(name: str, digit: str) -> str:
         return f'[[keys]]\nname = "{name}"\nsha256 = "{digit * 64}"\ntenant = "t"\nplane = "data"\n'
 
-    assert len(load(write(tmp_path, entry("a", "1") + entry("b", "2"))).keys) == 2
+    assert len(load_settings(write(tmp_path, entry("a", "1") + entry("b", "2"))).keys) == 2
     twice = refused(write(tmp_path, entry("a", "1") + entry("a", "2")))
     assert (twice.key, twice.line) == ("keys[1].name", 7)
     same = refused(write(tmp_path, entry("a", "1") + entry("b", "1")))
@@ -280,18 +282,18 @@ def test_a_key_written_where_its_hash_belongs_is_not_told(tmp_path: Path) -> Non
 def test_keys_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     key = f'[{{"name": "a", "sha256": "{"1" * 64}", "tenant": "t", "plane": "read"}}]'
     monkeypatch.setenv("CONTEXT_PROXY_KEYS", key)
-    assert load().keys[0].plane == "read"
+    assert load_settings().keys[0].plane == "read"
 
 
 def test_where_commands_find_a_proxy_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONTEXT_PROXY_URL", "http://127.0.0.1:8080")
     monkeypatch.setenv("CONTEXT_PROXY_KEY", "cp-key")
-    assert load() == Settings()
+    assert load_settings() == Settings()
 
 
 def test_a_program_is_the_first_that_was_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("VISUAL", raising=False)
     monkeypatch.setenv("EDITOR", " ")
-    assert program("VISUAL", "EDITOR", otherwise="vi") == "vi"
+    assert find_program("VISUAL", "EDITOR", default="vi") == "vi"
     monkeypatch.setenv("EDITOR", "nano -w")
-    assert program("VISUAL", "EDITOR", otherwise="vi") == "nano -w"
+    assert find_program("VISUAL", "EDITOR", default="vi") == "nano -w"

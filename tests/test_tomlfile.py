@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from proxy.errors import ConfigError
-from proxy.tomlfile import Keys, dotted, line_of, read_toml
+from proxy.tomlfile import KeyPath, find_line, format_key_path, read_toml
 
 TEXT = '''# a comment
 port = 1
@@ -43,21 +43,21 @@ name = "y"
         (("keys", 1, "name"), 20),
     ],
 )
-def test_line_is_that_of_the_statement_that_sets_the_key(path: Keys, line: int) -> None:
-    assert line_of(TEXT, path) == line
+def test_line_is_that_of_the_statement_that_sets_the_key(path: KeyPath, line: int) -> None:
+    assert find_line(TEXT, path) == line
 
 
 def test_line_of_a_missing_key_is_that_of_its_table() -> None:
-    assert line_of(TEXT, ("limits", "other")) == 5
+    assert find_line(TEXT, ("limits", "other")) == 5
 
 
 def test_line_of_a_key_that_is_nowhere_is_none() -> None:
-    assert line_of(TEXT, ("host",)) is None
-    assert line_of("", ("host",)) is None
+    assert find_line(TEXT, ("host",)) is None
+    assert find_line("", ("host",)) is None
 
 
 def test_paths_are_written_as_one_says_them() -> None:
-    assert dotted(("upstreams", "main", "models", 0)) == "upstreams.main.models[0]"
+    assert format_key_path(("upstreams", "main", "models", 0)) == "upstreams.main.models[0]"
 
 
 def test_reading_returns_the_tree_and_the_text(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ _CHECK: ContextVar[Callable[[], None] | None] = ContextVar("check", default=None
 
 
 @contextmanager
-def checked(check: Callable[[], None]) -> Iterator[None]:
+def cancellation_check(check: Callable[[], None]) -> Iterator[None]:
     """Have `check` called at every checkpoint inside the block, in this thread or task alone. `check` raises where work
     is to stop."""
     token = _CHECK.set(check)

@@ -13,21 +13,21 @@ import msgspec
 
 from proxy.chat.size_limits import count_values
 
-LONGEST: Final = 1 << 20
+MAX_CHARS: Final = 1 << 20
 """Characters; the longest file that an agent writes in one call has a tenth of them."""
-VALUES: Final = 20_000
+MAX_VALUES: Final = 20_000
 """Values, each of which follows a comma or an opening bracket. As many empty lists are decoded in 2 ms."""
 
 
 def decode_embedded(text: str, kind: Any = Any) -> Any:
     """The JSON value in a text, decoded as `kind`. Raises ValueError or RecursionError if the text is no JSON of that
     kind, is too long, or has too many values."""
-    if len(text) > LONGEST:
+    if len(text) > MAX_CHARS:
         raise ValueError("too long to be decoded")
     if (
-        len(text) > VALUES
-        and text.count(",") + text.count("[") + text.count("{") > VALUES  # a quick count, strings included
-        and count_values(text.encode("utf-8", "surrogatepass"), VALUES) > VALUES
+        len(text) > MAX_VALUES
+        and text.count(",") + text.count("[") + text.count("{") > MAX_VALUES  # a quick count, strings included
+        and count_values(text.encode("utf-8", "surrogatepass"), MAX_VALUES) > MAX_VALUES
     ):
         raise ValueError("too many values to be decoded")
     return msgspec.json.decode(text, type=kind)

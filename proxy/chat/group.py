@@ -37,7 +37,7 @@ class Group:
     end: int
 
 
-def steps(messages: Sequence[Message], known: Sequence[Step] = ()) -> list[Step]:
+def split_steps(messages: Sequence[Message], known: Sequence[Step] = ()) -> list[Step]:
     """The steps of a conversation, in order, covering every message once. known: the steps of a prefix of the
     conversation."""
     found = list(known[:-1])  # the last known step may continue
@@ -52,20 +52,22 @@ def steps(messages: Sequence[Message], known: Sequence[Step] = ()) -> list[Step]
     return found
 
 
-NOTE = "groups"
+GROUPS_MEMO = "groups"
 """Key of the groups in `Request.notes`."""
 
 
-def of(request: Request, keys: Sequence[bytes], observation: re.Pattern[str] | None = None) -> list[Group]:
+def split_request_groups(
+    request: Request, keys: Sequence[bytes], observation: re.Pattern[str] | None = None
+) -> list[Group]:
     """The groups of a request, computed incrementally from the groups of its known prefix."""
-    return request.grown(
-        NOTE,
-        lambda _, known: groups(request.messages, keys, observation, known or ()),
+    return request.memo(
+        GROUPS_MEMO,
+        lambda _, known: split_groups(request.messages, keys, observation, known or ()),
         (keys[0], observation),  # the first key depends on the tenant, and the groups' ids on the keys
     )
 
 
-def groups(
+def split_groups(
     messages: Sequence[Message],
     keys: Sequence[bytes],
     observation: re.Pattern[str] | None = None,

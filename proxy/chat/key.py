@@ -17,7 +17,7 @@ import msgspec
 from proxy.chat.embedded_json import decode_embedded
 from proxy.chat.message import Call, Message, Request
 
-SIZE = 16
+DIGEST_BYTES = 16
 """Bytes of a digest, a chain key and a form. With 128 bits, neither chance nor search finds a collision."""
 
 _WORDS = re.compile(r"[^\W\d_]+")
@@ -30,16 +30,16 @@ _DATES = frozenset((*_DAYS.split(), *_MONTHS.split()))
 """Words that change in a system prompt from one day to the next."""
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
-PAIRS = [one + other for one in _LETTERS for other in _LETTERS]
+BASE32_PAIRS = [one + other for one in _LETTERS for other in _LETTERS]
 """All pairs of base32 characters, each for ten bits: a table, since ids are made for every result of a prompt."""
 
 
-def form(raw: bytes) -> bytes:
+def compute_form(raw: bytes) -> bytes:
     """The form: a 16-byte hash of these exact bytes."""
-    return hashlib.blake2b(raw, digest_size=SIZE).digest()
+    return hashlib.blake2b(raw, digest_size=DIGEST_BYTES).digest()
 
 
-def digest(role: str, text: str, calls: Sequence[Call], call_id: str | None, media: Iterable[bytes]) -> bytes:
+def digest_message(role: str, text: str, calls: Sequence[Call], call_id: str | None, media: Iterable[bytes]) -> bytes:
     """The digest: 16 bytes over a message's canonical form: role, text, `call_id`, calls (id, name, arguments with
     sorted keys), media.
 
@@ -48,8 +48,8 @@ def digest(role: str, text: str, calls: Sequence[Call], call_id: str | None, med
     """
     pieces = [role, text, call_id or ""]
     for call in calls:
-        pieces += (call.id, call.name, canonical_arguments(call.arguments))
-    mixed = hashlib.blake2b(digest_size=SIZE)
+        pieces += (call.id, call.name, canonicalize_arguments(call.arguments))
+    mixed = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for piece in pieces:
         part = piece.encode("utf-8", "surrogatepass")
         mixed.update(b"%d:" % len(part))
@@ -59,7 +59,7 @@ def digest(role: str, text: str, calls: Sequence[Call], call_id: str | None, med
     return mixed.digest()
 
 
-def canonical_arguments(arguments: str) -> str:
+def canonicalize_arguments(arguments: str) -> str:
     """Arguments as compact JSON with sorted keys; unchanged if they are not JSON or exceed the limits of
     `decode_embedded`."""
     try:
@@ -68,60 +68,60 @@ def canonical_arguments(arguments: str) -> str:
         return arguments
 
 
-def origin(tenant: str) -> bytes:
+def derive_root_key(tenant: str) -> bytes:
     """The chain key before the first message of a tenant: chains of two tenants never meet."""
-    return hashlib.blake2b(b"context-proxy/1:" + tenant.encode(), digest_size=SIZE).digest()
+    return hashlib.blake2b(b"context-proxy/1:" + tenant.encode(), digest_size=DIGEST_BYTES).digest()
 
 
-def step(parent: bytes, message_digest: bytes) -> bytes:
+def derive_next_key(parent: bytes, message_digest: bytes) -> bytes:
     """The chain key of the message that follows the key `parent`."""
-    return hashlib.blake2b(parent + message_digest, digest_size=SIZE).digest()
+    return hashlib.blake2b(parent + message_digest, digest_size=DIGEST_BYTES).digest()
 
 
-def chain(tenant: str, messages: Sequence[Message], known: Sequence[bytes] = ()) -> list[bytes]:
+def compute_keys(tenant: str, messages: Sequence[Message], known: Sequence[bytes] = ()) -> list[bytes]:
     """One chain key per message, each covering all messages before it. A system message has the key of the message
     before it.
 
     known: the keys of the first messages, if they have been computed before.
     """
     keys = list(known)
-    at = keys[-1] if keys else origin(tenant)
+    at = keys[-1] if keys else derive_root_key(tenant)
     for n in range(len(keys), len(messages)):
         message = messages[n]
         if not message.is_system:
-            at = step(at, message.digest)
+            at = derive_next_key(at, message.digest)
         keys.append(at)
     return keys
 
 
-def in_chain(request: Request) -> list[int]:
+def find_chained_indices(request: Request) -> list[int]:
     """The indices of the messages that have a key of their own."""
-    return request.which("in chain", lambda message: not message.is_system)
+    return request.find_indices("in chain", lambda message: not message.is_system)
 
 
 def public_id(key: bytes) -> str:
     """A message's id for people and models: 10 base32 characters, the same on every replica."""
     bits = int.from_bytes(key[:7].ljust(7, b"\0")) >> 6
-    pairs = PAIRS
+    pairs = BASE32_PAIRS
     return (
         f"{pairs[bits >> 40]}{pairs[bits >> 30 & 1023]}{pairs[bits >> 20 & 1023]}"
         f"{pairs[bits >> 10 & 1023]}{pairs[bits & 1023]}"
     )
 
 
-def system_digest(messages: Sequence[Message]) -> bytes:
+def digest_system_messages(messages: Sequence[Message]) -> bytes:
     """16 bytes over the exact system messages. A changed digest means a changed system prompt."""
-    mixed = hashlib.blake2b(digest_size=SIZE)
+    mixed = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for message in messages:
         if message.is_system:
             mixed.update(message.digest)
     return mixed.digest()
 
 
-def system_likeness(messages: Sequence[Message]) -> bytes:
+def digest_undated_system(messages: Sequence[Message]) -> bytes:
     """16 bytes over the system messages without dates and numbers: the same agent has the same value on the next
     day."""
-    mixed = hashlib.blake2b(digest_size=SIZE)
+    mixed = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for message in messages:
         if message.is_system:
             mixed.update(message.derive(_undated))
@@ -130,4 +130,4 @@ def system_likeness(messages: Sequence[Message]) -> bytes:
 
 def _undated(message: Message) -> bytes:
     words = [word for word in _WORDS.findall(message.text) if word.lower() not in _DATES]
-    return hashlib.blake2b(" ".join(words).encode("utf-8", "surrogatepass"), digest_size=SIZE).digest()
+    return hashlib.blake2b(" ".join(words).encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()

@@ -15,7 +15,7 @@ from proxy.chat.checkpoint import checkpoint
 
 T = TypeVar("T")
 
-Shape = Literal["string", "parts", "mixed", "none"]
+ContentShape = Literal["string", "parts", "mixed", "none"]
 """Form of the content: a string; a list of text parts only; a list with images or the like; no text at all."""
 
 
@@ -44,12 +44,12 @@ class Message:
     calls: tuple[Call, ...]
     call_id: str | None
     reasoning: str
-    shape: Shape
-    media: int
-    marked: bool
+    shape: ContentShape
+    media_count: int
+    has_cache_mark: bool
     digest: bytes
     form: bytes
-    parts: int = 0
+    part_count: int = 0
     """Number of content parts, if the content is a list; otherwise 0."""
     is_system: bool = field(init=False)
     """True for system and developer messages: instructions, not part of the chain."""
@@ -62,21 +62,21 @@ class Message:
         object.__setattr__(self, "is_system", self.role in ("system", "developer"))
         object.__setattr__(self, "is_result", self.role in ("tool", "function"))
 
-    def derive(self, fact: Callable[[Message], T], key: Hashable = None) -> T:
+    def derive(self, compute: Callable[[Message], T], key: Hashable = None) -> T:
         """`fact(self)`, computed at the first call and stored under `key` (or under the function itself).
 
         The function must be pure, and must either be long-lived or have a `key`. Raises what the caller's check
         raises (`checkpoint`).
         """
-        name = fact if key is None else key
+        name = compute if key is None else key
         try:
             found: T = self._derived[name]
         except KeyError:
             checkpoint()
-            found = self._derived[name] = fact(self)
+            found = self._derived[name] = compute(self)
         return found
 
-    def derived(self, key: Hashable) -> bool:
+    def has_derived(self, key: Hashable) -> bool:
         """True if the fact is stored already, so that asking for it is free."""
         return key in self._derived
 
@@ -98,26 +98,26 @@ class Request:
     stream: bool
     tools: bytes | None
     tool_names: tuple[str, ...]
-    plain: bool
+    is_free_text: bool
     usage_wanted: bool
     choices: int
-    effort: str
-    goes_on: bool = False
+    reasoning_effort: str
+    is_continuation: bool = False
     """True if the model is to continue the last message, which is the assistant's, and not to answer it."""
     max_tokens: int | None = None
     """Limit of the answer in tokens as the client set it; None if the client sets none."""
-    shared: int = 0
+    prefix_messages: int = 0
     """Number of messages in the prefix that is known from an earlier request of the same history."""
-    rest: int = 0
+    prefix_bytes: int = 0
     """Byte offset in the body at which the part after the known prefix begins."""
-    woven: bool = False
+    is_spliced: bool = False
     """True if messages were inserted, so that the messages differ from those in the body; `write_request` then writes
     them."""
-    notes: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
+    memo_values: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
     """Memo of facts about a prefix of the messages, by name (see `grown`). It is handed on to the next request of the
     history."""
 
-    def grown(self, name: str, make: Callable[[int, T | None], T], owner: Hashable = None) -> T:
+    def memo(self, name: str, compute: Callable[[int, T | None], T], owner: Hashable = None) -> T:
         """Incremental memo: compute a fact for the new messages only and join it to the result stored for the shared
         prefix.
 
@@ -125,31 +125,32 @@ class Request:
         none). `make` must not modify that result. owner: distinguishes callers whose results differ; only the last
         owner's result is stored.
         """
-        begin, found = self.noted(name, owner)
+        begin, found = self.read_memo(name, owner)
         if found is None or begin < len(self.messages):
-            found = make(begin, found)
-            self.notes[name] = self.messages, owner, found
+            found = compute(begin, found)
+            self.memo_values[name] = self.messages, owner, found
         made: T = found
         return made
 
-    def noted(self, name: str, owner: Hashable = None) -> tuple[int, Any]:
+    def read_memo(self, name: str, owner: Hashable = None) -> tuple[int, Any]:
         """(number of messages that the stored result covers, the result); (0, None) if there is none for this owner and
         prefix."""
-        before, whose, found = self.notes.get(name, ((), owner, None))
+        before, whose, found = self.memo_values.get(name, ((), owner, None))
         if found is None or whose != owner or self.messages[: len(before)] != before:
             return 0, None
         return len(before), found
 
-    def which(self, name: str, fits: Callable[[Message], bool]) -> list[int]:
+    def find_indices(self, name: str, predicate: Callable[[Message], bool]) -> list[int]:
         """The indices of the messages for which `fits` is true. name: the memo's key for this question."""
         messages = self.messages
-        return self.grown(
-            name, lambda begin, known: [*(known or ()), *(n for n in range(begin, len(messages)) if fits(messages[n]))]
+        return self.memo(
+            name,
+            lambda begin, known: [*(known or ()), *(n for n in range(begin, len(messages)) if predicate(messages[n]))],
         )
 
 
 @dataclass(slots=True, eq=False)
-class Front:
+class PrefixCache:
     """A request's body up to the end of its messages, as the expected prefix of the next body: an agent resends its
     history.
 
@@ -159,13 +160,13 @@ class Front:
     gap: the bytes between any two messages, None if unknown. notes: the request's memo.
     """
 
-    text: memoryview
-    start: int
+    body_prefix: memoryview
+    messages_start: int
     spans: dict[str, tuple[int, int]]
     messages: tuple[Message, ...]
-    notes: dict[Hashable, Any] = field(default_factory=dict)
-    values: int = 0
+    memo_values: dict[Hashable, Any] = field(default_factory=dict)
+    value_count: int = 0
     """Upper bound of the number of JSON values in `text`; 0: not counted (`size_limits`)."""
-    chain: str | None = None
+    keys_tenant: str | None = None
     keys: tuple[bytes, ...] = ()
-    gap: bytes | None = None
+    separator: bytes | None = None

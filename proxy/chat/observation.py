@@ -40,7 +40,7 @@ _MAY_OBSERVE = re.compile(
     re.IGNORECASE,
 )
 """Pattern of the beginning of an outcome in words that people use too."""
-LOOK = 20_000
+MAX_SEARCHED_CHARS = 20_000
 """Characters of an answer, from its end, that are searched for an action."""
 
 
@@ -72,5 +72,5 @@ def _begins(message: Message) -> int:
 
 def _acts(message: Message) -> int:
     """Return 2 if the end of the message holds an action, 1 if it holds a block of code, 0 if neither."""
-    text = message.text[-LOOK:]
+    text = message.text[-MAX_SEARCHED_CHARS:]
     return 2 if _ACTS.search(text) else 1 if _CODE in text else 0

@@ -15,13 +15,13 @@ from typing import Final
 from proxy.chat.message import Request
 from proxy.errors import NotManaged
 
-OUTERMOST: Final = 1_000
+MAX_TOP_LEVEL_KEYS: Final = 1_000
 """Limit of the keys on the outermost level of a body; requests have 5 to 30."""
-PIECE: Final = 128 * 1024
+SCAN_BYTES: Final = 128 * 1024
 """Bytes that are scanned in one go. Another thread can run between two pieces."""
 
 _MODEL: Final = re.compile(rb'"model"[ \t\r\n]*:[ \t\r\n]*("(?:[^"\\]|\\.){0,1000}")')
-MODELS: Final = 100
+MAX_MODEL_MATCHES: Final = 100
 """Limit of the places with the word `model` that are examined."""
 
 
@@ -29,7 +29,7 @@ MODELS: Final = 100
 class SizeLimits:
     """Upper limits of a body's size and of its contents."""
 
-    size: int = 16 << 20
+    body_bytes: int = 16 << 20
     """Bytes."""
     messages: int = 10_000
     """Messages. The reader in `dialects` checks this limit before it reads any of them."""
@@ -42,7 +42,7 @@ class SizeLimits:
 
     def check_size(self, body: bytes) -> None:
         """Check the body's length. Raises NotManaged if the body has more than `size` bytes."""
-        if len(body) > self.size:
+        if len(body) > self.body_bytes:
             raise NotManaged("size", f"the body is {len(body)} bytes long")
 
     def check_values(self, body: bytes, begin: int = 0, known: int = 0) -> int:
@@ -66,9 +66,9 @@ class SizeLimits:
         def add(begin: int, known: tuple[int, int] | None) -> tuple[int, int]:
             new = request.messages[begin:]
             parts, calls = known or (0, 0)
-            return parts + sum(m.parts for m in new), calls + sum(len(m.calls) for m in new)
+            return parts + sum(m.part_count for m in new), calls + sum(len(m.calls) for m in new)
 
-        parts, calls = request.grown("size", add)
+        parts, calls = request.memo("size", add)
         if parts > self.parts:
             raise NotManaged("size", f"the messages have {parts} content parts")
         if calls > self.calls:
@@ -81,9 +81,9 @@ def count_marks(piece: bytes) -> int:
     return piece.count(b",") + piece.count(b"{") + piece.count(b"[")
 
 
-def count_values(body: bytes, enough: int) -> int:
+def count_values(body: bytes, stop_after: int) -> int:
     """The count of `count_marks` without the marks in texts. Counting stops soon after `enough`."""
-    return _Walk(body).count(len(body), enough)
+    return _Walk(body).count(len(body), stop_after)
 
 
 def find_model(body: bytes) -> bytes | None:
@@ -91,7 +91,7 @@ def find_model(body: bytes) -> bytes | None:
     decode. None if it is not among the first `MODELS` places with the word."""
     walk = _Walk(body)
     at = -1
-    for _ in range(MODELS):
+    for _ in range(MAX_MODEL_MATCHES):
         at = body.find(b'"model"', at + 1)
         if at < 0:
             return None
@@ -118,7 +118,7 @@ class _Walk:
         than `enough`."""
         found = 0
         while self._at < until and (enough is None or found <= enough):
-            end = min(self._at + PIECE, until)
+            end = min(self._at + SCAN_BYTES, until)
             piece = self._body[self._at : end]
             if (len(piece) - len(piece.rstrip(b"\\"))) % 2:
                 end += 1  # an escaped character stays with its backslash

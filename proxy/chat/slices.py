@@ -25,7 +25,7 @@ class Member:
     """One key of an object: `at` is the byte offset of the key's quote, `start` and `end` span the value."""
 
     key: str
-    at: int
+    key_start: int
     start: int
     end: int
 
@@ -36,7 +36,7 @@ def _skip(raw: bytes, at: int) -> int:
     return at
 
 
-def members(raw: bytes, most: int | None = None) -> list[Member] | None:
+def find_members(raw: bytes, max_members: int | None = None) -> list[Member] | None:
     """The members of the JSON object `raw` in their order; None if the spans are not certain. Raises NotManaged if
     there are more than `most`, before the walk.
 
@@ -45,7 +45,7 @@ def members(raw: bytes, most: int | None = None) -> list[Member] | None:
     """
     try:
         values = _OBJECT.decode(raw)
-        if most is not None and len(values) > most:
+        if max_members is not None and len(values) > max_members:
             raise NotManaged("size", f"an object has {len(values)} keys")
         found: list[Member] = []
         at = _skip(raw, 0) + 1
@@ -74,12 +74,12 @@ def members(raw: bytes, most: int | None = None) -> list[Member] | None:
         return None  # not an object, or not JSON: the caller passes the bytes on
 
 
-def elements(raw: bytes, most: int | None = None) -> list[tuple[int, int]] | None:
+def find_elements(raw: bytes, max_elements: int | None = None) -> list[tuple[int, int]] | None:
     """The (start, end) spans of the elements of the JSON array `raw`, or None if it is no array. Raises NotManaged if
     there are more than `most`, before the walk."""
     try:
         values = _ARRAY.decode(raw)
-        if most is not None and len(values) > most:
+        if max_elements is not None and len(values) > max_elements:
             raise NotManaged("size", f"a list has {len(values)} items")
         found: list[tuple[int, int]] = []
         at = _skip(raw, 0) + 1
@@ -95,21 +95,21 @@ def elements(raw: bytes, most: int | None = None) -> list[tuple[int, int]] | Non
         return None
 
 
-def member(raw: bytes, key: str) -> Member | None:
+def find_member(raw: bytes, key: str) -> Member | None:
     """The member named `key`, or None."""
-    for found in members(raw) or ():
+    for found in find_members(raw) or ():
         if found.key == key:
             return found
     return None
 
 
-def value(raw: bytes, key: str) -> bytes | None:
+def read_value(raw: bytes, key: str) -> bytes | None:
     """The bytes of one member's value, or None."""
-    found = member(raw, key)
+    found = find_member(raw, key)
     return raw[found.start : found.end] if found else None
 
 
-def string(raw: bytes) -> str | None:
+def decode_string(raw: bytes) -> str | None:
     """The text of a JSON string, or None if it is no string or cannot be text (a lone surrogate)."""
     try:
         return _STRING.decode(raw)
@@ -117,29 +117,29 @@ def string(raw: bytes) -> str | None:
         return None
 
 
-def with_member(raw: bytes, key: str, new: bytes) -> bytes:
+def set_member(raw: bytes, key: str, new_value: bytes) -> bytes:
     """The object with one value replaced in place, or, if the key is new, added at the end.
 
     Raises ValueError if the members cannot be told apart.
     """
-    found = members(raw)
+    found = find_members(raw)
     if found is None:
         raise ValueError("the members of this object cannot be told apart")
     for one in found:
         if one.key == key:
-            return raw[: one.start] + new + raw[one.end :]
+            return raw[: one.start] + new_value + raw[one.end :]
     end = raw.rindex(b"}")
-    return raw[:end] + (b"," if found else b"") + msgspec.json.encode(key) + b":" + new + raw[end:]
+    return raw[:end] + (b"," if found else b"") + msgspec.json.encode(key) + b":" + new_value + raw[end:]
 
 
-def without_member(raw: bytes, key: str) -> bytes:
+def remove_member(raw: bytes, key: str) -> bytes:
     """The object without that key and the key's comma. Raises ValueError as `with_member`."""
-    found = members(raw)
+    found = find_members(raw)
     if found is None:
         raise ValueError("the members of this object cannot be told apart")
     for n, one in enumerate(found):
         if one.key == key:
             if n + 1 < len(found):
-                return raw[: one.at] + raw[found[n + 1].at :]
-            return raw[: found[n - 1].end if n else one.at] + raw[one.end :]
+                return raw[: one.key_start] + raw[found[n + 1].key_start :]
+            return raw[: found[n - 1].end if n else one.key_start] + raw[one.end :]
     return raw

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from proxy.chat.message import Message
 
-Count = Callable[[str], int]
+TextCounter = Callable[[str], int]
 """Counter of the tokens of a text. Pure, thread-safe, never raises."""
 
 PER_MESSAGE = 4
@@ -22,7 +22,7 @@ PER_CALL = 12
 PER_MEDIUM = 800
 """Tokens of an image or file: between OpenAI's 85 (low detail) and 1,500 (high detail of a large image)."""
 
-HEADS = 256
+MAX_REMEMBERED_TOOLS = 256
 """Number of tools arrays with a remembered size."""
 
 
@@ -65,7 +65,7 @@ _WEIGHTS = (
 texts that agents send."""
 
 
-def estimate(text: str) -> int:
+def estimate_text_tokens(text: str) -> int:
     """Tokens without a vocabulary: a count of the words, numbers, punctuation and indentation that a tokenizer would
     cut.
 
@@ -80,11 +80,11 @@ def estimate(text: str) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class Weigh:
+class TokenCounter:
     """Tokens of a message under one counter. Use one instance per counter: the instance is the key of the messages'
     memo."""
 
-    count: Count
+    count_text: TextCounter
     _heads: dict[bytes, int] = field(default_factory=dict, repr=False)
 
     def __call__(self, message: Message) -> int:
@@ -92,33 +92,33 @@ class Weigh:
         return message.derive(self._weigh)
 
     def _weigh(self, message: Message) -> int:
-        total = PER_MESSAGE + self.count(message.text) + PER_MEDIUM * message.media
+        total = PER_MESSAGE + self.count_text(message.text) + PER_MEDIUM * message.media_count
         if message.reasoning:
-            total += self.count(message.reasoning)
+            total += self.count_text(message.reasoning)
         for call in message.calls:
-            total += PER_CALL + self.count(call.name) + self.count(call.arguments)
+            total += PER_CALL + self.count_text(call.name) + self.count_text(call.arguments)
         return total
 
-    def instead(self, message: Message, text: str) -> int:
+    def count_replacement(self, message: Message, text: str) -> int:
         """Tokens of a text that replaces the message's own text, counted once per message and text."""
-        return message.derive(lambda _: PER_MESSAGE + self.count(text), (self, text))
+        return message.derive(lambda _: PER_MESSAGE + self.count_text(text), (self, text))
 
-    def known(self, message: Message) -> bool:
+    def has_count(self, message: Message) -> bool:
         """True if the message has been counted before, so that asking is free."""
-        return message.derived(self._weigh)
+        return message.has_derived(self._weigh)
 
-    def remember(self, message: Message, tokens: int) -> None:
+    def remember_count(self, message: Message, tokens: int) -> None:
         """Store the token count of a message that was counted before, in another object of the same bytes."""
         message.derive(lambda _: tokens, self._weigh)
 
-    def head(self, tools: bytes | None) -> int:
+    def count_tools(self, tools: bytes | None) -> int:
         """Tokens of the tools array. Most requests of an agent carry it unchanged, so up to 256 arrays are
         remembered."""
         if not tools:
             return 0
         found = self._heads.get(tools)
         if found is None:
-            if len(self._heads) >= HEADS:
+            if len(self._heads) >= MAX_REMEMBERED_TOOLS:
                 self._heads.clear()
-            found = self._heads[tools] = self.count(tools.decode("utf-8", "replace"))
+            found = self._heads[tools] = self.count_text(tools.decode("utf-8", "replace"))
         return found

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, get_type_hints
 import typer
 
 from proxy.cli import terminal
-from proxy.cli.remote import Refused, Remote, Unreached
+from proxy.cli.remote import AdminClient, RemoteRefused, RemoteUnreachable
 from proxy.errors import ConfigError
 
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
@@ -30,32 +30,32 @@ Session = Annotated[str, typer.Argument(help="A session's name; - for the one us
 Thread = Annotated[str | None, typer.Option("--thread", help="Its thread; without it the one last spoken in.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Lines at most.")]
 
-SHARED: Final = ("url", "key", "tenant", "json")
+SHARED_OPTIONS: Final = ("url", "key", "tenant", "json")
 """Options that every such command has, in the order of its help."""
 _DEFAULTS: Final = {"url": (Url, DEFAULT_URL), "key": (Key, ""), "tenant": (Tenant, ""), "json": (Json, False)}
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class RemoteCommand:
     """The proxy that a command asks, and the output format of its answer."""
 
-    remote: Remote
+    client: AdminClient
     json: bool
     """True if the answer is printed as JSON."""
 
-    def show(self, value: Any, people: Callable[[Any], object]) -> None:
+    def show(self, value: Any, print_value: Callable[[Any], object]) -> None:
         """Print the value as JSON, or with `people`."""
         if self.json:
-            terminal.as_json(value)
+            terminal.print_json(value)
         else:
-            people(value)
+            print_value(value)
 
-    def done(self, value: Any, text: str) -> None:
+    def report_done(self, value: Any, text: str) -> None:
         """Print the changed value as JSON, or `text` for people."""
-        self.show(value, lambda _: terminal.said(text))
+        self.show(value, lambda _: terminal.print_text(text))
 
 
-def asks(command: Callable[..., None]) -> Callable[..., None]:
+def remote_command(command: Callable[..., None]) -> Callable[..., None]:
     """Return a command, whose first parameter is an Asking, in the form that typer takes: with the shared options last.
 
     An error of the proxy, or an unreachable proxy, is printed on stderr and ends the command with its exit code.
@@ -71,12 +71,12 @@ def asks(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def run(*, url: str, key: str, tenant: str, json: bool, **given: Any) -> None:
         try:
-            command(Asking(Remote(url, key, tenant), json), **given)
-        except (Refused, Unreached) as problem:
-            terminal.warn(str(problem))
+            command(RemoteCommand(AdminClient(url, key, tenant), json), **given)
+        except (RemoteRefused, RemoteUnreachable) as problem:
+            terminal.print_error(str(problem))
             raise typer.Exit(problem.exit_code) from None
         except ConfigError as problem:
-            terminal.warn(str(problem))
+            terminal.print_error(str(problem))
             raise typer.Exit(2) from None
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
@@ -87,6 +87,6 @@ def asks(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def group(about: str) -> typer.Typer:
+def make_group(about: str) -> typer.Typer:
     """Return a command with subcommands. about: its help."""
     return typer.Typer(help=about, no_args_is_help=True, pretty_exceptions_enable=False)

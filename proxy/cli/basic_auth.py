@@ -24,12 +24,12 @@ def make_password() -> str:
     return secrets.token_urlsafe(32)
 
 
-def web_config(password: str) -> str:
+def make_web_config(password: str) -> str:
     """Return Prometheus' `web.config.file` that asks for this password. Raises ConfigError if it cannot be hashed."""
-    return f"basic_auth_users:\n  {USER}: {hashed(password)}\n"
+    return f"basic_auth_users:\n  {USER}: {hash_password(password)}\n"
 
 
-def hashed(password: str) -> str:
+def hash_password(password: str) -> str:
     """Return the bcrypt hash of a password. Raises ConfigError if the C library has no bcrypt."""
     # The last of the 22 characters carries two bits, so only four characters are allowed there.
     salt = "".join(secrets.choice(_ALPHABET) for _ in range(21)) + secrets.choice(".Oeu")

@@ -7,22 +7,22 @@ from typing import Annotated
 import typer
 
 from proxy.cli import prompt
-from proxy.cli.asks import Asking, Session, Thread, asks
-from proxy.cli.terminal import plain
+from proxy.cli.asks import RemoteCommand, Session, Thread, remote_command
+from proxy.cli.terminal import escape_controls
 
 
-@asks
+@remote_command
 def build(
-    asking: Asking,
+    command: RemoteCommand,
     session: Session,
     text: Annotated[bool, typer.Option("--text", help="To be read, in place of the request's JSON.")] = False,
     thread: Thread = None,
 ) -> None:
     """Print the body of the next request as it would be sent, for a file or a pipe."""
-    found = asking.remote.ask("GET", asking.remote.session(session) + "/prompt", thread=thread)
-    if asking.json:
-        asking.show(found, typer.echo)
+    found = command.client.request("GET", command.client.find_session_path(session) + "/prompt", thread=thread)
+    if command.json:
+        command.show(found, typer.echo)
     elif text:
-        typer.echo(plain(prompt.whole(found).plain), nl=False)
+        typer.echo(escape_controls(prompt.render_prompt(found).plain), nl=False)
     else:
         typer.echo(found["body"])

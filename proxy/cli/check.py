@@ -6,8 +6,8 @@ import sqlite3
 
 import typer
 
-from proxy.cli.flags import Config, Db, Host, PolicyName, Port, Upstream, read
-from proxy.cli.render import in_force
+from proxy.cli.flags import Config, Db, Host, PolicyName, Port, Upstream, read_settings
+from proxy.cli.render import render_settings
 from proxy.store import wal_reset
 
 
@@ -20,10 +20,10 @@ def check(
     policy: PolicyName = None,
 ) -> None:
     """Read the configuration and print the settings in force. If it is wrong, print line and key (exit code 2)."""
-    settings = read(config, host=host, port=port, upstream=upstream, db=db, policy=policy)
+    settings = read_settings(config, host=host, port=port, upstream=upstream, db=db, policy=policy)
     typer.echo("# The configuration can be used. In force is:\n")
-    typer.echo(in_force(settings), nl=False)
+    typer.echo(render_settings(settings), nl=False)
     if "://" not in settings.db:
-        typer.echo("\n# " + (wal_reset.warning() or f"SQLite {sqlite3.sqlite_version}"))
-    typer.echo("\n# Policies: " + ", ".join(sorted(settings.policy_files())))
-    typer.echo(f"# Models known by name or pattern: {len(settings.models())}")
+        typer.echo("\n# " + (wal_reset.describe_bug() or f"SQLite {sqlite3.sqlite_version}"))
+    typer.echo("\n# Policies: " + ", ".join(sorted(settings.find_policy_files())))
+    typer.echo(f"# Models known by name or pattern: {len(settings.load_models())}")

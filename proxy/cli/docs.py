@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from proxy.cli.render import defaults
-from proxy.cli.tables import NAMES, NoSource, table
+from proxy.cli.render import render_defaults
+from proxy.cli.tables import TABLE_NAMES, MissingSource, render_table
 
 
 def docs(
@@ -21,11 +21,11 @@ def docs(
     pages = [file for file in (folder / "README.md", *sorted((folder / "docs").rglob("*.md"))) if file.is_file()]
     before = {page: page.read_text("utf-8") for page in pages}
     everything = "".join(before.values())
-    for name in NAMES:
+    for name in TABLE_NAMES:
         if _start(name) not in everything:
             typer.echo(f"no page has markers for the table {name}: not written")
-    after = {page: filled(text, context.find_root().command) for page, text in before.items()}
-    after[folder / "config" / "default.toml"] = defaults()
+    after = {page: fill_tables(text, context.find_root().command) for page, text in before.items()}
+    after[folder / "config" / "default.toml"] = render_defaults()
     drifted = []
     for file, text in after.items():
         if file.is_file() and file.read_text("utf-8") == text:
@@ -41,15 +41,15 @@ def docs(
         raise typer.Exit(1)
 
 
-def filled(text: str, commands: Any) -> str:
+def fill_tables(text: str, commands: Any) -> str:
     """Return the text with each table between `<!-- docs:NAME -->` and `<!-- /docs:NAME -->` made again."""
-    for name in NAMES:
+    for name in TABLE_NAMES:
         start, end = _start(name), f"<!-- /docs:{name} -->"
         if start not in text or end not in text:
             continue
         try:
-            content = table(name, commands)
-        except NoSource as reason:
+            content = render_table(name, commands)
+        except MissingSource as reason:
             typer.echo(f"the table {name} is left as it is: {reason}")
             continue
         between = re.compile(re.escape(start) + ".*?" + re.escape(end), re.DOTALL)

@@ -13,7 +13,7 @@ from pydantic_core import PydanticUndefined
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class DocumentedField:
     """A field with its documentation."""
 
     name: str
@@ -25,7 +25,7 @@ class Told:
     """The docstring under the field, on one line; empty if there is none."""
 
 
-def fields(kind: type) -> list[Told]:
+def read_fields(kind: type) -> list[DocumentedField]:
     """Return the fields of a dataclass or of a pydantic model, in the order of the source.
 
     The source is read with ast, since docstrings of fields are not kept at run time.
@@ -34,11 +34,11 @@ def fields(kind: type) -> list[Told]:
     told = []
     for name, default in _defaults(kind).items():
         required = default is MISSING or default is PydanticUndefined
-        told.append(Told(name, None if required else default, required, texts.get(name, "")))
+        told.append(DocumentedField(name, None if required else default, required, texts.get(name, "")))
     return told
 
 
-def summary(kind: type) -> str:
+def read_summary(kind: type) -> str:
     """Return the first paragraph of a class's docstring, on one line."""
     return " ".join((inspect.getdoc(kind) or "").split("\n\n")[0].split())
 

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from proxy.context.policy import check_models, read_policy
-from proxy.context.stages import BUILT_IN
-from proxy.context.voices import BUILT_IN as VOICES
-from proxy.settings import Settings, load
+from proxy.context.stages import BUILT_IN_STAGES
+from proxy.context.voices import BUILT_IN_INJECTIONS as VOICES
+from proxy.settings import Settings, load_settings
 
 Config = Annotated[Path | None, typer.Option(help="TOML file with settings.")]
 Host = Annotated[str | None, typer.Option(help="Address to listen on.")]
@@ -22,12 +22,12 @@ Db = Annotated[str | None, typer.Option(help="The store: a SQLite file or a post
 PolicyName = Annotated[str | None, typer.Option(help="The policy by which prompts are rewritten.")]
 
 
-def read(config: Path | None, **flags: object) -> Settings:
+def read_settings(config: Path | None, **flags: object) -> Settings:
     """Return the settings in force. Raises ConfigError if a setting, a policy or a model cannot be read."""
-    settings = load(config, flags)
+    settings = load_settings(config, flags)
     policies = {
-        name: read_policy(settings.policy_table(name), BUILT_IN, VOICES, source=str(file))
-        for name, file in settings.policy_files().items()
+        name: read_policy(settings.read_policy_table(name), BUILT_IN_STAGES, VOICES, source=str(file))
+        for name, file in settings.find_policy_files().items()
     }
-    check_models(policies, settings.models())
+    check_models(policies, settings.load_models())
     return settings

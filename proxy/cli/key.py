@@ -16,12 +16,12 @@ import typer
 from pydantic import ValidationError
 from rich.console import Console
 
-from proxy.cli.basic_auth import make_password, web_config
-from proxy.cli.render import literal
+from proxy.cli.basic_auth import make_password, make_web_config
+from proxy.cli.render import render_literal
 from proxy.errors import ConfigError
-from proxy.sections import Key, Plane
+from proxy.sections import ApiKeySettings, Plane
 
-MARK = "cp-"
+KEY_PREFIX = "cp-"
 """Prefix of the proxy's keys, so that a leaked key can be searched for."""
 
 
@@ -37,17 +37,17 @@ def key(
 ) -> None:
     """Make a key. Print the key itself on stderr, and its entry for the config file on stdout."""
     if folder is not None:
-        fill(folder, tenant)
+        write_keys(folder, tenant)
         return
-    made = MARK + secrets.token_urlsafe(32)
-    typer.echo(entry(made, name, tenant, plane))
+    made = KEY_PREFIX + secrets.token_urlsafe(32)
+    typer.echo(render_entry(made, name, tenant, plane))
     # The key goes to stderr, so that `context-proxy key >>config.toml` does not write it to the file.
     console = Console(stderr=True)
     console.print("\nThe key, shown only now; clients send it as x-context-key:")
     console.print(made, soft_wrap=True, highlight=False, markup=False)
 
 
-def fill(folder: Path, tenant: str) -> None:
+def write_keys(folder: Path, tenant: str) -> None:
     """Write a file with a key for each plane, and keys.toml, a config file with their entries, unless keys.toml exists.
     Also write a password for Prometheus' own pages, and the web.yml that asks for it, unless web.yml exists.
 
@@ -58,21 +58,21 @@ def fill(folder: Path, tenant: str) -> None:
     config = folder / "keys.toml"
     if not (folder / "web.yml").exists():
         password = make_password()
-        write(folder / "prometheus.password", password, 0o644)
-        write(folder / "web.yml", web_config(password), 0o644)
+        write_file(folder / "prometheus.password", password, 0o644)
+        write_file(folder / "web.yml", make_web_config(password), 0o644)
     if config.exists():
         typer.echo(f"{config} is there already; its keys stay as they are")
         return
     entries = []
     for plane in get_args(Plane):
-        made = MARK + secrets.token_urlsafe(32)
-        entries.append(entry(made, "", tenant, plane))
-        write(folder / f"{plane}.key", made, 0o644 if plane == "metrics" else 0o600)
-    write(config, "\n\n".join(entries) + "\n", 0o600)  # last: an interrupted start is repeated in full
+        made = KEY_PREFIX + secrets.token_urlsafe(32)
+        entries.append(render_entry(made, "", tenant, plane))
+        write_file(folder / f"{plane}.key", made, 0o644 if plane == "metrics" else 0o600)
+    write_file(config, "\n\n".join(entries) + "\n", 0o600)  # last: an interrupted start is repeated in full
     typer.echo(f"{config} and a file with the key of each plane beside it")
 
 
-def write(file: Path, text: str, mode: int) -> None:
+def write_file(file: Path, text: str, mode: int) -> None:
     """Write a file that has this mode from the moment it exists. Raises ConfigError if it cannot be written."""
     try:
         file.unlink(missing_ok=True)
@@ -85,20 +85,22 @@ def write(file: Path, text: str, mode: int) -> None:
         ) from None
 
 
-def entry(made: str, name: str, tenant: str, plane: str) -> str:
+def render_entry(secret_key: str, name: str, tenant: str, plane: str) -> str:
     """Return the `[[keys]]` entry of a key. Raises ConfigError if the proxy could not use the entry."""
     everybody = "everybody" if tenant == "*" else tenant
     tree = {
         "name": name or f"{everybody}-{plane}-{secrets.token_hex(3)}",
-        "sha256": sha256(made.encode()).hexdigest(),
+        "sha256": sha256(secret_key.encode()).hexdigest(),
         "tenant": tenant,
         "plane": plane,
     }
     try:
-        checked = Key.model_validate(tree)
+        checked = ApiKeySettings.model_validate(tree)
     except ValidationError as error:
         first = error.errors()[0]
         wrong = str(first["loc"][0]) if first["loc"] else "tenant"
         allowed = first["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
         raise ConfigError(wrong, tree[wrong], allowed, source=f"--{wrong}") from None
-    return "\n".join(["[[keys]]", *(f"{field} = {literal(getattr(checked, field))}" for field in Key.model_fields)])
+    return "\n".join(
+        ["[[keys]]", *(f"{field} = {render_literal(getattr(checked, field))}" for field in ApiKeySettings.model_fields)]
+    )

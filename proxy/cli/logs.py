@@ -13,16 +13,16 @@ import sys
 import traceback
 from datetime import UTC, datetime
 
-TALKATIVE = ("aiosqlite", "asyncio", "httpcore2", "httpx2", "uvicorn", "uvicorn.error", "uvicorn.access")
+NOISY_LOGGERS = ("aiosqlite", "asyncio", "httpcore2", "httpx2", "uvicorn", "uvicorn.error", "uvicorn.access")
 """Loggers that write URLs, SQL values or bytes. Only their warnings are let through."""
 
-REQUESTS = "proxy.requests"
+REQUEST_LOGGER = "proxy.requests"
 """The logger that writes one line per request."""
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 
 
-class Line(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """Formats a record as one JSON object: time, level, logger, message, and the fields of `extra`."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -41,14 +41,14 @@ class Line(logging.Formatter):
         return json.dumps(told, ensure_ascii=False, default=repr)
 
 
-class Text(logging.Formatter):
+class TextFormatter(logging.Formatter):
     """Formats a record as one line for people: time, level, message, and the fields of `extra`."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line without its line end."""
         told = {key: value for key, value in vars(record).items() if key not in _STANDARD}
         said = record.getMessage()
-        if record.name == REQUESTS:
+        if record.name == REQUEST_LOGGER:
             said = " ".join(_quoted(told.pop(key)) for key in ("method", "path", "status") if key in told)
         if record.exc_info and record.exc_info[0]:
             frame = (traceback.extract_tb(record.exc_info[2]) or [None])[-1]
@@ -69,15 +69,15 @@ def _quoted(value: object) -> str:
     return json.dumps(said, ensure_ascii=False)
 
 
-def set_up(level: str, access: str = "auto") -> None:
+def set_up_logging(level: str, access: str = "auto") -> None:
     """Send log records to stderr from now on. level: debug, info, warning or error. access: json, text, auto, or off
     for no line per request."""
     handler = logging.StreamHandler()
     text = access == "text" or (access != "json" and sys.stderr.isatty())
-    handler.setFormatter(Text() if text else Line())
-    logging.getLogger(REQUESTS).setLevel(logging.CRITICAL if access == "off" else logging.NOTSET)
+    handler.setFormatter(TextFormatter() if text else JsonFormatter())
+    logging.getLogger(REQUEST_LOGGER).setLevel(logging.CRITICAL if access == "off" else logging.NOTSET)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    for name in TALKATIVE:
+    for name in NOISY_LOGGERS:
         logger = logging.getLogger(name)
         logger.setLevel(max(logging.WARNING, logging.getLogger().level))
         logger.handlers.clear()

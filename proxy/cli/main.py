@@ -18,7 +18,7 @@ from proxy.cli.serve import serve
 from proxy.cli.shell import shell
 from proxy.cli.stats import stats
 from proxy.cli.tail import tail
-from proxy.cli.transfer import bring, export
+from proxy.cli.transfer import export, import_files
 from proxy.cli.upkeep import migrate, vacuum
 from proxy.errors import ConfigError, StoreRefused
 
@@ -38,14 +38,14 @@ for name, several in (("sessions", sessions.app), ("groups", groups.app), ("mess
 app.add_typer(context.app, name="context", rich_help_panel="Steer a session")
 for command in (context.undo, build):
     app.command(rich_help_panel="Steer a session")(command)
-app.command(rich_help_panel="Steer a session", context_settings=told.WORDS)(told.add)
+app.command(rich_help_panel="Steer a session", context_settings=told.DASH_TEXT_SETTINGS)(told.add)
 app.command("compress", rich_help_panel="Steer a session")(context.compress)
-for name, several in (("state", told.state), ("scratchpad", told.scratchpad), ("notes", told.notes)):
+for name, several in (("state", told.state_app), ("scratchpad", told.scratchpad_app), ("notes", told.notes_app)):
     app.add_typer(several, name=name, rich_help_panel="Steer a session")
-app.add_typer(told.feedback, name="feedback", rich_help_panel="Steer a session")
+app.add_typer(told.feedback_app, name="feedback", rich_help_panel="Steer a session")
 app.add_typer(memos.app, name="memos", rich_help_panel="Steer a session")
 app.command(rich_help_panel="What is stored")(export)
-app.command("import", rich_help_panel="What is stored")(bring)
+app.command("import", rich_help_panel="What is stored")(import_files)
 app.command(rich_help_panel="What is stored")(migrate)
 app.command(rich_help_panel="What is stored")(vacuum)
 app.command(rich_help_panel="The proxy itself")(docs)

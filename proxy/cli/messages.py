@@ -8,29 +8,38 @@ import typer
 from rich.text import Text
 
 from proxy.cli import prompt
-from proxy.cli.asks import Asking, Limit, Session, Thread, asks, group
-from proxy.cli.context import Ids, decide
-from proxy.cli.remote import part
+from proxy.cli.asks import Limit, RemoteCommand, Session, Thread, make_group, remote_command
+from proxy.cli.context import Ids, send_decision
+from proxy.cli.remote import quote_id
 from proxy.cli.sessions import Yes
-from proxy.cli.terminal import ROLES, Column, ago, marked, number, plain, read, table
+from proxy.cli.terminal import (
+    ROLE_STYLES,
+    TableColumn,
+    escape_controls,
+    format_age,
+    format_number,
+    print_paged,
+    print_table,
+    style_word,
+)
 
-app = group("Messages of a session: list and search, show one, remove for good.")
+app = make_group("Messages of a session: list and search, show one, remove for good.")
 
 COLUMNS = (
-    Column("id", lambda m: m["id"], style="cyan", fits=True),
-    Column("group", lambda m: m["group"], style="bright_black", fits=True),
-    Column("role", lambda m: marked(m["role"], ROLES)),
-    Column("snapshot", lambda m: m["snapshot"] if m["snapshot"] is not None else "-", number=True),
-    Column("tokens", lambda m: m["tokens"], number=True),
-    Column("when", lambda m: ago(m["created_at"]), number=True),
-    Column("text", lambda m: m["text"], fills=True),
+    TableColumn("id", lambda m: m["id"], style="cyan", is_never_cut=True),
+    TableColumn("group", lambda m: m["group"], style="bright_black", is_never_cut=True),
+    TableColumn("role", lambda m: style_word(m["role"], ROLE_STYLES)),
+    TableColumn("snapshot", lambda m: m["snapshot"] if m["snapshot"] is not None else "-", is_number=True),
+    TableColumn("tokens", lambda m: m["tokens"], is_number=True),
+    TableColumn("when", lambda m: format_age(m["created_at"]), is_number=True),
+    TableColumn("text", lambda m: m["text"], takes_rest=True),
 )
 
 
 @app.command("list")
-@asks
+@remote_command
 def list_messages(
-    asking: Asking,
+    command: RemoteCommand,
     session: Session,
     limit: Limit = 50,
     role: Annotated[str, typer.Option(help="Those of this role.")] = "",
@@ -41,58 +50,62 @@ def list_messages(
 ) -> None:
     """List messages in the order in which they were stored."""
     query = {"role": role, "group": group_id, "q": text, "thread": thread, "newest": newest}
-    found = list(asking.remote.every(asking.remote.session(session) + "/messages", limit, **query))
-    asking.show(found, lambda rows: table(rows, COLUMNS, empty="no message"))
+    found = list(command.client.list_items(command.client.find_session_path(session) + "/messages", limit, **query))
+    command.show(found, lambda rows: print_table(rows, COLUMNS, empty="no message"))
 
 
 @app.command()
-@asks
+@remote_command
 def search(
-    asking: Asking,
+    command: RemoteCommand,
     session: Session,
     words: Annotated[str, typer.Argument(help="Words of what was said.", show_default=False)],
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=50, help="Lines at most.")] = 10,
 ) -> None:
     """Find messages and summaries by their words, best first."""
-    found = asking.remote.ask("GET", asking.remote.session(session) + "/search", q=words, limit=limit)
+    found = command.client.request("GET", command.client.find_session_path(session) + "/search", q=words, limit=limit)
     columns = (
-        Column("id", lambda m: m["id"], style="cyan", fits=True),
-        Column("kind", lambda m: m["kind"]),
-        Column("text", lambda m: m["text"], fills=True),
+        TableColumn("id", lambda m: m["id"], style="cyan", is_never_cut=True),
+        TableColumn("kind", lambda m: m["kind"]),
+        TableColumn("text", lambda m: m["text"], takes_rest=True),
     )
-    asking.show(found, lambda rows: table(rows, columns, empty="nothing has these words"))
+    command.show(found, lambda rows: print_table(rows, columns, empty="nothing has these words"))
 
 
 @app.command()
-@asks
+@remote_command
 def show(
-    asking: Asking,
+    command: RemoteCommand,
     session: Session,
     message: Annotated[str, typer.Argument(help="Its id.", show_default=False)],
 ) -> None:
     """Show one message in full, with every decision about it that is in force."""
-    found = asking.remote.ask("GET", f"{asking.remote.session(session)}/messages/{part(message)}")
-    asking.show(found, lambda one: read(_whole(one)))
+    found = command.client.request("GET", f"{command.client.find_session_path(session)}/messages/{quote_id(message)}")
+    command.show(found, lambda one: print_paged(_whole(one)))
 
 
 def _whole(found: Any) -> Text:
     text = Text()
-    text.append(plain(found["role"]), f"bold {ROLES.get(found['role'], '')}".strip())
+    text.append(escape_controls(found["role"]), f"bold {ROLE_STYLES.get(found['role'], '')}".strip())
     text.append(f"  {found['id']}", "cyan")
-    text.append(f"  group {found['group']}, {number(found['tokens'])} tokens, {ago(found['created_at'])}\n")
+    text.append(
+        f"  group {found['group']}, {format_number(found['tokens'])} tokens, {format_age(found['created_at'])}\n"
+    )
     for edit in found["edits"]:
-        figures = f"{number(edit['before'])} → {number(edit['after'])} tokens"
+        figures = f"{format_number(edit['before'])} → {format_number(edit['after'])} tokens"
         text.append(
-            f"  {plain(edit['action'])} by {plain(edit['stage'])}: {plain(edit['reason'])} ({figures})\n", "yellow"
+            f"  {escape_controls(edit['action'])} by {escape_controls(edit['stage'])}:"
+            f" {escape_controls(edit['reason'])} ({figures})\n",
+            "yellow",
         )
-    text.append(prompt.body(found["message"]))
+    text.append(prompt.render_body(found["message"]))
     return text
 
 
 @app.command()
-@asks
-def remove(asking: Asking, session: Session, ids: Ids, thread: Thread = None, yes: Yes = False) -> None:
+@remote_command
+def remove(command: RemoteCommand, session: Session, ids: Ids, thread: Thread = None, yes: Yes = False) -> None:
     """Remove groups or messages for good: their content leaves the store as well."""
     if not yes:
         typer.confirm(f"Remove {', '.join(ids)} for good?", abort=True, err=True)
-    decide(asking, session, "remove", ids, thread)
+    send_decision(command, session, "remove", ids, thread)

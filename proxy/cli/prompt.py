@@ -7,26 +7,36 @@ from typing import Any
 
 from rich.text import Text
 
-from proxy.cli.terminal import ROLES, STATUS, Column, console, marked, number, plain, table
+from proxy.cli.terminal import (
+    ROLE_STYLES,
+    STATUS_STYLES,
+    TableColumn,
+    escape_controls,
+    format_number,
+    make_console,
+    print_table,
+    style_word,
+)
 
 
-def whole(found: Any) -> Text:
+def render_prompt(found: Any) -> Text:
     """Render a ShownPrompt: its figures, then every message in full."""
     text = Text()
-    text.append(f"{plain(found['session'])}", "bold")
+    text.append(f"{escape_controls(found['session'])}", "bold")
     which = f"exchange {found['exchange']}" if found["exchange"] else "the next prompt"
-    text.append(f"  {which}, policy {plain(found['policy'])}, model {plain(found['model'])}\n")
+    text.append(f"  {which}, policy {escape_controls(found['policy'])}, model {escape_controls(found['model'])}\n")
     text.append(
-        f"{number(found['tokens_before'])} tokens as the client sends it, {number(found['tokens_after'])} sent\n"
+        f"{format_number(found['tokens_before'])} tokens as the client sends it,"
+        f" {format_number(found['tokens_after'])} sent\n"
     )
     if found.get("refused"):
-        text.append(f"the original went out: {plain(found['refused'])}\n", "yellow")
+        text.append(f"the original went out: {escape_controls(found['refused'])}\n", "yellow")
     inserts: dict[int, list[Any]] = {}
     for one in found["inserts"]:
         inserts.setdefault(one["index"], []).append(one)
     for message in found["messages"]:
         text.append("\n")
-        text.append(one_message(message))
+        text.append(render_message(message))
         for insert in inserts.pop(message["index"], ()) if message["status"] in ("in", "changed") else ():
             text.append(_insert(insert))
     for rest in inserts.values():
@@ -36,25 +46,30 @@ def whole(found: Any) -> Text:
     return text
 
 
-def outline(found: Any) -> None:
+def print_outline(found: Any) -> None:
     """Print a ShownPrompt with one line per message."""
-    out = console()
-    before, after = number(found["tokens_before"]), number(found["tokens_after"])
-    out.print(Text(f"{plain(found['session'])}: {before} tokens come, {after} go out, policy {plain(found['policy'])}"))
-    table(found["messages"], OUTLINE, empty="no message")
+    out = make_console()
+    before, after = format_number(found["tokens_before"]), format_number(found["tokens_after"])
+    out.print(
+        Text(
+            f"{escape_controls(found['session'])}: {before} tokens come, {after} go out,"
+            f" policy {escape_controls(found['policy'])}"
+        )
+    )
+    print_table(found["messages"], OUTLINE_COLUMNS, empty="no message")
     for insert in found["inserts"]:
-        put_in = Text(f"+ {plain(insert['source'])}: {line(insert['text'])}", "blue")
+        put_in = Text(f"+ {escape_controls(insert['source'])}: {join_lines(insert['text'])}", "blue")
         out.print(put_in, overflow="ellipsis", no_wrap=True)
 
 
-def one_message(message: Any) -> Text:
+def render_message(message: Any) -> Text:
     """Render a ShownMessage in full. A message that is left out is shown with the reason and its content."""
     text = Text()
-    text.append(plain(message["role"]), f"bold {ROLES.get(message['role'], '')}".strip())
+    text.append(escape_controls(message["role"]), f"bold {ROLE_STYLES.get(message['role'], '')}".strip())
     if message.get("id"):
         text.append(f"  {message['id']}", "cyan")
-    text.append(f"  {number(message['tokens'])} tokens  ", "bright_black")
-    text.append(message["status"], STATUS.get(message["status"], ""))
+    text.append(f"  {format_number(message['tokens'])} tokens  ", "bright_black")
+    text.append(message["status"], STATUS_STYLES.get(message["status"], ""))
     if message.get("pinned"):
         text.append("  pinned", "blue")
     if message.get("source", "client") != "client":
@@ -64,15 +79,21 @@ def one_message(message: Any) -> Text:
         text.append(f"  {_why(why)}\n", "yellow")
     is_out = message["status"] in ("out", "dropped", "removed")
     content = message.get("content") if message.get("content") is not None else message.get("whole")
-    text.append(body(content) + "\n", "bright_black" if is_out else "")
+    text.append(render_body(content) + "\n", "bright_black" if is_out else "")
     return text
 
 
-def body(message: Any) -> str:
+def render_body(message: Any) -> str:
     """Return the text of a chat message with its reasoning and its calls. A text stays as it is; other values become
     JSON."""
     if not isinstance(message, dict):
-        return plain(message) if isinstance(message, str) else "" if message is None else plain(json.dumps(message))
+        return (
+            escape_controls(message)
+            if isinstance(message, str)
+            else ""
+            if message is None
+            else escape_controls(json.dumps(message))
+        )
     lines = []
     if isinstance(thought := message.get("reasoning_content") or message.get("reasoning"), str):
         lines.append(f"(thinking) {thought}")
@@ -86,43 +107,43 @@ def body(message: Any) -> str:
         function = call.get("function") if isinstance(call, dict) else None
         if isinstance(function, dict):
             lines.append(f"→ {function.get('name')}({function.get('arguments')})")
-    return plain("\n".join(lines))
+    return escape_controls("\n".join(lines))
 
 
 def _insert(insert: Any) -> Text:
     text = Text()
-    text.append(f"+ {plain(insert['source'])}", "bold blue")
+    text.append(f"+ {escape_controls(insert['source'])}", "bold blue")
     text.append(", from the proxy\n", "bright_black")
-    text.append(plain(insert["text"]).strip() + "\n", "blue")
+    text.append(escape_controls(insert["text"]).strip() + "\n", "blue")
     return text
 
 
 def _why(why: Any) -> str:
-    figures = f"{number(why['tokens_before'])} → {number(why['tokens_after'])} tokens"
+    figures = f"{format_number(why['tokens_before'])} → {format_number(why['tokens_after'])} tokens"
     parts = [f"{why['stage']}: {why['reason']} ({figures})", f"since {why['exchange']}" if why.get("exchange") else "",
              f"the whole: {why['find']}" if why.get("find") else ""]  # fmt: skip
-    return plain("; ".join(filter(None, parts)))
+    return escape_controls("; ".join(filter(None, parts)))
 
 
 def _outlined(message: Any) -> str:
     why = message.get("why")
     pinned = "pinned; " if message.get("pinned") else ""
     shown = message.get("content") if message.get("content") is not None else message.get("whole")
-    return pinned + (f"{why['stage']}: {why['reason']}" if why else line(body(shown)))
+    return pinned + (f"{why['stage']}: {why['reason']}" if why else join_lines(render_body(shown)))
 
 
-def line(text: str) -> str:
+def join_lines(text: str) -> str:
     """Return a text on one line."""
-    return " ".join(plain(text).split())
+    return " ".join(escape_controls(text).split())
 
 
-OUTLINE = (
-    Column("", lambda m: m["index"] if m["index"] >= 0 else "", number=True),
-    Column("id", lambda m: m.get("id", ""), style="cyan", fits=True),
-    Column("role", lambda m: marked(m["role"], ROLES)),
+OUTLINE_COLUMNS = (
+    TableColumn("", lambda m: m["index"] if m["index"] >= 0 else "", is_number=True),
+    TableColumn("id", lambda m: m.get("id", ""), style="cyan", is_never_cut=True),
+    TableColumn("role", lambda m: style_word(m["role"], ROLE_STYLES)),
     # A message that is left out shows the tokens that it would have.
-    Column("tokens", lambda m: m["tokens"] or (m.get("why") or {}).get("tokens_before", 0), number=True),
-    Column("status", lambda m: marked(m["status"])),
-    Column("", _outlined, fills=True),
+    TableColumn("tokens", lambda m: m["tokens"] or (m.get("why") or {}).get("tokens_before", 0), is_number=True),
+    TableColumn("status", lambda m: style_word(m["status"])),
+    TableColumn("", _outlined, takes_rest=True),
 )
 """Columns of `outline`, one line per message."""

@@ -12,18 +12,18 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel
 
-from proxy.chat.embedded_json import LONGEST, VALUES
-from proxy.chat.size_limits import OUTERMOST
-from proxy.exchange.asking import MEMORY
-from proxy.settings import Settings, Webhook
-from proxy.store.absent import MOST
-from proxy.store.gap_file import SIZE
-from proxy.store.pieces import BYTES, ROWS
+from proxy.chat.embedded_json import MAX_CHARS, MAX_VALUES
+from proxy.chat.size_limits import MAX_TOP_LEVEL_KEYS
+from proxy.exchange.asking import MAX_PROMPT_CHARS
+from proxy.settings import Settings, WebhookSettings
+from proxy.store.absent import MAX_SESSIONS
+from proxy.store.gap_file import FILE_SIZE
+from proxy.store.pieces import PIECE_BYTES, PIECE_ROWS
 from proxy.store.spool import HOLD_S
-from proxy.store.sql import ANSWERS_MOST
+from proxy.store.sql import MAX_ANSWERS
 from proxy.web.body_budget import SLOW_S
-from proxy.web.connection import GRACE, QUEUED, STEADY
-from proxy.web.connection_share import PIPELINED, RESERVED
+from proxy.web.connection import BODY_TIME_FACTOR, MAX_PIPELINED_REQUESTS, MIN_AVERAGE_RATE
+from proxy.web.connection_share import MAX_PIPELINED_BYTES, PROBE_PLACES
 from proxy.web.failures import LINGER_S
 
 REQUEST_HEADERS = (
@@ -111,12 +111,12 @@ FALLBACKS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class LimitRow:
     """One bounded thing. A setting in backticks in `bound` is shown with its default."""
 
-    what: str
+    subject: str
     bound: str
-    then: str
+    consequence: str
 
 
 def _kib(size: int) -> str:
@@ -124,87 +124,88 @@ def _kib(size: int) -> str:
 
 
 LIMITS = (
-    Limit("chat request body", "`limits.body_mb`", "413"),
-    Limit("chat bodies held at once, together", "`limits.bodies_mb`", "503 with Retry-After"),
-    Limit("those of one tenant, where there are keys of several", "half of that", "503 with Retry-After"),
-    Limit(
+    LimitRow("chat request body", "`limits.body_mb`", "413"),
+    LimitRow("chat bodies held at once, together", "`limits.bodies_mb`", "503 with Retry-After"),
+    LimitRow("those of one tenant, where there are keys of several", "half of that", "503 with Retry-After"),
+    LimitRow(
         "a chat body that has not come whole",
         f"{SLOW_S:.0f} s",
         "gives way with 503 where others need its room; the oldest first",
     ),
-    Limit(
+    LimitRow(
         "a managed chat body: bytes, messages, content parts, tool calls, JSON values",
         "`limits.managed_mb`, `limits.messages`, `limits.parts`, `limits.calls`, `limits.values`",
         "goes on as it came: `x-context-fallback: size`, counted",
     ),
-    Limit("keys on the outermost level of such a body", f"{OUTERMOST:,}", "the same"),
-    Limit(
+    LimitRow("keys on the outermost level of such a body", f"{MAX_TOP_LEVEL_KEYS:,}", "the same"),
+    LimitRow(
         "JSON in the arguments of a call, or in a result",
-        f"{LONGEST >> 10} KiB, {VALUES:,} values",
+        f"{MAX_CHARS >> 10} KiB, {MAX_VALUES:,} values",
         "read as plain text",
     ),
-    Limit("header block", "`limits.header_kb`", "431"),
-    Limit("requests at once", "`limits.requests`", "503 with Retry-After"),
-    Limit(
+    LimitRow("header block", "`limits.header_kb`", "431"),
+    LimitRow("requests at once", "`limits.requests`", "503 with Retry-After"),
+    LimitRow(
         "connections of clients",
         "`limits.connections`",
-        f"503; `/healthz` and `/readyz` have {RESERVED} more; beyond twice as many the oldest half-open ones are "
+        f"503; `/healthz` and `/readyz` have {PROBE_PLACES} more; beyond twice as many the oldest half-open ones are "
         "closed, then new ones",
     ),
-    Limit(
+    LimitRow(
         "connections of one address, once seven eighths of all are taken",
         "`limits.address_share` of `limits.connections`",
         "503",
     ),
-    Limit("the rest of a body whose request is answered already", f"{LINGER_S:.0f} s", "closed"),
-    Limit(
+    LimitRow("the rest of a body whose request is answered already", f"{LINGER_S:.0f} s", "closed"),
+    LimitRow(
         "half-open connections of one address (of an IPv6 network, /64)", "`limits.half_open`", "the oldest are closed"
     ),
-    Limit(
+    LimitRow(
         "a client that brings no head, or a body too slowly",
-        f"`timeouts.header_s`, `timeouts.body_s`; a whole body: {GRACE} times that, and 1 s for each {_kib(STEADY)}",
+        f"`timeouts.header_s`, `timeouts.body_s`; a whole body: {BODY_TIME_FACTOR} times that,"
+        f" and 1 s for each {_kib(MIN_AVERAGE_RATE)}",
         "408, closed",
     ),
-    Limit("requests that wait on one connection (pipelining)", str(QUEUED), "closed after them"),
-    Limit(
+    LimitRow("requests that wait on one connection (pipelining)", str(MAX_PIPELINED_REQUESTS), "closed after them"),
+    LimitRow(
         "bodies of requests that wait, on all connections together",
-        f"{PIPELINED >> 20} MiB",
+        f"{MAX_PIPELINED_BYTES >> 20} MiB",
         "closed after those before",
     ),
-    Limit("captured copy of an answer", "`limits.capture_mb`", "passed on, not understood beyond"),
-    Limit("messages remembered in memory", "`limits.message_cache_mb`", "least recently used out"),
-    Limit("live threads in memory", "`limits.live_threads`, `limits.live_mb`", "read back from the store"),
-    Limit("rows waiting to be written", "`limits.spool_mb`", "refused, counted, recorded as a gap"),
-    Limit(
+    LimitRow("captured copy of an answer", "`limits.capture_mb`", "passed on, not understood beyond"),
+    LimitRow("messages remembered in memory", "`limits.message_cache_mb`", "least recently used out"),
+    LimitRow("live threads in memory", "`limits.live_threads`, `limits.live_mb`", "read back from the store"),
+    LimitRow("rows waiting to be written", "`limits.spool_mb`", "refused, counted, recorded as a gap"),
+    LimitRow(
         "gaps that SQLite's disk could not take before the proxy stopped",
-        f"{_kib(SIZE)} beside the database (`.gaps`)",
+        f"{_kib(FILE_SIZE)} beside the database (`.gaps`)",
         "the rest is added up; the next start records them",
     ),
-    Limit(
+    LimitRow(
         "rows of one request that are written at once",
-        f"{ROWS}, {_kib(BYTES)}",
+        f"{PIECE_ROWS}, {_kib(PIECE_BYTES)}",
         "the rest follows, what others store between them",
     ),
-    Limit(
+    LimitRow(
         "rows that nobody waits for, held back to share the next commit", f"{HOLD_S * 1000:.0f} ms, 64 KiB", "written"
     ),
-    Limit(
+    LimitRow(
         "sessions known to have a scratchpad, memos or hidden rounds (SQLite)",
-        f"{MOST:,} each",
+        f"{MAX_SESSIONS:,} each",
         "the store is asked for all",
     ),
-    Limit("planning one request", "`limits.plan_ms`", "the original goes out, and the work stops"),
-    Limit("questions to the helper", f"`helper.queue`, {MEMORY >> 20} MiB", "done without, counted"),
-    Limit("a helper's answers in memory", f"{ANSWERS_MOST:,} a session", "read back from the store"),
-    Limit("dollars for helpers", "`helper.dollars_a_day`", "done without, counted"),
-    Limit("events in memory", "`events.kept`, some 16 KB each at most", "whoever comes back is told of a gap"),
-    Limit("events that wait for a listener or a webhook", "`events.queue`", "the oldest are lost, counted and told"),
-    Limit("listeners", "`events.listeners`", "429"),
-    Limit("tries of a webhook", "`webhooks[].tries`", "given up, counted"),
+    LimitRow("planning one request", "`limits.plan_ms`", "the original goes out, and the work stops"),
+    LimitRow("questions to the helper", f"`helper.queue`, {MAX_PROMPT_CHARS >> 20} MiB", "done without, counted"),
+    LimitRow("a helper's answers in memory", f"{MAX_ANSWERS:,} a session", "read back from the store"),
+    LimitRow("dollars for helpers", "`helper.dollars_a_day`", "done without, counted"),
+    LimitRow("events in memory", "`events.kept`, some 16 KB each at most", "whoever comes back is told of a gap"),
+    LimitRow("events that wait for a listener or a webhook", "`events.queue`", "the oldest are lost, counted and told"),
+    LimitRow("listeners", "`events.listeners`", "429"),
+    LimitRow("tries of a webhook", "`webhooks[].tries`", "given up, counted"),
 )
 
 
-def with_defaults(bound: str) -> str:
+def add_defaults(bound: str) -> str:
     """Return the bound with each setting's default after its name. Raises KeyError if a setting does not exist."""
 
     def valued(match: re.Match[str]) -> str:
@@ -213,15 +214,15 @@ def with_defaults(bound: str) -> str:
     return re.sub(r"`([a-z_]+(?:\[\])?\.[a-z_]+)`", valued, bound)
 
 
-def limits() -> Iterator[tuple[str, str, str]]:
+def list_limits() -> Iterator[tuple[str, str, str]]:
     """Yield the rows of the table of limits."""
     for limit in LIMITS:
-        yield limit.what, with_defaults(limit.bound), limit.then
+        yield limit.subject, add_defaults(limit.bound), limit.consequence
 
 
 def _default(setting: str) -> str:
     section, _, name = setting.partition(".")
-    kind: type[BaseModel] = Webhook
+    kind: type[BaseModel] = WebhookSettings
     if section != "webhooks[]":
         kind = type(Settings.model_fields[section].get_default(call_default_factory=True))
     value = kind.model_fields[name].default

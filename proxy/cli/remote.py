@@ -18,38 +18,38 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
 from proxy.errors import ConfigError, ProxyError
-from proxy.web.api.desk import address
+from proxy.web.api.desk import write_address
 
-WRONG_USE: Final = frozenset({400, 401, 413, 415, 421, 422})
+USAGE_STATUSES: Final = frozenset({400, 401, 413, 415, 421, 422})
 """Statuses after which the command line, its key or its address has to change. Other statuses refuse the request
 itself."""
-COMMANDS: Final = {
+HINT_COMMANDS: Final = {
     "GET /api/sessions": "`context-proxy sessions list`",
     "GET /api/memos": "`context-proxy memos list`",
     "?tenant=": "--tenant",
 }
 """Texts in the API's hints, and the commands that replace them."""
-PAGE: Final = 200
+PAGE_SIZE: Final = 200
 """List items requested at once."""
 
 
-class Refused(ProxyError):
+class RemoteRefused(ProxyError):
     """The proxy answered with an error. exit_code: 1, or 2 if the command line was wrong."""
 
     def __init__(self, status: int, message: str, hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.status = status
-        self.exit_code = 2 if status in WRONG_USE else 1
+        self.exit_code = 2 if status in USAGE_STATUSES else 1
 
 
-class Unreached(ProxyError):
+class RemoteUnreachable(ProxyError):
     """No answer came, the answer is not from a context-proxy, or the answer was cut off."""
 
     exit_code = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Remote:
+class AdminClient:
     """The address of a proxy, and the credentials for it."""
 
     url: str
@@ -60,12 +60,12 @@ class Remote:
     seconds: float = 120.0
     """Timeout for an answer."""
 
-    def ask(self, method: str, path: str, body: Any = None, **query: object) -> Any:
+    def request(self, method: str, path: str, body: Any = None, **query: object) -> Any:
         """Send a request with a JSON body, and return the JSON answer. Raises Refused and Unreached."""
         raw = None if body is None else json.dumps(body).encode()
-        return self.send(method, path, raw, "application/json", **query)
+        return self.send_body(method, path, raw, "application/json", **query)
 
-    def send(self, method: str, path: str, raw: bytes | None, kind: str, **query: object) -> Any:
+    def send_body(self, method: str, path: str, raw: bytes | None, kind: str, **query: object) -> Any:
         """Send a request with a body of the media type `kind`, and return the JSON answer. Raises Refused and
         Unreached."""
         with self._answer(method, path, raw, {"content-type": kind}, query) as answer:
@@ -73,34 +73,36 @@ class Remote:
         try:
             return json.loads(text)
         except ValueError:
-            raise Unreached(f"{self.url} does not answer as a context-proxy does.", hint="Check --url.") from None
+            raise RemoteUnreachable(
+                f"{self.url} does not answer as a context-proxy does.", hint="Check --url."
+            ) from None
 
-    def lines(self, path: str, headers: dict[str, str], query: dict[str, object]) -> Iterator[bytes]:
+    def read_lines(self, path: str, headers: dict[str, str], query: dict[str, object]) -> Iterator[bytes]:
         """Yield the lines of an endless or long answer, each with its line end."""
         with self._answer("GET", path, None, headers, query) as answer:
             while line := answer.readline():
                 yield line
 
-    def every(self, path: str, most: int | None = None, **query: object) -> Iterator[Any]:
+    def list_items(self, path: str, max_items: int | None = None, **query: object) -> Iterator[Any]:
         """Yield the items of a list, page by page. most: the largest number of items."""
-        left, cursor = most, None
+        left, cursor = max_items, None
         while left is None or left > 0:
-            page = self.ask("GET", path, limit=min(PAGE, left or PAGE), cursor=cursor, **query)
+            page = self.request("GET", path, limit=min(PAGE_SIZE, left or PAGE_SIZE), cursor=cursor, **query)
             yield from page["items"]
             left = None if left is None else left - len(page["items"])
             cursor = page["next"]
             if cursor is None:
                 return
 
-    def session(self, name: str) -> str:
+    def find_session_path(self, name: str) -> str:
         """Return the path of a session. `-` stands for the session used last. Raises Refused if there is no session
         yet."""
         if name != "-":
             # `name` is never an address already, so a name that begins with ~ is written as an address.
-            return f"/api/sessions/{quote(address(name), safe='~')}"
-        newest = self.ask("GET", "/api/sessions", limit=1)["items"]
+            return f"/api/sessions/{quote(write_address(name), safe='~')}"
+        newest = self.request("GET", "/api/sessions", limit=1)["items"]
         if not newest:
-            raise Refused(404, "there is no session yet.", "Send a request through the proxy first.")
+            raise RemoteRefused(404, "there is no session yet.", "Send a request through the proxy first.")
         return f"/api/sessions/{quote(newest[0]['address'], safe='~')}"
 
     @contextmanager
@@ -108,7 +110,7 @@ class Remote:
         self, method: str, path: str, raw: bytes | None, headers: dict[str, str], query: dict[str, object]
     ) -> Iterator[http.client.HTTPResponse]:
         given = {"tenant": self.tenant or None, **query}
-        asked = {name: _written(value) for name, value in given.items() if value is not None}
+        asked = {name: _format_query_value(value) for name, value in given.items() if value is not None}
         target = path + ("?" + urlencode(asked, doseq=True) if asked else "")
         sent = {"x-context-key": self.key, **headers} if self.key else headers
         connection = _connection(self.url, self.seconds)
@@ -119,7 +121,7 @@ class Remote:
                 raise _refusal(self.url, answer.status, answer.read())
             yield answer
         except (OSError, http.client.HTTPException) as error:
-            raise Unreached(
+            raise RemoteUnreachable(
                 f"{self.url} cannot be reached: {_reason(error)}.",
                 hint="Start it with `context-proxy serve`, or say where it is with --url or $CONTEXT_PROXY_URL.",
             ) from error
@@ -129,7 +131,7 @@ class Remote:
             connection.close()
 
 
-def part(text: str) -> str:
+def quote_id(text: str) -> str:
     """Return an id as one segment of a path, with all special characters quoted."""
     return quote(text, safe="")
 
@@ -147,7 +149,7 @@ def _connection(url: str, seconds: float) -> http.client.HTTPConnection:
     return http.client.HTTPConnection(host, port, timeout=seconds)
 
 
-def _written(value: object) -> str | list[str]:
+def _format_query_value(value: object) -> str | list[str]:
     if isinstance(value, list):
         return [str(one) for one in value]
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -158,12 +160,14 @@ def _refusal(url: str, status: int, raw: bytes) -> ProxyError:
         error = json.loads(raw)["error"]
         message, hint = str(error["message"]), str(error.get("hint") or "")
     except (ValueError, TypeError, KeyError):
-        return Unreached(f"{url} does not answer as a context-proxy does (status {status}).", hint="Check --url.")
+        return RemoteUnreachable(
+            f"{url} does not answer as a context-proxy does (status {status}).", hint="Check --url."
+        )
     if status == 401:
         hint = "Give a key of the plane admin or read with --key or $CONTEXT_PROXY_KEY."
-    for route, command in COMMANDS.items():
+    for route, command in HINT_COMMANDS.items():
         hint = hint.replace(route, command)
-    return Refused(status, _sentence(message), hint)
+    return RemoteRefused(status, _sentence(message), hint)
 
 
 def _sentence(text: str) -> str:

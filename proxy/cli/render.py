@@ -8,91 +8,97 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from proxy.cli.fields import Told, fields, summary
-from proxy.settings import Key, Section, Settings, Upstream, Webhook, masked
+from proxy.cli.fields import DocumentedField, read_fields, read_summary
+from proxy.settings import ApiKeySettings, Settings, SettingsSection, UpstreamSettings, WebhookSettings, mask_password
 
-HEAD = """\
+FILE_HEADER = """\
 # Every setting with its default: this file changes nothing. Written by `context-proxy docs` from proxy/settings.py.
 # Copy what you change into a file of your own and start with --config FILE. The environment overrides the file
 # (CONTEXT_PROXY_PORT, CONTEXT_PROXY_STATE__ASK), flags override both.
 """
 
-EXAMPLE = """\
+UPSTREAM_HEADER = """\
 
 # Who answers, by name; a request goes to the first whose `models` match. Without any: the built-in demo.
 # [upstreams.main]
 """
 
-KEYS = """\
+KEYS_HEADER = """\
 
 # Who may ask; without any: whoever reaches this machine's own address, and nobody else. One entry a key.
 # [[keys]]
 """
 
-KEY = {"name": "laptop", "sha256": "0" * 64, "tenant": "acme", "plane": "data"}
+KEY_EXAMPLE = {"name": "laptop", "sha256": "0" * 64, "tenant": "acme", "plane": "data"}
 """The entry of the example: no key has this hash."""
 
-HOOKS = """\
+WEBHOOKS_HEADER = """\
 
 # Who is told of events, by a signed POST each (docs/guide/events.md). One entry a receiver.
 # [[webhooks]]
 """
 
-HOOK = {"url": "https://example.com/hooks/context", "secret_env": "CONTEXT_WEBHOOK_SECRET"}
+WEBHOOK_EXAMPLE = {"url": "https://example.com/hooks/context", "secret_env": "CONTEXT_WEBHOOK_SECRET"}
 """The required values of an entry, for the example."""
 
-LISTS = frozenset({"upstreams", "keys", "webhooks"})
+TABLE_SETTINGS = frozenset({"upstreams", "keys", "webhooks"})
 """Settings that are tables of a person's own, without a default to print."""
 
 WIDTH = 118
 
 
-def defaults() -> str:
+def render_defaults() -> str:
     """Return the text of config/default.toml."""
-    told_all = fields(Settings)
-    parts = [HEAD]
-    top = [told for told in told_all if told.name not in LISTS and not isinstance(told.default, Section)]
+    told_all = read_fields(Settings)
+    parts = [FILE_HEADER]
+    top = [
+        told for told in told_all if told.name not in TABLE_SETTINGS and not isinstance(told.default, SettingsSection)
+    ]
     parts += ["\n" + _comment(told.text) + _line(told) for told in top]
     for told in told_all:
-        if isinstance(told.default, Section):
+        if isinstance(told.default, SettingsSection):
             kind = type(told.default)
-            parts.append("\n" + _comment(summary(kind)) + f"[{told.name}]\n")
-            parts += ["\n" + _comment(below.text) + _line(below) for below in fields(kind)]
-    parts.append(EXAMPLE)
-    for told in fields(Upstream):
+            parts.append("\n" + _comment(read_summary(kind)) + f"[{told.name}]\n")
+            parts += ["\n" + _comment(below.text) + _line(below) for below in read_fields(kind)]
+    parts.append(UPSTREAM_HEADER)
+    for told in read_fields(UpstreamSettings):
         shown = "https://api.openai.com/v1" if told.required else told.default
-        parts.append(textwrap.indent(_comment(told.text) + f"{told.name} = {literal(shown)}\n", "# "))
-    parts.append(HOOKS)
-    for told in fields(Webhook):
-        value = literal(HOOK.get(told.name, told.default))
+        parts.append(textwrap.indent(_comment(told.text) + f"{told.name} = {render_literal(shown)}\n", "# "))
+    parts.append(WEBHOOKS_HEADER)
+    for told in read_fields(WebhookSettings):
+        value = render_literal(WEBHOOK_EXAMPLE.get(told.name, told.default))
         parts.append(textwrap.indent(_comment(told.text) + f"{told.name} = {value}\n", "# "))
-    parts.append(KEYS)
-    for told in fields(Key):
-        parts.append(textwrap.indent(_comment(told.text) + f"{told.name} = {literal(KEY[told.name])}\n", "# "))
+    parts.append(KEYS_HEADER)
+    for told in read_fields(ApiKeySettings):
+        parts.append(
+            textwrap.indent(_comment(told.text) + f"{told.name} = {render_literal(KEY_EXAMPLE[told.name])}\n", "# ")
+        )
     return "".join(parts)
 
 
-def in_force(settings: Settings) -> str:
+def render_settings(settings: Settings) -> str:
     """Return all settings with their values, without comments. Secrets are stars."""
     top: list[str] = []
     tables: list[str] = []
     for name in Settings.model_fields:
         value = getattr(settings, name)
-        if isinstance(value, Section):
+        if isinstance(value, SettingsSection):
             tables.append(_table(name, value))
         elif name == "upstreams":
-            tables += [_table(f"upstreams.{_key(target)}", upstream) for target, upstream in settings.targets.items()]
+            tables += [
+                _table(f"upstreams.{_key(target)}", upstream) for target, upstream in settings.active_upstreams.items()
+            ]
         elif name == "keys":
             tables += [_table("[keys]", key.model_copy(update={"sha256": "***"})) for key in settings.keys]
         elif name == "webhooks":
             hooks = (hook.model_copy(update={"url": _origin(hook.url)}) for hook in settings.webhooks)
             tables += [_table("[webhooks]", hook) for hook in hooks]
         else:
-            top.append(f"{name} = {literal(value)}")
+            top.append(f"{name} = {render_literal(value)}")
     return "\n\n".join(["\n".join(top), *tables]) + "\n"
 
 
-def literal(value: object) -> str:
+def render_literal(value: object) -> str:
     """Return a value in TOML. A secret is written as stars, and so is a password in a URL."""
     if isinstance(value, SecretStr):
         return '"***"' if value.get_secret_value() else '""'
@@ -100,12 +106,12 @@ def literal(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, str):
         # JSON's strings are TOML's basic strings, except for the delete character.
-        return json.dumps(masked(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+        return json.dumps(mask_password(value), ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, tuple | list):
-        inner = ", ".join(literal(item) for item in value)
+        inner = ", ".join(render_literal(item) for item in value)
         if len(inner) < WIDTH - 20:
             return f"[{inner}]"
-        return "[\n" + "".join(f"    {literal(item)},\n" for item in value) + "]"
+        return "[\n" + "".join(f"    {render_literal(item)},\n" for item in value) + "]"
     return str(value)
 
 
@@ -115,13 +121,13 @@ def _origin(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}/***"
 
 
-def _line(told: Told) -> str:
-    return f"{told.name} = {literal(told.default)}\n"
+def _line(told: DocumentedField) -> str:
+    return f"{told.name} = {render_literal(told.default)}\n"
 
 
-def _table(name: str, section: Section) -> str:
+def _table(name: str, section: SettingsSection) -> str:
     return "\n".join(
-        [f"[{name}]", *(f"{key} = {literal(getattr(section, key))}" for key in type(section).model_fields)]
+        [f"[{name}]", *(f"{key} = {render_literal(getattr(section, key))}" for key in type(section).model_fields)]
     )
 
 

@@ -20,24 +20,24 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from proxy.cli.flags import Config, Db, read
+from proxy.cli.flags import Config, Db, read_settings
 from proxy.context.policy import Policy, ScheduleName, with_schedule
 from proxy.context.prices import Model, find_model
 from proxy.errors import ConfigError, StoreRefused, StoreUnavailable
 from proxy.replay import stored
 from proxy.replay.baselines import BASELINES
-from proxy.replay.play import Contender, Match
-from proxy.replay.plot import svg
-from proxy.replay.read import Conversation, conversations, count
-from proxy.replay.report import NOTHING, Report, Sums
-from proxy.replay.score import Prices
-from proxy.replay.table import show
-from proxy.replay.work import spread
+from proxy.replay.play import Contender, ReplaySettings
+from proxy.replay.plot import render_svg
+from proxy.replay.read import RecordedConversation, count_conversations, read_conversations
+from proxy.replay.report import NOTHING, ReplayReport, ReportBuilder
+from proxy.replay.score import PricePair
+from proxy.replay.table import print_report
+from proxy.replay.work import play_conversations
 from proxy.settings import Settings
 from proxy.store.readonly import ReadOnlyStore
 from proxy.web.app import make_policies
 
-PAIRS = ("1/0.5", "1/0.25", "1/0.1")
+DEFAULT_PRICE_PAIRS = ("1/0.5", "1/0.25", "1/0.1")
 """Price pairs that are reported in addition to the model's own pair."""
 SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
 
@@ -90,14 +90,14 @@ def replay(
     db: Db = None,
 ) -> None:
     """Play recorded conversations under several policies, offline, and show the cost and the losses of each policy."""
-    settings = read(config, db=db)
+    settings = read_settings(config, db=db)
     for target in (json, plot):
         if target is not None and not target.parent.is_dir():
             raise ConfigError("OUT", str(target), "a file in a folder that is there")
-    pairs, decided = price_pairs(prices or [], find_model(settings.models(), model))
+    pairs, decided = read_price_pairs(prices or [], find_model(settings.load_models(), model))
     if window is not None:
         decided = replace(decided, window=window)
-    match = Match(contenders(policy or [], make_policies(settings)), decided, pairs, play_state)
+    match = ReplaySettings(read_contenders(policy or [], make_policies(settings)), decided, pairs, play_state)
     try:
         with _found(settings, files or [], from_store) as (number, found):
             report = _play(found, number, match, jobs or min(4, os.cpu_count() or 1))
@@ -112,39 +112,41 @@ def replay(
     if not report.requests:
         raise ConfigError("FILE", None, "conversations with an answer to a user message: nothing could be played")
     if plot is not None:
-        plot.write_text(svg(report), "utf-8")
+        plot.write_text(render_svg(report), "utf-8")
     if json is not None:
         text = msgspec.json.format(msgspec.json.encode(report), indent=1).decode()
         if str(json) == "-":
             typer.echo(text)
             return
         json.write_text(text + "\n", "utf-8")
-    show(report, Console())
+    print_report(report, Console())
 
 
-def _play(found: Iterator[Conversation], number: int, match: Match, jobs: int) -> Report:
-    sums = Sums(match)
+def _play(found: Iterator[RecordedConversation], number: int, match: ReplaySettings, jobs: int) -> ReplayReport:
+    sums = ReportBuilder(match)
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with (
         Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar,
-        closing(spread(found, match, jobs)) as played,
+        closing(play_conversations(found, match, jobs)) as played,
     ):
         task = bar.add_task(f"{len(match.contenders)} policies", total=number)
         for one in played:
-            sums.add(one)
+            sums.add_result(one)
             bar.advance(task)
-    return sums.report()
+    return sums.build_report()
 
 
 @contextmanager
-def _found(settings: Settings, names: list[str], from_store: bool) -> Iterator[tuple[int, Iterator[Conversation]]]:
+def _found(
+    settings: Settings, names: list[str], from_store: bool
+) -> Iterator[tuple[int, Iterator[RecordedConversation]]]:
     """Yield (number of conversations or sessions, the conversations). Raises ConfigError and StoreRefused."""
     files = [Path(name) for name in names if not from_store or Path(name).is_file()]
     if not from_store:
         if not files:
             raise ConfigError("FILE", None, "JSONL files, or --from-store")
-        yield count(files), (one for file in files for one in conversations(file))
+        yield count_conversations(files), (one for file in files for one in read_conversations(file))
         return
     if "://" in settings.db or settings.db == ":memory:":
         raise ConfigError("db", "***" if "://" in settings.db else settings.db, "a SQLite file, to be read from")
@@ -154,29 +156,31 @@ def _found(settings: Settings, names: list[str], from_store: bool) -> Iterator[t
     with asyncio.Runner() as runner:
         try:
             runner.run(store.open())
-            places = runner.run(stored.places(store, sessions))
-            in_files = (one for file in files for one in conversations(file))
-            yield count(files) + len(places), _chained(in_files, _stored(runner, store, places))
+            places = runner.run(stored.find_sessions(store, sessions))
+            in_files = (one for file in files for one in read_conversations(file))
+            yield count_conversations(files) + len(places), _chained(in_files, _stored(runner, store, places))
         finally:
             runner.run(store.close())
 
 
-def _chained(*parts: Iterator[Conversation]) -> Iterator[Conversation]:
+def _chained(*parts: Iterator[RecordedConversation]) -> Iterator[RecordedConversation]:
     for part in parts:
         yield from part
 
 
-def _stored(runner: asyncio.Runner, store: ReadOnlyStore, places: list[stored.Place]) -> Iterator[Conversation]:
-    async def following(threads: object) -> Conversation | None:
+def _stored(
+    runner: asyncio.Runner, store: ReadOnlyStore, places: list[stored.StoredSession]
+) -> Iterator[RecordedConversation]:
+    async def following(threads: object) -> RecordedConversation | None:
         return await anext(threads, None)  # type: ignore[call-overload,no-any-return]  # an async generator
 
     for place in places:
-        threads = stored.threads(store, place, Path(store.path).name)
+        threads = stored.read_branches(store, place, Path(store.path).name)
         while (one := runner.run(following(threads))) is not None:
             yield one
 
 
-def contenders(wanted: list[str], policies: dict[str, Policy]) -> tuple[Contender, ...]:
+def read_contenders(wanted: list[str], policies: dict[str, Policy]) -> tuple[Contender, ...]:
     """Return the contenders, `nothing` first. Raises ConfigError if a name is not known."""
     found = {NOTHING: Contender(NOTHING)}
     for text in wanted or ["all"]:
@@ -210,15 +214,15 @@ def _scheduled(name: str, schedule: str, policies: dict[str, Policy]) -> Iterato
         yield Contender(label, with_schedule(policy, each))
 
 
-def price_pairs(wanted: list[str], model: Model) -> tuple[tuple[Prices, ...], Model]:
+def read_price_pairs(wanted: list[str], model: Model) -> tuple[tuple[PricePair, ...], Model]:
     """Return (the price pairs of the report, the model with the first pair). Raises ConfigError if a text is no price
     pair."""
     own = f"{model.w:g}/{model.r:g}"
-    pairs = tuple(dict.fromkeys(_pair(text) for text in wanted or [own, *PAIRS]))
+    pairs = tuple(dict.fromkeys(_pair(text) for text in wanted or [own, *DEFAULT_PRICE_PAIRS]))
     return pairs, replace(model, w=pairs[0][0], r=pairs[0][1])
 
 
-def _pair(text: str) -> Prices:
+def _pair(text: str) -> PricePair:
     write, _, cached = text.partition("/")
     try:
         found = float(write), float(cached)

@@ -24,18 +24,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from proxy.cli.flags import Config, Db, Host, PolicyName, Port, Upstream, read
-from proxy.cli.logs import set_up
+from proxy.cli.flags import Config, Db, Host, PolicyName, Port, Upstream, read_settings
+from proxy.cli.logs import set_up_logging
 from proxy.errors import ConfigError
-from proxy.settings import DEMO, Settings, masked
+from proxy.settings import DEMO, Settings, mask_password
 from proxy.web.app import create_app
-from proxy.web.connection import connections
+from proxy.web.connection import make_connection_class
 
 log = logging.getLogger(__name__)
 
 SPARE_FILES = 100
 """Files in addition to connections: the store, its log, the listener, children of tools."""
-COLLECT = (20_000, 10, 100)
+GC_THRESHOLDS = (20_000, 10, 100)
 """Thresholds of the garbage collector. They count new objects per visit of the young ones, such visits per visit of the
 older ones, and those per visit of all. The usual (700, 10, 10) visits all objects of live sessions every few hundred
 requests. This stops the event loop: 120 ms measured with one history of 4,000 messages. Requests leave next to no
@@ -51,12 +51,12 @@ def serve(
     policy: PolicyName = None,
 ) -> None:
     """Start the proxy. Each option is also an environment variable: CONTEXT_PROXY_PORT and so on."""
-    settings = read(config, host=host, port=port, upstream=upstream, db=db, policy=policy)
-    listener = listen(settings.host, settings.port, keyed=bool(settings.keys))
-    set_up(settings.log_level, settings.access_log)
-    allow_files(2 * settings.limits.connections + SPARE_FILES)
+    settings = read_settings(config, host=host, port=port, upstream=upstream, db=db, policy=policy)
+    listener = open_listener(settings.host, settings.port, has_keys=bool(settings.keys))
+    set_up_logging(settings.log_level, settings.access_log)
+    raise_file_limit(2 * settings.limits.connections + SPARE_FILES)
     with listener:
-        server = Announced(settings, listener)
+        server = AnnouncingServer(settings, listener)
         # uvicorn drains at a SIGTERM and then raises it again. An orderly stop on request is no failure.
         signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(0))
         try:
@@ -68,7 +68,7 @@ def serve(
             raise typer.Exit(0 if server.started else 2) from None
 
 
-def allow_files(wanted: int) -> None:
+def raise_file_limit(wanted: int) -> None:
     """Raise the number of files that this process may open, as far as the system allows. Each client and each upstream
     takes one file, and the usual 1,024 are fewer than the limits allow."""
     now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -80,20 +80,20 @@ def allow_files(wanted: int) -> None:
         log.warning("%d files may be open at once, limits.connections may need %d: see ulimit -n", allowed, wanted)
 
 
-SWITCH_S = 0.001
+THREAD_SWITCH_S = 0.001
 """Seconds for which a thread may keep the others waiting. While long requests are planned, each row that the store's
 writer writes waits for this time. With the usual 5 ms, a burst of long conversations had no edit stored in time."""
 
 
-def spare_collector() -> None:
+def tune_collector() -> None:
     """Exempt all present objects from garbage collection, since they stay as long as the process, and make collections
     rare."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*COLLECT)
+    gc.set_threshold(*GC_THRESHOLDS)
 
 
-class Announced(uvicorn.Server):
+class AnnouncingServer(uvicorn.Server):
     """A uvicorn server that prints its address once it listens."""
 
     def __init__(self, settings: Settings, listener: socket.socket) -> None:
@@ -102,7 +102,7 @@ class Announced(uvicorn.Server):
             uvicorn.Config(
                 self._app,
                 loop="uvloop",
-                http=connections(settings, self._app.parts.metrics),  # httptools, with deadlines
+                http=make_connection_class(settings, self._app.services.metrics),  # httptools, with deadlines
                 ws="none",  # WebSockets are not proxied
                 lifespan="on",
                 log_config=None,  # the proxy's own log, on stderr
@@ -121,27 +121,29 @@ class Announced(uvicorn.Server):
         """Start the server, then print its address."""
         await super().startup(sockets)
         if self.started:
-            spare_collector()
-            sys.setswitchinterval(SWITCH_S)
-            announce(self._settings, base_url(*self._address), Console())
+            tune_collector()
+            sys.setswitchinterval(THREAD_SWITCH_S)
+            print_address(self._settings, make_base_url(*self._address), Console())
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop the server. After the notice, event streams end at once. All other answers have time to end, until a
         second signal."""
         await self._give_notice()
         self._app.drain()
-        open_answers = self._app.room.taken
+        open_answers = self._app.concurrency.taken
         hurrying = asyncio.create_task(self._hurry())
         try:
             await super().shutdown(sockets)
         finally:
             hurrying.cancel()
-        log.info("drained: %d answers were open, %d of them were broken off", open_answers, self._app.room.broken_off)
+        log.info(
+            "drained: %d answers were open, %d of them were broken off", open_answers, self._app.concurrency.broken_off
+        )
 
     async def _give_notice(self) -> None:
         """Keep serving for `drain.notice_s` with /readyz at 503, so that no load balancer meets a closed port. Ctrl-C
         has no notice, since no load balancer depends on a terminal."""
-        self._app.give_notice()
+        self._app.announce_stop()
         notice = self._settings.drain.notice_s if self._captured_signals[-1:] == [signal.SIGTERM] else 0.0
         if notice:
             log.info("told to stop: serving for %g s more, not ready", notice)
@@ -164,14 +166,14 @@ class Announced(uvicorn.Server):
             task.cancel()
 
 
-def listen(host: str, port: int, *, keyed: bool = False) -> socket.socket:
+def open_listener(host: str, port: int, *, has_keys: bool = False) -> socket.socket:
     """Return a bound socket. keyed: True if keys are configured. Raises ConfigError if the address is not of this
     machine, is taken, or is open to others without keys."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except (OSError, UnicodeError) as error:
         raise ConfigError("host", host, f"an address or name of this machine ({error})") from None
-    if not keyed and not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback:
+    if not has_keys and not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback:
         allowed = (
             "127.0.0.1, ::1 or localhost: others could reach anything else, and no keys are configured "
             "(`context-proxy key` makes one and prints its [[keys]] entry)"
@@ -183,12 +185,12 @@ def listen(host: str, port: int, *, keyed: bool = False) -> socket.socket:
         raise ConfigError("port", port, f"a port that is free on {host} ({os.strerror(error.errno or 0)})") from None
 
 
-def base_url(host: str, port: int) -> str:
+def make_base_url(host: str, port: int) -> str:
     """Return the base URL for a client's SDK."""
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
 
 
-def announce(settings: Settings, url: str, console: Console) -> None:
+def print_address(settings: Settings, url: str, console: Console) -> None:
     """Print the settings of the server and examples of requests, in lines that can be copied."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold")
@@ -196,28 +198,28 @@ def announce(settings: Settings, url: str, console: Console) -> None:
     table.add_row("listening", Text(url, style="cyan"))
     table.add_row("dashboard", Text(url.removesuffix("/v1") + "/dashboard/", style="cyan"))
     table.add_row("policy", Text(settings.policy))
-    table.add_row("store", Text(masked(settings.db)))
+    table.add_row("store", Text(mask_password(settings.db)))
     keys = len(settings.keys)
     table.add_row("keys", Text(str(keys) if keys else "none: only this machine is served"))
-    for name, target in settings.targets.items():
+    for name, target in settings.active_upstreams.items():
         where = "the built-in scripted model" if target.base_url == DEMO else target.base_url
         table.add_row("upstream", Text(f"{name}: {where} ({', '.join(target.models)})"))
     console.print("\n[bold]context-proxy[/bold]")
     console.print(table)
-    for title, lines in examples(settings, url):
+    for title, lines in make_examples(settings, url):
         console.print(f"\n[dim]{title}[/dim]")
         # Neither wrapped nor coloured, since people copy these lines.
         console.print(Text(lines), soft_wrap=True, highlight=False)
     console.print()
 
 
-def examples(settings: Settings, url: str) -> list[tuple[str, str]]:
+def make_examples(settings: Settings, url: str) -> list[tuple[str, str]]:
     """Return (title, text) of a curl line and of a few lines of Python, both of which work as they are."""
-    first = next(iter(settings.targets.values()))
+    first = next(iter(settings.active_upstreams.values()))
     demo = first.base_url == DEMO
     plain = [model for model in first.models if not set(model) & set("*?[")]
     model = DEMO if demo else plain[0] if plain else "gpt-5-mini"
-    keyless = demo or first.api_key() is not None
+    keyless = demo or first.read_api_key() is not None
     key_header = "" if keyless else ' -H "Authorization: Bearer $OPENAI_API_KEY"'
     key_argument = ', api_key="unused"' if keyless else ""
     imports = "from openai import OpenAI\n"

@@ -7,53 +7,55 @@ from typing import Annotated, Any
 
 import typer
 
-from proxy.cli.asks import Asking, Limit, Session, Thread, asks, group
-from proxy.cli.remote import Refused
-from proxy.cli.terminal import Column, ago, marked, moment, pairs, said, table
+from proxy.cli.asks import Limit, RemoteCommand, Session, Thread, make_group, remote_command
+from proxy.cli.remote import RemoteRefused
+from proxy.cli.terminal import TableColumn, format_age, format_time, print_pairs, print_table, print_text, style_word
 
-app = group("Sessions: list and search, show, set, delete; their threads, requests, iterations and summaries.")
+app = make_group("Sessions: list and search, show, set, delete; their threads, requests, iterations and summaries.")
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Policy = Annotated[str | None, typer.Option("--policy", help="The policy by which its prompts are rewritten.")]
 
 COLUMNS = (
-    Column("session", lambda s: s["session"], fills=True, style="cyan"),
-    Column("policy", lambda s: s["policy"]),
-    Column("messages", lambda s: s["messages"], number=True),
-    Column("requests", lambda s: s["exchanges"], number=True),
-    Column("used", lambda s: ago(s["last_at"]), number=True),
+    TableColumn("session", lambda s: s["session"], takes_rest=True, style="cyan"),
+    TableColumn("policy", lambda s: s["policy"]),
+    TableColumn("messages", lambda s: s["messages"], is_number=True),
+    TableColumn("requests", lambda s: s["exchanges"], is_number=True),
+    TableColumn("used", lambda s: format_age(s["last_at"]), is_number=True),
 )
-TENANT = Column("tenant", lambda s: s["tenant"])
-OUTCOMES = {"complete": "green", "open": "cyan", "failed": "red", "rejected": "red", "partial": "yellow"}
+TENANT_COLUMN = TableColumn("tenant", lambda s: s["tenant"])
+EXCHANGE_STYLES = {"complete": "green", "open": "cyan", "failed": "red", "rejected": "red", "partial": "yellow"}
 
 
 @app.command("list")
-@asks
+@remote_command
 def list_sessions(
-    asking: Asking,
+    command: RemoteCommand,
     limit: Limit = 50,
     policy: Annotated[str, typer.Option(help="Those with this policy in their newest request.")] = "",
     days: Annotated[float | None, typer.Option(min=0, help="Used in so many days.")] = None,
 ) -> None:
     """List sessions, the last used one first."""
-    _list(asking, limit, policy=policy, since=_since(days))
+    _list(command, limit, policy=policy, since=_since(days))
 
 
 @app.command()
-@asks
+@remote_command
 def search(
-    asking: Asking,
+    command: RemoteCommand,
     text: Annotated[str, typer.Argument(help="A part of the name.", show_default=False)],
     limit: Limit = 50,
 ) -> None:
     """List the sessions with a text in their name (`messages search` searches the messages)."""
-    _list(asking, limit, q=text)
+    _list(command, limit, q=text)
 
 
-def _list(asking: Asking, limit: int, **query: object) -> None:
-    found = list(asking.remote.every("/api/sessions", limit, **query))
+def _list(command: RemoteCommand, limit: int, **query: object) -> None:
+    found = list(command.client.list_items("/api/sessions", limit, **query))
     several = len({row["tenant"] for row in found}) > 1
-    asking.show(found, lambda rows: table(rows, (TENANT, *COLUMNS) if several else COLUMNS, empty="no session"))
+    command.show(
+        found, lambda rows: print_table(rows, (TENANT_COLUMN, *COLUMNS) if several else COLUMNS, empty="no session")
+    )
 
 
 def _since(days: float | None) -> float | None:
@@ -61,38 +63,38 @@ def _since(days: float | None) -> float | None:
 
 
 @app.command()
-@asks
-def show(asking: Asking, session: Session) -> None:
+@remote_command
+def show(command: RemoteCommand, session: Session) -> None:
     """Show one session: its threads, its settings, and the number of its rows in the store."""
-    found = asking.remote.ask("GET", asking.remote.session(session))
-    asking.show(found, _shown)
+    found = command.client.request("GET", command.client.find_session_path(session))
+    command.show(found, _shown)
 
 
 def _shown(found: Any) -> None:
     named = "named by the client" if found["explicit"] else "told by its messages"
     settings = ", ".join(f"{k} = {v}" for k, v in found["settings"].items())
     rows = ", ".join(f"{n} {name}" for name, n in found["rows"].items() if n)
-    pairs(
+    print_pairs(
         found["session"],
-        {"tenant": found["tenant"], "name": named, "begun": moment(found["created_at"]),
+        {"tenant": found["tenant"], "name": named, "begun": format_time(found["created_at"]),
          "settings": settings or "as the policy says", "stored": rows},
     )  # fmt: skip
-    table(
+    print_table(
         found["threads"],
         (
-            Column("thread", lambda t: t["thread"], style="cyan", fits=True),
-            Column("kind", lambda t: t["kind"]),
-            Column("from", lambda t: t["parent"]),
-            Column("begun", lambda t: ago(t["created_at"]), number=True),
+            TableColumn("thread", lambda t: t["thread"], style="cyan", is_never_cut=True),
+            TableColumn("kind", lambda t: t["kind"]),
+            TableColumn("from", lambda t: t["parent"]),
+            TableColumn("begun", lambda t: format_age(t["created_at"]), is_number=True),
         ),
         empty="no thread",
     )
 
 
 @app.command()
-@asks
+@remote_command
 def settings(
-    asking: Asking,
+    command: RemoteCommand,
     session: Session,
     policy: Policy = None,
     schedule: Annotated[str | None, typer.Option(help="When edits are made.")] = None,
@@ -109,9 +111,9 @@ def settings(
         if (field := name.replace("-", "_")) not in given:
             raise typer.BadParameter(f"{name}: one of {', '.join(given)}", param_hint="--unset")
         changes[field] = None
-    path = asking.remote.session(session) + "/settings"
-    found = asking.remote.ask("PATCH", path, changes) if changes else asking.remote.ask("GET", path)
-    asking.show(found, lambda value: pairs("settings", _settings(value)))
+    path = command.client.find_session_path(session) + "/settings"
+    found = command.client.request("PATCH", path, changes) if changes else command.client.request("GET", path)
+    command.show(found, lambda value: print_pairs("settings", _settings(value)))
 
 
 def _settings(found: Any) -> dict[str, Any]:
@@ -125,81 +127,91 @@ def _settings(found: Any) -> dict[str, Any]:
 
 
 @app.command()
-@asks
-def delete(asking: Asking, session: Session, yes: Yes = False) -> None:
+@remote_command
+def delete(command: RemoteCommand, session: Session, yes: Yes = False) -> None:
     """Delete everything that is stored of a session. Memos that were written in it stay."""
-    path = asking.remote.session(session)
-    name = asking.remote.ask("GET", path)["session"]
+    path = command.client.find_session_path(session)
+    name = command.client.request("GET", path)["session"]
     if not yes:
         typer.confirm(f"Delete all that is stored of {name!r}?", abort=True, err=True)
-    found = asking.remote.ask("DELETE", path)
+    found = command.client.request("DELETE", path)
     if not found["verified"]:
-        raise Refused(409, "rows of the session came in while it was deleted.", "Stop its agent and delete it again.")
-    asking.done(found, f"{name}: {found['removed']} rows deleted, nothing of it is left")
+        raise RemoteRefused(
+            409, "rows of the session came in while it was deleted.", "Stop its agent and delete it again."
+        )
+    command.report_done(found, f"{name}: {found['removed']} rows deleted, nothing of it is left")
 
 
 @app.command()
-@asks
-def threads(asking: Asking, session: Session, limit: Limit = 200) -> None:
+@remote_command
+def threads(command: RemoteCommand, session: Session, limit: Limit = 200) -> None:
     """List the threads of a session, including forks, twins and side calls."""
-    found = list(asking.remote.every(asking.remote.session(session) + "/threads", limit))
+    found = list(command.client.list_items(command.client.find_session_path(session) + "/threads", limit))
     columns = (
-        Column("thread", lambda t: t["thread"], style="cyan", fits=True),
-        Column("kind", lambda t: t["kind"]),
-        Column("edits", lambda t: t["edits"], number=True),
-        Column("states", lambda t: t["states"], number=True),
-        Column("used", lambda t: ago(t["last_at"]), number=True),
-        Column("", lambda t: f"stopped: {t['stopped']}" if t["stopped"] else "newest" * t["is_newest"], fills=True),
+        TableColumn("thread", lambda t: t["thread"], style="cyan", is_never_cut=True),
+        TableColumn("kind", lambda t: t["kind"]),
+        TableColumn("edits", lambda t: t["edits"], is_number=True),
+        TableColumn("states", lambda t: t["states"], is_number=True),
+        TableColumn("used", lambda t: format_age(t["last_at"]), is_number=True),
+        TableColumn(
+            "", lambda t: f"stopped: {t['stopped']}" if t["stopped"] else "newest" * t["is_newest"], takes_rest=True
+        ),
     )
-    asking.show(found, lambda rows: table(rows, columns, empty="no thread"))
+    command.show(found, lambda rows: print_table(rows, columns, empty="no thread"))
 
 
 @app.command()
-@asks
-def requests(asking: Asking, session: Session, thread: Thread = None, limit: Limit = 20) -> None:
+@remote_command
+def requests(command: RemoteCommand, session: Session, thread: Thread = None, limit: Limit = 20) -> None:
     """List the requests of a session, newest first, with tokens as received and as sent."""
-    found = list(asking.remote.every(asking.remote.session(session) + "/exchanges", limit, thread=thread))
-    columns = (
-        Column("id", lambda e: e["exchange"], style="cyan", fits=True),
-        Column("status", lambda e: marked(e["status"], OUTCOMES)),
-        Column("came", lambda e: e["tokens_before"], number=True),
-        Column("sent", lambda e: e["tokens_after"], number=True),
-        Column("cached", lambda e: e["cached_tokens"], number=True),
-        Column("when", lambda e: ago(e["started_at"]), number=True),
-        Column("model", lambda e: f"fallback: {e['fallback']}" if e["fallback"] else e["model"], fills=True),
+    found = list(
+        command.client.list_items(command.client.find_session_path(session) + "/exchanges", limit, thread=thread)
     )
-    asking.show(found, lambda rows: table(rows, columns, empty="no request"))
+    columns = (
+        TableColumn("id", lambda e: e["exchange"], style="cyan", is_never_cut=True),
+        TableColumn("status", lambda e: style_word(e["status"], EXCHANGE_STYLES)),
+        TableColumn("came", lambda e: e["tokens_before"], is_number=True),
+        TableColumn("sent", lambda e: e["tokens_after"], is_number=True),
+        TableColumn("cached", lambda e: e["cached_tokens"], is_number=True),
+        TableColumn("when", lambda e: format_age(e["started_at"]), is_number=True),
+        TableColumn("model", lambda e: f"fallback: {e['fallback']}" if e["fallback"] else e["model"], takes_rest=True),
+    )
+    command.show(found, lambda rows: print_table(rows, columns, empty="no request"))
 
 
 @app.command()
-@asks
-def iterations(asking: Asking, session: Session, thread: Thread = None, limit: Limit = 50) -> None:
+@remote_command
+def iterations(command: RemoteCommand, session: Session, thread: Thread = None, limit: Limit = 50) -> None:
     """Show the records of a session's iterations: tool calls, their outcomes, and insights."""
-    found = list(asking.remote.every(asking.remote.session(session) + "/iterations", limit, thread=thread))
-    asking.show(found, _iterations)
+    found = list(
+        command.client.list_items(command.client.find_session_path(session) + "/iterations", limit, thread=thread)
+    )
+    command.show(found, _iterations)
 
 
 def _iterations(found: list[Any]) -> None:
     for one in found:
-        heading = ", ".join(filter(None, [one["mode"], one["progress_assessment"], ago(one["timestamp"])]))
-        said(f"{one['iteration']}. {heading}" + (f": {one['synthesis']}" if one["synthesis"] else ""))
+        heading = ", ".join(filter(None, [one["mode"], one["progress_assessment"], format_age(one["timestamp"])]))
+        print_text(f"{one['iteration']}. {heading}" + (f": {one['synthesis']}" if one["synthesis"] else ""))
         for call in one["tool_calls"]:
             learnt = call["insights"] or call["learning"]
-            said(f"   {call['tool']}: {call['outcome']}" + (f" → {learnt}" if learnt else ""))
+            print_text(f"   {call['tool']}: {call['outcome']}" + (f" → {learnt}" if learnt else ""))
     if not found:
-        table([], (), empty="no iteration")
+        print_table([], (), empty="no iteration")
 
 
 @app.command()
-@asks
-def summaries(asking: Asking, session: Session, thread: Thread = None, limit: Limit = 50) -> None:
+@remote_command
+def summaries(command: RemoteCommand, session: Session, thread: Thread = None, limit: Limit = 50) -> None:
     """List the summaries that replace messages, and the answers of helper models."""
-    found = list(asking.remote.every(asking.remote.session(session) + "/summaries", limit, thread=thread))
-    columns = (
-        Column("by", lambda s: s["by"]),
-        Column("message", lambda s: s["message"], style="cyan"),
-        Column("before", lambda s: s["tokens_before"], number=True),
-        Column("after", lambda s: s["tokens_after"], number=True),
-        Column("text", lambda s: s["text"], fills=True),
+    found = list(
+        command.client.list_items(command.client.find_session_path(session) + "/summaries", limit, thread=thread)
     )
-    asking.show(found, lambda rows: table(rows, columns, empty="no summary"))
+    columns = (
+        TableColumn("by", lambda s: s["by"]),
+        TableColumn("message", lambda s: s["message"], style="cyan"),
+        TableColumn("before", lambda s: s["tokens_before"], is_number=True),
+        TableColumn("after", lambda s: s["tokens_after"], is_number=True),
+        TableColumn("text", lambda s: s["text"], takes_rest=True),
+    )
+    command.show(found, lambda rows: print_table(rows, columns, empty="no summary"))

@@ -13,8 +13,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from proxy.cli import terminal
-from proxy.cli.asks import SHARED, Asking, asks
-from proxy.cli.remote import Refused
+from proxy.cli.asks import SHARED_OPTIONS, RemoteCommand, remote_command
+from proxy.cli.remote import RemoteRefused
 from proxy.errors import ConfigError, ProxyError
 
 HELP: Final = """\
@@ -38,83 +38,83 @@ ALIASES: Final = {
     ("notes",): ("notes", "list"),
 }
 """Other words for the beginning of a line: those of std::slop, and command groups without a subcommand."""
-TOLD_WHOLE: Final = frozenset({"add"})
+TEXT_COMMANDS: Final = frozenset({"add"})
 """Commands whose text is the whole rest of the line, including quotes."""
-OUTSIDE: Final = frozenset({"serve", "shell", "docs"})
+REFUSED_COMMANDS: Final = frozenset({"serve", "shell", "docs"})
 """Commands that the shell refuses, since they are not about a session."""
 
 
-@asks
+@remote_command
 def shell(
-    asking: Asking,
+    command: RemoteCommand,
     context: typer.Context,
     session: Annotated[str, typer.Argument(help="A session's name; - for the one used last.")] = "-",
 ) -> None:
     """Work on one session, one command per line, until `quit`."""
     commands: Any = context.find_root().command
-    at = _named(asking, session)
+    at = _read_session_name(command, session)
     if sys.stdin.isatty():
         import readline  # noqa: F401, PLC0415  # gives input() its history; not there on every system
 
-        terminal.said(f"{at}: `help` lists what can be said here, `quit` ends it")
+        terminal.print_text(f"{at}: `help` lists what can be said here, `quit` ends it")
     while True:
         try:
-            line = input(f"{terminal.plain(at)}> " if sys.stdin.isatty() else "").strip()
+            line = input(f"{terminal.escape_controls(at)}> " if sys.stdin.isatty() else "").strip()
         except (EOFError, KeyboardInterrupt):
             return
         if line in ("quit", "exit", "/quit", "/exit"):
             return
         if line.split()[:1] == ["use"] and len(line.split()) == 2:
-            at = _tried(asking, line.split()[1], at)
+            at = _switch_session(command, line.split()[1], at)
         elif line in ("help", "/help", "?"):
             typer.echo(HELP)
         elif line:
-            _run(commands, line, at, asking)
+            _run(commands, line, at, command)
 
 
-def _named(asking: Asking, session: str) -> str:
-    found: str = asking.remote.ask("GET", asking.remote.session(session))["session"]
+def _read_session_name(command: RemoteCommand, session: str) -> str:
+    found: str = command.client.request("GET", command.client.find_session_path(session))["session"]
     return found
 
 
-def _tried(asking: Asking, session: str, old: str) -> str:
+def _switch_session(command: RemoteCommand, session: str, old: str) -> str:
     try:
-        return _named(asking, session)
-    except Refused as problem:
-        terminal.warn(str(problem))
+        return _read_session_name(command, session)
+    except RemoteRefused as problem:
+        terminal.print_error(str(problem))
         return old
 
 
-def _run(commands: Any, line: str, session: str, asking: Asking) -> None:
+def _run(commands: Any, line: str, session: str, command: RemoteCommand) -> None:
     """Run one line. An error in it is printed, and the shell goes on."""
     try:
-        words = arguments(commands, line, session)
-        shared = ["--url", asking.remote.url, "--key", asking.remote.key, "--tenant", asking.remote.tenant]
+        words = parse_line(commands, line, session)
+        shared = ["--url", command.client.url, "--key", command.client.key, "--tenant", command.client.tenant]
         if words and _shares(commands, words):
             # After the command and before its arguments, one of which may follow a `--`.
             depth = _depth(commands, words)
-            words = [*words[:depth], *shared, *(["--json"] * asking.json), *words[depth:]]
+            words = [*words[:depth], *shared, *(["--json"] * command.json), *words[depth:]]
         commands.main(words, prog_name="", standalone_mode=True)
     except SystemExit:
         return
     except ValueError as problem:  # a quote that is not closed
-        terminal.warn(f"{problem}.")
+        terminal.print_error(f"{problem}.")
     except (ConfigError, ProxyError) as problem:
-        terminal.warn(str(problem))
+        terminal.print_error(str(problem))
 
 
-def arguments(commands: Any, line: str, session: str) -> list[str]:
+def parse_line(commands: Any, line: str, session: str) -> list[str]:
     """Return the words of the command line for a line, with the session inserted. Raises ValueError if a quote is not
     closed, or if the command has no place in the shell."""
     line = line.removeprefix("/")
     first, _, rest = line.partition(" ")
-    words = [first, rest.strip()] if first in TOLD_WHOLE and rest.strip() else shlex.split(line)
+    words = [first, rest.strip()] if first in TEXT_COMMANDS and rest.strip() else shlex.split(line)
     words[0] = words[0].removeprefix("/")
     for length in (2, 1):
         if (known := ALIASES.get(tuple(words[:length]))) and (length == 2 or len(words) == 1 or words[1].isdigit()):
             words = [*known, *words[length:]]
             break
-    if words[0] in OUTSIDE:
+    if words[0] in REFUSED_COMMANDS:
         raise ValueError(f"{words[0]} has no place here")
     depth = _depth(commands, words)
     command = _command(commands, words[:depth])
@@ -143,4 +143,4 @@ def _command(commands: Any, words: list[str]) -> Any:
 
 def _shares(commands: Any, words: list[str]) -> bool:
     command = _command(commands, words[: _depth(commands, words)])
-    return {p.name for p in getattr(command, "params", ())} >= set(SHARED)
+    return {p.name for p in getattr(command, "params", ())} >= set(SHARED_OPTIONS)

@@ -20,7 +20,7 @@ MAGIC: Final = b"SQLite format 3\0"
 
 
 @dataclass(frozen=True, slots=True)
-class Talk:
+class SlopSession:
     """A session of std::slop."""
 
     session: str
@@ -35,7 +35,7 @@ class Talk:
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
+class SlopMemo:
     """A memo of any session."""
 
     content: str
@@ -51,7 +51,7 @@ def is_sqlite(file: Path) -> bool:
         raise ConfigError("FILE", str(file), f"a file that can be read ({error.strerror})") from None
 
 
-def read(file: Path) -> tuple[list[Talk], list[Noted]]:
+def read_database(file: Path) -> tuple[list[SlopSession], list[SlopMemo]]:
     """Return all conversations and memos of the file. Raises ConfigError if the file is not std::slop's."""
     try:
         with closing(sqlite3.connect(file.absolute().as_uri() + "?mode=ro", uri=True)) as there:
@@ -69,7 +69,7 @@ def _columns(there: sqlite3.Connection, name: str) -> set[str]:
     return {row["name"] for row in there.execute(f"PRAGMA table_info({name})")}
 
 
-def _talks(there: sqlite3.Connection, tables: set[str]) -> list[Talk]:
+def _talks(there: sqlite3.Connection, tables: set[str]) -> list[SlopSession]:
     settings = {row["id"]: dict(row) for row in there.execute("SELECT * FROM sessions")}
     states = _by_session(there, "session_state", "state_blob", tables)
     pads = _by_session(there, "scratchpads", "content", tables)
@@ -81,7 +81,7 @@ def _talks(there: sqlite3.Connection, tables: set[str]) -> list[Talk]:
         known = settings.get(session, {})
         window = known.get("context_size")
         talks.append(
-            Talk(
+            SlopSession(
                 session,
                 [_message(row, said[:place]) for place, row in enumerate(said)],
                 [place for place, row in enumerate(said) if row.get("status") == "dropped"],
@@ -99,11 +99,11 @@ def _by_session(there: sqlite3.Connection, name: str, column: str, tables: set[s
     return {row["session_id"]: row[column] or "" for row in there.execute(f"SELECT * FROM {name}")}  # noqa: S608  # ours
 
 
-def _memos(there: sqlite3.Connection, tables: set[str]) -> list[Noted]:
+def _memos(there: sqlite3.Connection, tables: set[str]) -> list[SlopMemo]:
     if "llm_memos" not in tables:
         return []
     return [
-        Noted(row["content"], _tags(row["semantic_tags"]))
+        SlopMemo(row["content"], _tags(row["semantic_tags"]))
         for row in there.execute("SELECT * FROM llm_memos ORDER BY id")
     ]
 

@@ -9,26 +9,26 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from proxy.cli import reference
-from proxy.cli.asks import SHARED
-from proxy.cli.fields import fields, summary
-from proxy.cli.render import LISTS, literal
+from proxy.cli.asks import SHARED_OPTIONS
+from proxy.cli.fields import read_fields, read_summary
+from proxy.cli.render import TABLE_SETTINGS, render_literal
 from proxy.context.policy import Policy
-from proxy.context.stages import BUILT_IN as STAGES
-from proxy.context.voices import BUILT_IN as VOICES
+from proxy.context.stages import BUILT_IN_STAGES as STAGES
+from proxy.context.voices import BUILT_IN_INJECTIONS as VOICES
 from proxy.errors import ProxyError, RequestError, UpstreamError
 from proxy.metrics import Metrics
-from proxy.settings import Key, Section, Settings, Upstream, Webhook
+from proxy.settings import ApiKeySettings, Settings, SettingsSection, UpstreamSettings, WebhookSettings
 from proxy.web import app as web
 from proxy.web.api.app import ROUTERS
-from proxy.web.doors import Doors
+from proxy.web.doors import RouteTable
 
-NAMES = (
+TABLE_NAMES = (
     "settings", "stages", "voices", "metrics", "commands", "routes", "request_headers", "response_headers",
     "webhook_headers", "limits", "errors", "fallbacks", "policy_keys",
 )  # fmt: skip
 """Names of all tables, as the markers in docs/ have them."""
 
-HEAD = {
+TABLE_HEADS = {
     "request_headers": ("Request header", "Effect"),
     "response_headers": ("Response header", "Meaning"),
     "webhook_headers": ("Header", "Meaning"),
@@ -37,14 +37,14 @@ HEAD = {
 }
 """Column titles of the tables whose rows are in `reference`."""
 
-DOORS = Doors(route for router in ROUTERS for route in router.routes)
+ADMIN_ROUTES = RouteTable(route for router in ROUTERS for route in router.routes)
 
 
-class NoSource(Exception):
+class MissingSource(Exception):
     """The source of a table does not exist yet."""
 
 
-def table(name: str, commands: Any) -> str:
+def render_table(name: str, commands: Any) -> str:
     """Return a table in Markdown. commands: the whole command line, as typer made it (its types are private). Raises
     NoSource if the source of the table is missing."""
     made = {
@@ -57,25 +57,25 @@ def table(name: str, commands: Any) -> str:
     elif name in made:
         rows = made[name]()
     else:
-        rows = _listed(name)
+        rows = _reference_rows(name)
     return "\n".join(rows) + "\n"
 
 
 def _settings() -> Iterator[str]:
     yield from _head("Key", "Default", "What it does")
-    for told in fields(Settings):
-        if told.name not in LISTS and not isinstance(told.default, Section):
+    for told in read_fields(Settings):
+        if told.name not in TABLE_SETTINGS and not isinstance(told.default, SettingsSection):
             yield _row(f"`{told.name}`", f"`{_short(told.default)}`", told.text)
-    for told in fields(Settings):
-        if isinstance(told.default, Section):
-            for below in fields(type(told.default)):
+    for told in read_fields(Settings):
+        if isinstance(told.default, SettingsSection):
+            for below in read_fields(type(told.default)):
                 yield _row(f"`{told.name}.{below.name}`", f"`{_short(below.default)}`", below.text)
-    for told in fields(Upstream):
+    for told in read_fields(UpstreamSettings):
         default = "required" if told.required else f"`{_short(told.default)}`"
         yield _row(f"`upstreams.NAME.{told.name}`", default, told.text)
-    for told in fields(Key):
+    for told in read_fields(ApiKeySettings):
         yield _row(f"`keys[].{told.name}`", "required", told.text)
-    for told in fields(Webhook):
+    for told in read_fields(WebhookSettings):
         default = "required" if told.required else f"`{_short(told.default)}`"
         yield _row(f"`webhooks[].{told.name}`", default, told.text)
 
@@ -91,15 +91,15 @@ def _voices() -> Iterator[str]:
 def _parts(title: str, kinds: Mapping[str, type]) -> Iterator[str]:
     yield from _head(title, "What it does", "Settings")
     for name, kind in kinds.items():
-        settings = [f"`{told.name} = {_short(told.default)}` {told.text}" for told in fields(kind)]
-        yield _row(f"`{name}`", summary(kind), "<br>".join(settings) or "none")
+        settings = [f"`{told.name} = {_short(told.default)}` {told.text}" for told in read_fields(kind)]
+        yield _row(f"`{name}`", read_summary(kind), "<br>".join(settings) or "none")
 
 
 def _metrics() -> Iterator[str]:
     yield from _head("Metric", "Kind", "Labels", "What it tells")
-    for described in Metrics().described:
+    for described in Metrics().descriptions:
         labels = ", ".join(f"`{label}`" for label in described.labels)
-        yield _row(f"`{described.name}`", described.kind, labels, described.tells)
+        yield _row(f"`{described.name}`", described.kind, labels, described.description)
 
 
 def _commands(group: Any) -> Iterator[str]:
@@ -107,10 +107,10 @@ def _commands(group: Any) -> Iterator[str]:
     shared: list[Any] = []
     for name, command in _leaves(group):
         yield _row(f"`context-proxy {name}`", "", inspect.cleandoc(command.help or "").split("\n\n")[0])
-        asks = {option.name for option in command.params} >= set(SHARED)
+        asks = {option.name for option in command.params} >= set(SHARED_OPTIONS)
         for option in command.params:
-            if asks and option.name in SHARED:
-                shared = shared if len(shared) == len(SHARED) else [*shared, option]
+            if asks and option.name in SHARED_OPTIONS:
+                shared = shared if len(shared) == len(SHARED_OPTIONS) else [*shared, option]
             elif option.name != "session" or option.param_type_name != "argument":
                 yield _row("", f"`{max(option.opts, key=len)}`", getattr(option, "help", None) or "")
     if shared:
@@ -134,25 +134,25 @@ def _routes() -> Iterator[str]:
     yield from _head("Method", "Path", "What it does")
     routes: Sequence[tuple[str, str, str]] | None = getattr(web, "ROUTES", None)
     if routes is None:
-        raise NoSource("proxy.web.app has no ROUTES: (methods, path, what it does)")
+        raise MissingSource("proxy.web.app has no ROUTES: (methods, path, what it does)")
     for methods, path, text in routes:
         yield _row(methods, f"`{path}`", text)
     for router in ROUTERS:
         for route in router.routes:
             path, text = getattr(route, "path", ""), inspect.cleandoc(getattr(route, "description", ""))
             for method in sorted(getattr(route, "methods", None) or ()):
-                keys = " Also with a read key." if DOORS.find(method, path).planes > {"admin"} else ""
+                keys = " Also with a read key." if ADMIN_ROUTES.find_route(method, path).planes > {"admin"} else ""
                 yield _row(method, f"`{path}`", text.split("\n\n")[0] + keys)
 
 
-def _listed(name: str) -> Iterator[str]:
+def _reference_rows(name: str) -> Iterator[str]:
     """Yield a table whose rows are in `reference`. The first cell is a name in backticks, except in the table of
     limits."""
     if name == "limits":
-        rows: Iterable[tuple[str, ...]] = reference.limits()
+        rows: Iterable[tuple[str, ...]] = reference.list_limits()
     else:
         rows = ((f"`{first}`", *more) for first, *more in getattr(reference, name.upper()))
-    yield from _head(*HEAD[name])
+    yield from _head(*TABLE_HEADS[name])
     for row in rows:
         yield _row(*row)
 
@@ -163,7 +163,7 @@ def _errors() -> Iterator[str]:
     told = [kind for base in (RequestError, UpstreamError) for kind in (base, *base.__subclasses__())]
     for kind in told:
         if kind is not RequestError and kind is not UpstreamError:
-            yield _row(str(kind.status), f"`{kind.code}`", f"`{kind.type}`", _without_status(summary(kind)))
+            yield _row(str(kind.status), f"`{kind.code}`", f"`{kind.type}`", _without_status(read_summary(kind)))
     yield _row("500", f"`{ProxyError.code}`", f"`{ProxyError.type}`", "A mistake in the proxy. Its log says where.")
 
 
@@ -171,7 +171,7 @@ def _policy_keys() -> Iterator[str]:
     """Yield the table of a policy file's keys, without the tables of its stages and voices."""
     yield from _head("Key", "Default", "What it does")
     tables = {"tools": "tools.enabled", "offer": "tools.offer"}
-    for told in fields(Policy):
+    for told in read_fields(Policy):
         if told.name == "name":
             yield _row("`name`", "required", "The policy's name.")
         elif told.name not in ("stages", "voices"):
@@ -194,6 +194,6 @@ def _row(*cells: str) -> str:
 
 def _short(value: object) -> str:
     """Return a default on one line. A long list is cut after its first item, since config/default.toml has it whole."""
-    if isinstance(value, tuple) and len(literal(value)) > 60:
-        return f"[{literal(value[0])}, ...]"
-    return literal(value)
+    if isinstance(value, tuple) and len(render_literal(value)) > 60:
+        return f"[{render_literal(value[0])}, ...]"
+    return render_literal(value)

@@ -16,21 +16,21 @@ import typer
 from rich.text import Text
 
 from proxy.cli import terminal
-from proxy.cli.asks import Asking, asks
-from proxy.cli.remote import Unreached
-from proxy.cli.terminal import console, plain
+from proxy.cli.asks import RemoteCommand, remote_command
+from proxy.cli.remote import RemoteUnreachable
+from proxy.cli.terminal import escape_controls, make_console
 
-STYLES: Final = {"context": "cyan", "state": "green", "memo": "green", "loop": "yellow", "cache": "yellow"}
+KIND_STYLES: Final = {"context": "cyan", "state": "green", "memo": "green", "loop": "yellow", "cache": "yellow"}
 """Styles by the first part of an event's kind. All other kinds are faults."""
 SILENCE_S: Final = 60.0
 """Seconds without a byte after which the connection counts as dead. The proxy sends a byte every 15 seconds."""
-WAITS: Final = (0.5, 1.0, 2.0, 5.0)
+RETRY_WAITS_S: Final = (0.5, 1.0, 2.0, 5.0)
 """Seconds between attempts to connect again. The last value repeats."""
 
 
-@asks
+@remote_command
 def tail(
-    asking: Asking,
+    command: RemoteCommand,
     session: Annotated[str, typer.Option("--session", "-s", help="Of this session alone.")] = "",
     kind: Annotated[list[str] | None, typer.Option(help="Of this kind alone (`context:*`); several times.")] = None,
     after: Annotated[int | None, typer.Option(min=0, help="Those behind the event of this id first.")] = None,
@@ -38,42 +38,42 @@ def tail(
 ) -> None:
     """Show events as they happen, until Ctrl-C. With --json: one JSON object per line."""
     if session == "-":
-        session = asking.remote.ask("GET", "/api/sessions", limit=1)["items"][0]["address"]
+        session = command.client.request("GET", "/api/sessions", limit=1)["items"][0]["address"]
     query: dict[str, object] = {"session": session or None, "kind": kind or None}
     left = count
-    for event in _followed(asking, query, after):
-        if asking.json:
+    for event in _follow_events(command, query, after):
+        if command.json:
             typer.echo(json.dumps(event))
         else:
-            console().print(line(event), soft_wrap=True)
+            make_console().print(render_event(event), soft_wrap=True)
         left = None if left is None else left - 1
         if left == 0:
             return
 
 
-def _followed(asking: Asking, query: dict[str, object], after: int | None) -> Iterator[Any]:
+def _follow_events(command: RemoteCommand, query: dict[str, object], after: int | None) -> Iterator[Any]:
     """Yield events, over as many connections as needed. Raises Unreached if the first connection cannot be made."""
-    remote, last, failed = replace(asking.remote, seconds=SILENCE_S), after, -1
+    remote, last, failed = replace(command.client, seconds=SILENCE_S), after, -1
     while True:
         headers = {"accept": "text/event-stream"}
         if last is not None:
             headers["last-event-id"] = str(last)
         try:
-            for event in events(remote.lines("/api/events", headers, query)):
+            for event in read_events(remote.read_lines("/api/events", headers, query)):
                 failed = 0
                 last = event["id"] or last
                 yield event
-        except Unreached as problem:
+        except RemoteUnreachable as problem:
             if failed < 0:
                 raise
-            terminal.warn(f"{problem.message} Trying again.")
+            terminal.print_error(f"{problem.message} Trying again.")
         else:
             failed = max(failed, 0)  # the proxy stopped in order, and may come back
-        time.sleep(WAITS[min(failed, len(WAITS) - 1)])
+        time.sleep(RETRY_WAITS_S[min(failed, len(RETRY_WAITS_S) - 1)])
         failed += 1
 
 
-def events(lines: Iterable[bytes]) -> Iterator[Any]:
+def read_events(lines: Iterable[bytes]) -> Iterator[Any]:
     """Yield the events of a stream, read as JSON; comments and `retry:` are skipped. Raises Unreached if one is not
     JSON."""
     data: list[bytes] = []
@@ -85,18 +85,18 @@ def events(lines: Iterable[bytes]) -> Iterator[Any]:
             try:
                 yield json.loads(b"\n".join(data))
             except ValueError:
-                raise Unreached("what comes is no stream of events.", hint="Check --url.") from None
+                raise RemoteUnreachable("what comes is no stream of events.", hint="Check --url.") from None
             data = []
 
 
-def line(event: Any) -> Text:
+def render_event(event: Any) -> Text:
     """Return an event on one line: time, kind, session and data."""
     kind = event["kind"]
     told = ", ".join(f"{name} {_value(value)}" for name, value in event["data"].items())
     return Text.assemble(
         (time.strftime("%H:%M:%S", time.localtime(event["at"] or time.time())), "bright_black"), "  ",
-        (f"{plain(kind):<18}", STYLES.get(kind.partition(":")[0], "red")), " ",
-        (plain(event["session"]), "bold"), "  " * bool(event["session"]), plain(told),
+        (f"{escape_controls(kind):<18}", KIND_STYLES.get(kind.partition(":")[0], "red")), " ",
+        (escape_controls(event["session"]), "bold"), "  " * bool(event["session"]), escape_controls(told),
     )  # fmt: skip
 
 

@@ -20,17 +20,17 @@ from rich.table import Table
 from rich.text import Text
 
 from proxy.errors import ConfigError
-from proxy.settings import program
+from proxy.settings import find_program
 
 _CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Characters that move cursors, colour lines, set titles or turn the direction of writing. Line ends and tabs are not
 among them."""
 
-STATUS: Final[Mapping[str, str]] = {
+STATUS_STYLES: Final[Mapping[str, str]] = {
     "in": "green", "changed": "yellow", "out": "bright_black", "dropped": "red", "removed": "red",
 }  # fmt: skip
 """Styles by the status of a message or group in the next prompt."""
-ROLES: Final[Mapping[str, str]] = {
+ROLE_STYLES: Final[Mapping[str, str]] = {
     "system": "magenta", "developer": "magenta", "user": "cyan", "assistant": "green", "tool": "yellow",
     "function": "yellow",
 }  # fmt: skip
@@ -39,52 +39,53 @@ Cell = Text | str | int | float | bool | None
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """A column of a table."""
 
     title: str
-    of: Callable[[Any], Cell]
+    make_cell: Callable[[Any], Cell]
     """Returns the content of the cell for a row."""
-    number: bool = False
-    fills: bool = False
+    is_number: bool = False
+    takes_rest: bool = False
     """True if the column takes the width that is left. Its texts are cut if that is too little."""
-    fits: bool = False
+    is_never_cut: bool = False
     """True if the column is never cut, since people copy its values."""
     style: str = ""
 
 
-def plain(text: object) -> str:
+def escape_controls(text: object) -> str:
     """Return a foreign text that is safe to write to a terminal: control characters become readable escapes."""
     return _CONTROL.sub(lambda found: f"\\x{ord(found.group()):02x}", str(text))
 
 
-def console() -> Console:
+def make_console() -> Console:
     """Return a console for the current stdout."""
     return Console(highlight=False)
 
 
-def table(rows: Iterable[Any], columns: Sequence[Column], *, empty: str = "nothing there") -> None:
+def print_table(rows: Iterable[Any], columns: Sequence[TableColumn], *, empty: str = "nothing there") -> None:
     """Print rows, one per line, or `empty` if there are none."""
     shown = list(rows)
     if not shown:
-        console().print(Text(empty, "dim"))
+        make_console().print(Text(empty, "dim"))
         return
     made = Table(
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
         pad_edge=False,
         header_style="bold",
-        expand=any(c.fills for c in columns),
+        expand=any(c.takes_rest for c in columns),
     )
     for column in columns:
         made.add_column(
-            column.title, justify="right" if column.number else "left", style=column.style,
-            no_wrap=True, overflow="ellipsis", ratio=1 if column.fills else None,
-            min_width=max((len(_cell(column.of(row)).plain) for row in shown), default=0) if column.fits else None,
+            column.title, justify="right" if column.is_number else "left", style=column.style,
+            no_wrap=True, overflow="ellipsis", ratio=1 if column.takes_rest else None,
+            min_width=max((len(_cell(column.make_cell(row)).plain) for row in shown), default=0)
+            if column.is_never_cut else None,
         )  # fmt: skip
     for row in shown:
-        made.add_row(*(_cell(column.of(row)) for column in columns))
-    console().print(made)
+        made.add_row(*(_cell(column.make_cell(row)) for column in columns))
+    make_console().print(made)
 
 
 def _cell(value: Cell) -> Text:
@@ -95,15 +96,15 @@ def _cell(value: Cell) -> Text:
     if isinstance(value, bool):
         return Text("yes" if value else "")
     if isinstance(value, int | float):
-        return Text(number(value))
-    return Text(" ".join(plain(value).split()))
+        return Text(format_number(value))
+    return Text(" ".join(escape_controls(value).split()))
 
 
-def pairs(title: str, lines: Mapping[str, Cell]) -> None:
+def print_pairs(title: str, lines: Mapping[str, Cell]) -> None:
     """Print a title, and below it lines with name and value."""
-    out = console()
-    out.print(Text(plain(title), "bold"))
-    out.print(Text("─" * min(len(plain(title)), out.width), "dim"))
+    out = make_console()
+    out.print(Text(escape_controls(title), "bold"))
+    out.print(Text("─" * min(len(escape_controls(title)), out.width), "dim"))
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="bright_black", no_wrap=True)
     grid.add_column(overflow="fold")
@@ -112,13 +113,13 @@ def pairs(title: str, lines: Mapping[str, Cell]) -> None:
     out.print(grid)
 
 
-def read(text: Text) -> None:
+def print_paged(text: Text) -> None:
     """Print a text. If stdout is a terminal and the text does not fit into it, open $PAGER."""
-    out = console()
+    out = make_console()
     if not out.is_terminal or len(text.wrap(out, max(out.width, 1))) < out.height:
         out.print(text, soft_wrap=not out.is_terminal)
         return
-    pager = shlex.split(program("PAGER", otherwise="less -R"))
+    pager = shlex.split(find_program("PAGER", default="less -R"))
     with out.capture() as kept:
         out.print(text, soft_wrap=True)
     coloured = Path(pager[0]).name == "less"
@@ -130,10 +131,10 @@ def read(text: Text) -> None:
         out.print(text)  # there is no such program: the text scrolls by, as without a pager
 
 
-def edited(text: str) -> str | None:
+def edit_text(text: str) -> str | None:
     """Return the text after $EDITOR, None if it was left unchanged. Raises ConfigError if the editor cannot be started
     or fails."""
-    editor = shlex.split(program("VISUAL", "EDITOR", otherwise="vi"))
+    editor = shlex.split(find_program("VISUAL", "EDITOR", default="vi"))
     with tempfile.TemporaryDirectory(prefix="context-proxy-") as folder:
         file = Path(folder) / "text.md"
         file.write_text(text, "utf-8")
@@ -148,42 +149,42 @@ def edited(text: str) -> str | None:
     return None if new.rstrip("\n") == text.rstrip("\n") else new
 
 
-def as_json(value: Any) -> None:
+def print_json(value: Any) -> None:
     """Print one JSON document, in ASCII: no terminal, locale or pipe can change it."""
     typer.echo(json.dumps(value, indent=2))
 
 
-def said(text: str) -> None:
+def print_text(text: str) -> None:
     """Print a text for people on stdout. It is never part of a JSON document."""
-    console().print(Text(plain(text)), soft_wrap=True)
+    make_console().print(Text(escape_controls(text)), soft_wrap=True)
 
 
-def warn(text: str) -> None:
+def print_error(text: str) -> None:
     """Print an error on stderr."""
-    Console(stderr=True, highlight=False).print(Text(f"context-proxy: {plain(text)}"), soft_wrap=True)
+    Console(stderr=True, highlight=False).print(Text(f"context-proxy: {escape_controls(text)}"), soft_wrap=True)
 
 
-def marked(word: str, styles: Mapping[str, str] = STATUS) -> Text:
+def style_word(word: str, styles: Mapping[str, str] = STATUS_STYLES) -> Text:
     """Return a word in the style of its meaning."""
-    return Text(plain(word), styles.get(word, ""))
+    return Text(escape_controls(word), styles.get(word, ""))
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """Return a number as text: 12,847, or 0.83."""
     return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
 
 
-def percent(part: float | None) -> str:
+def format_percent(part: float | None) -> str:
     """Return a share of 1 in percent: 80 %."""
     return "-" if part is None else f"{part * 100:.0f} %"
 
 
-def dollars(value: float | None) -> str:
+def format_dollars(value: float | None) -> str:
     """Return an amount of dollars: $0.0123; a dash if no price is known."""
     return "-" if value is None else f"${value:,.4f}" if value < 1 else f"${value:,.2f}"
 
 
-def ago(at: float | None) -> str:
+def format_age(at: float | None) -> str:
     """Return the time since a Unix time, in its largest unit."""
     if at is None:
         return "-"
@@ -194,6 +195,6 @@ def ago(at: float | None) -> str:
     return f"{int(seconds)} s ago"
 
 
-def moment(at: float | None) -> str:
+def format_time(at: float | None) -> str:
     """Return a Unix time in this machine's time zone."""
     return "-" if at is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))

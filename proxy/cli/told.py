@@ -9,147 +9,151 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.text import Text
 
-from proxy.cli.asks import Asking, Session, Thread, asks, group
-from proxy.cli.remote import part
-from proxy.cli.terminal import Column, ago, edited, plain, read, said, table
+from proxy.cli.asks import RemoteCommand, Session, Thread, make_group, remote_command
+from proxy.cli.remote import quote_id
+from proxy.cli.terminal import TableColumn, edit_text, escape_controls, format_age, print_paged, print_table, print_text
 
-state = group("The state that the next prompt is told: show it, set it, edit it.")
-scratchpad = group("A session's scratchpad: show it, set it, edit it.")
-notes = group("An operator's notes in force: list them, withdraw one (`add` makes one).")
-feedback = group("What users thought of the iterations: give it, list it.")
+state_app = make_group("The state that the next prompt is told: show it, set it, edit it.")
+scratchpad_app = make_group("A session's scratchpad: show it, set it, edit it.")
+notes_app = make_group("An operator's notes in force: list them, withdraw one (`add` makes one).")
+feedback_app = make_group("What users thought of the iterations: give it, list it.")
 
 Text_ = Annotated[str, typer.Argument(metavar="TEXT", help="The text; - reads it from stdin.", show_default=False)]
-Kind = Literal["state", "scratchpad"]
+TextKind = Literal["state", "scratchpad"]
 
-WORDS = {"ignore_unknown_options": True}
+DASH_TEXT_SETTINGS = {"ignore_unknown_options": True}
 """Settings of commands whose text may begin with a dash, as lists do."""
 
-NOTES = (
-    Column("id", lambda n: n["id"], style="cyan", fits=True),
-    Column("when", lambda n: ago(n["created_at"]), number=True),
-    Column("text", lambda n: n["text"], fills=True),
+NOTE_COLUMNS = (
+    TableColumn("id", lambda n: n["id"], style="cyan", is_never_cut=True),
+    TableColumn("when", lambda n: format_age(n["created_at"]), is_number=True),
+    TableColumn("text", lambda n: n["text"], takes_rest=True),
 )
 
 
-def given(text: str) -> str:
+def read_text(text: str) -> str:
     """Return the text of the command line, or stdin if the text is `-`."""
     return sys.stdin.read() if text == "-" else text
 
 
-def _path(asking: Asking, session: str, kind: Kind) -> str:
-    return f"{asking.remote.session(session)}/{kind}"
+def _path(command: RemoteCommand, session: str, kind: TextKind) -> str:
+    return f"{command.client.find_session_path(session)}/{kind}"
 
 
-def _query(kind: Kind, thread: str | None) -> dict[str, str | None]:
+def _query(kind: TextKind, thread: str | None) -> dict[str, str | None]:
     return {"thread": thread} if kind == "state" else {}
 
 
-def _show(asking: Asking, session: str, kind: Kind, thread: str | None) -> None:
-    found = asking.remote.ask("GET", _path(asking, session, kind), **_query(kind, thread))
-    asking.show(found, lambda value: read(_text(kind, value)))
+def _show(command: RemoteCommand, session: str, kind: TextKind, thread: str | None) -> None:
+    found = command.client.request("GET", _path(command, session, kind), **_query(kind, thread))
+    command.show(found, lambda value: print_paged(_text(kind, value)))
 
 
-def _text(kind: Kind, found: Any) -> Text:
+def _text(kind: TextKind, found: Any) -> Text:
     if not found["text"]:
         return Text(f"no {kind} yet", "dim")
     who = f"by the {found['by']}, version {found['versions']}" if kind == "state" else f"by {found['author']}"
-    return Text.assemble((plain(who) + "\n", "bright_black"), plain(found["text"]))
+    return Text.assemble((escape_controls(who) + "\n", "bright_black"), escape_controls(found["text"]))
 
 
-def _set(asking: Asking, session: str, kind: Kind, text: str, thread: str | None) -> None:
-    found = asking.remote.ask("PUT", _path(asking, session, kind), {"text": text}, **_query(kind, thread))
-    asking.done(found, f"{kind} set: it stands in the next prompt")
+def _set(command: RemoteCommand, session: str, kind: TextKind, text: str, thread: str | None) -> None:
+    found = command.client.request("PUT", _path(command, session, kind), {"text": text}, **_query(kind, thread))
+    command.report_done(found, f"{kind} set: it stands in the next prompt")
 
 
-def _edit(asking: Asking, session: str, kind: Kind, thread: str | None) -> None:
-    path, query = _path(asking, session, kind), _query(kind, thread)
-    before = asking.remote.ask("GET", path, **query)
-    new = edited(before["text"] or "")
+def _edit(command: RemoteCommand, session: str, kind: TextKind, thread: str | None) -> None:
+    path, query = _path(command, session, kind), _query(kind, thread)
+    before = command.client.request("GET", path, **query)
+    new = edit_text(before["text"] or "")
     if new is None:
-        asking.done(before, "nothing was changed")
+        command.report_done(before, "nothing was changed")
         return
-    asking.done(asking.remote.ask("PUT", path, {"text": new}, **query), f"{kind} set: it stands in the next prompt")
+    command.report_done(
+        command.client.request("PUT", path, {"text": new}, **query), f"{kind} set: it stands in the next prompt"
+    )
 
 
-@state.command("show")
-@asks
-def show_state(asking: Asking, session: Session, thread: Thread = None) -> None:
+@state_app.command("show")
+@remote_command
+def show_state(command: RemoteCommand, session: Session, thread: Thread = None) -> None:
     """Show the state that stands in the next prompt."""
-    _show(asking, session, "state", thread)
+    _show(command, session, "state", thread)
 
 
-@state.command("set", context_settings=WORDS)
-@asks
-def set_state(asking: Asking, session: Session, text: Text_, thread: Thread = None) -> None:
+@state_app.command("set", context_settings=DASH_TEXT_SETTINGS)
+@remote_command
+def set_state(command: RemoteCommand, session: Session, text: Text_, thread: Thread = None) -> None:
     """Set a state in place of the model's own state."""
-    _set(asking, session, "state", given(text), thread)
+    _set(command, session, "state", read_text(text), thread)
 
 
-@state.command("edit")
-@asks
-def edit_state(asking: Asking, session: Session, thread: Thread = None) -> None:
+@state_app.command("edit")
+@remote_command
+def edit_state(command: RemoteCommand, session: Session, thread: Thread = None) -> None:
     """Open the state in $EDITOR, and set the saved text."""
-    _edit(asking, session, "state", thread)
+    _edit(command, session, "state", thread)
 
 
-@scratchpad.command("show")
-@asks
-def show_scratchpad(asking: Asking, session: Session) -> None:
+@scratchpad_app.command("show")
+@remote_command
+def show_scratchpad(command: RemoteCommand, session: Session) -> None:
     """Show the scratchpad."""
-    _show(asking, session, "scratchpad", None)
+    _show(command, session, "scratchpad", None)
 
 
-@scratchpad.command("set", context_settings=WORDS)
-@asks
-def set_scratchpad(asking: Asking, session: Session, text: Text_) -> None:
+@scratchpad_app.command("set", context_settings=DASH_TEXT_SETTINGS)
+@remote_command
+def set_scratchpad(command: RemoteCommand, session: Session, text: Text_) -> None:
     """Set a text in place of the scratchpad."""
-    _set(asking, session, "scratchpad", given(text), None)
+    _set(command, session, "scratchpad", read_text(text), None)
 
 
-@scratchpad.command("edit")
-@asks
-def edit_scratchpad(asking: Asking, session: Session) -> None:
+@scratchpad_app.command("edit")
+@remote_command
+def edit_scratchpad(command: RemoteCommand, session: Session) -> None:
     """Open the scratchpad in $EDITOR, and set the saved text."""
-    _edit(asking, session, "scratchpad", None)
+    _edit(command, session, "scratchpad", None)
 
 
-@asks
-def add(asking: Asking, session: Session, text: Text_) -> None:
+@remote_command
+def add(command: RemoteCommand, session: Session, text: Text_) -> None:
     """Add an operator's note at the end of the next prompt. The note stays there."""
-    found = asking.remote.ask("POST", asking.remote.session(session) + "/notes", {"text": given(text)})
-    asking.done(found, f"note {found['id']} stands in the next prompt")
+    found = command.client.request(
+        "POST", command.client.find_session_path(session) + "/notes", {"text": read_text(text)}
+    )
+    command.report_done(found, f"note {found['id']} stands in the next prompt")
 
 
-@notes.command("list")
-@asks
-def list_notes(asking: Asking, session: Session) -> None:
+@notes_app.command("list")
+@remote_command
+def list_notes(command: RemoteCommand, session: Session) -> None:
     """List the notes in force, oldest first."""
-    found = asking.remote.ask("GET", asking.remote.session(session) + "/notes")
-    asking.show(found, lambda rows: table(rows, NOTES, empty="no note"))
+    found = command.client.request("GET", command.client.find_session_path(session) + "/notes")
+    command.show(found, lambda rows: print_table(rows, NOTE_COLUMNS, empty="no note"))
 
 
-@notes.command("withdraw")
-@asks
-def withdraw(
-    asking: Asking, session: Session, note: Annotated[str, typer.Argument(help="Its id.", show_default=False)]
+@notes_app.command("withdraw")
+@remote_command
+def withdraw_note(
+    command: RemoteCommand, session: Session, note: Annotated[str, typer.Argument(help="Its id.", show_default=False)]
 ) -> None:
     """Remove a note from the prompts."""
-    found = asking.remote.ask("DELETE", f"{asking.remote.session(session)}/notes/{part(note)}")
-    asking.done(found, f"note {note} leaves the prompts")
+    found = command.client.request("DELETE", f"{command.client.find_session_path(session)}/notes/{quote_id(note)}")
+    command.report_done(found, f"note {note} leaves the prompts")
 
 
-@feedback.command("list")
-@asks
-def list_feedback(asking: Asking, session: Session, thread: Thread = None) -> None:
+@feedback_app.command("list")
+@remote_command
+def list_feedback(command: RemoteCommand, session: Session, thread: Thread = None) -> None:
     """List the feedback on a thread's iterations, oldest first."""
-    found = asking.remote.ask("GET", asking.remote.session(session) + "/feedback", thread=thread)
-    asking.show(found, lambda rows: table(rows, NOTES, empty="no feedback"))
+    found = command.client.request("GET", command.client.find_session_path(session) + "/feedback", thread=thread)
+    command.show(found, lambda rows: print_table(rows, NOTE_COLUMNS, empty="no feedback"))
 
 
-@feedback.command("give", context_settings=WORDS)
-@asks
-def give_feedback(asking: Asking, session: Session, text: Text_, thread: Thread = None) -> None:
+@feedback_app.command("give", context_settings=DASH_TEXT_SETTINGS)
+@remote_command
+def give_feedback(command: RemoteCommand, session: Session, text: Text_, thread: Thread = None) -> None:
     """Give feedback on the iterations so far. It stands in the next iteration's record."""
-    path = asking.remote.session(session) + "/feedback"
-    found = asking.remote.ask("POST", path, {"text": given(text)}, thread=thread)
-    asking.show(found, lambda _: said("it stands in the next iteration's record"))
+    path = command.client.find_session_path(session) + "/feedback"
+    found = command.client.request("POST", path, {"text": read_text(text)}, thread=thread)
+    command.show(found, lambda _: print_text("it stands in the next iteration's record"))

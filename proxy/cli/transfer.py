@@ -20,32 +20,32 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from proxy.cli import slop
-from proxy.cli.asks import Asking, asks
-from proxy.cli.remote import Refused
-from proxy.cli.terminal import as_json, said, warn
+from proxy.cli.asks import RemoteCommand, remote_command
+from proxy.cli.remote import RemoteRefused
+from proxy.cli.terminal import print_error, print_json, print_text
 from proxy.errors import ConfigError
 
-LINES: Final = "application/x-ndjson"
+NDJSON: Final = "application/x-ndjson"
 
 Out = Annotated[Path, typer.Option("--out", "-o", help="The file to write; - for stdout.")]
 
 
-@asks
+@remote_command
 def export(
-    asking: Asking,
+    command: RemoteCommand,
     session: Annotated[
         str | None, typer.Argument(help="A session's name, - for the one used last; without it all of them.")
     ] = None,
     out: Out = Path("-"),
 ) -> None:
     """Write conversations as JSONL, one per line, in the format that `import` and `replay` read."""
-    path = "/api" if session is None else asking.remote.session(session)
-    save(asking, path + "/export", out, "conversations")
+    path = "/api" if session is None else command.client.find_session_path(session)
+    save_lines(command, path + "/export", out, "conversations")
 
 
-@asks
-def bring(
-    asking: Asking,
+@remote_command
+def import_files(
+    command: RemoteCommand,
     files: Annotated[
         list[Path],
         typer.Argument(
@@ -54,67 +54,70 @@ def bring(
     ],
 ) -> None:
     """Store conversations of JSONL files or of std::slop's database, with its states, scratchpads and memos."""
-    tally = Tally()
+    tally = ImportTally()
     for file in files:
         if str(file) != "-" and slop.is_sqlite(file):
-            _slop(asking, file, tally)
+            _slop(command, file, tally)
         else:
-            _jsonl(asking, file, tally)
+            _jsonl(command, file, tally)
     for problem in tally.refused:
-        warn(problem)
-    if asking.json:
-        as_json(tally.shown())
+        print_error(problem)
+    if command.json:
+        print_json(tally.to_json())
     else:
-        said(tally.told())
+        print_text(tally.render_text())
     if tally.refused:
         raise typer.Exit(1)
 
 
 @dataclass
-class Tally:
+class ImportTally:
     """The counts of an import, and its refusals."""
 
     conversations: int = 0
     messages: int = 0
     memos: int = 0
-    there: int = 0
+    already_stored: int = 0
     """Conversations that were in the store already."""
     sessions: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
 
-    def shown(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         return {
             "conversations": self.conversations, "messages": self.messages, "memos": self.memos,
-            "already_there": self.there, "sessions": list(dict.fromkeys(self.sessions)), "refused": self.refused,
+            "already_there": self.already_stored, "sessions": list(dict.fromkeys(self.sessions)),
+            "refused": self.refused,
         }  # fmt: skip
 
-    def told(self) -> str:
+    def render_text(self) -> str:
         parts = [f"{self.conversations} conversations with {self.messages} messages imported"]
-        parts += [f"{self.memos} memos"] * bool(self.memos) + [f"{self.there} were there already"] * bool(self.there)
+        parts += [f"{self.memos} memos"] * bool(self.memos) + [f"{self.already_stored} were there already"] * bool(
+            self.already_stored
+        )
         return ", ".join([*parts, *([f"{len(self.refused)} refused"] * bool(self.refused))])
 
 
-def _jsonl(asking: Asking, file: Path, tally: Tally) -> None:
+def _jsonl(command: RemoteCommand, file: Path, tally: ImportTally) -> None:
     name = "stdin" if str(file) == "-" else str(file)
     try:
         with sys.stdin.buffer if str(file) == "-" else file.open("rb") as lines:
             size = os.fstat(lines.fileno()).st_size if str(file) != "-" else None
-            with progress("importing", size, bytes_=True) as move:
+            with show_progress("importing", size, bytes_=True) as move:
                 for number, line in enumerate(lines, 1):
                     if line.strip():
-                        _one(asking, line, f"{name}:{number}", tally)
+                        _one(command, line, f"{name}:{number}", tally)
                     move(len(line))
     except OSError as error:
         raise ConfigError("FILE", name, f"a file that can be read ({error.strerror})") from None
 
 
-def _one(asking: Asking, line: bytes, place: str, tally: Tally) -> str | None:
+def _one(command: RemoteCommand, line: bytes, place: str, tally: ImportTally) -> str | None:
     """Store a conversation. Return the name of its session, None if the conversation was not stored."""
     try:
-        found = asking.remote.send("POST", "/api/import", line.strip() + b"\n", LINES)
-    except Refused as problem:
+        found = command.client.send_body("POST", "/api/import", line.strip() + b"\n", NDJSON)
+    except RemoteRefused as problem:
         if problem.status == 409 and "already" in problem.message:
-            tally.there += 1
+            tally.already_stored += 1
         elif problem.status in (400, 409, 413, 422):
             tally.refused.append(f"{place}: {problem.message.removeprefix('line 1: ')}")
         else:
@@ -126,23 +129,23 @@ def _one(asking: Asking, line: bytes, place: str, tally: Tally) -> str | None:
     return str(found["sessions"][0])
 
 
-def _slop(asking: Asking, file: Path, tally: Tally) -> None:
-    talks, memos = slop.read(file)
-    with progress("importing", len(talks) + len(memos)) as move:
+def _slop(command: RemoteCommand, file: Path, tally: ImportTally) -> None:
+    talks, memos = slop.read_database(file)
+    with show_progress("importing", len(talks) + len(memos)) as move:
         for talk in talks:
             body = {"session": talk.session, "messages": talk.messages}
-            session = _one(asking, json.dumps(body).encode(), f"{file}: session {talk.session}", tally)
+            session = _one(command, json.dumps(body).encode(), f"{file}: session {talk.session}", tally)
             if session is not None:
-                _beside(asking, session, talk, tally)
+                _store_session_extras(command, session, talk, tally)
             move(1)
         for memo in memos:
-            _memo(asking, memo, tally)
+            _memo(command, memo, tally)
             move(1)
 
 
-def _beside(asking: Asking, session: str, talk: slop.Talk, tally: Tally) -> None:
+def _store_session_extras(command: RemoteCommand, session: str, talk: slop.SlopSession, tally: ImportTally) -> None:
     """Store the data that std::slop kept of a session in addition to its messages."""
-    path = asking.remote.session(session)
+    path = command.client.find_session_path(session)
     steps: list[tuple[str, str, dict[str, Any]]] = []
     if talk.state.strip():
         steps.append(("PUT", "/state", {"text": talk.state}))
@@ -152,49 +155,49 @@ def _beside(asking: Asking, session: str, talk: slop.Talk, tally: Tally) -> None
         steps.append(("POST", "/window", {"groups": talk.window}))
     if talk.dropped:
         left_out = set(talk.dropped)
-        prompt = asking.remote.ask("GET", path + "/prompt")["messages"]
+        prompt = command.client.request("GET", path + "/prompt")["messages"]
         ids = [m["id"] for m in prompt if m["index"] in left_out and m.get("id")]
         steps.append(("POST", "/decide/drop", {"ids": ids}))
     for method, where, body in steps:
         try:
-            asking.remote.ask(method, path + where, body)
-        except Refused as problem:
+            command.client.request(method, path + where, body)
+        except RemoteRefused as problem:
             if problem.status not in (400, 409, 422):
                 raise
             tally.refused.append(f"session {session}, {where.rpartition('/')[2]}: {problem.message}")
 
 
-def _memo(asking: Asking, memo: slop.Noted, tally: Tally) -> None:
+def _memo(command: RemoteCommand, memo: slop.SlopMemo, tally: ImportTally) -> None:
     try:
-        asking.remote.ask("POST", "/api/memos", {"content": memo.content, "tags": memo.tags})
+        command.client.request("POST", "/api/memos", {"content": memo.content, "tags": memo.tags})
         tally.memos += 1
-    except Refused as problem:
+    except RemoteRefused as problem:
         if problem.status not in (409, 422):
             raise
         tally.refused.append(f"a memo: {problem.message}")
 
 
-def save(asking: Asking, path: str, out: Path, what: str, **query: object) -> None:
+def save_lines(command: RemoteCommand, path: str, out: Path, what: str, **query: object) -> None:
     """Write the lines of an answer to stdout, or to a file that appears only once it is complete."""
     if str(out) == "-":
-        for line in asking.remote.lines(path, {}, query):
+        for line in command.client.read_lines(path, {}, query):
             sys.stdout.buffer.write(line)
         sys.stdout.buffer.flush()
         return
     count = 0
     try:
-        with replacing(out) as file, progress(what) as move:
-            for line in asking.remote.lines(path, {}, query):
+        with open_replacement(out) as file, show_progress(what) as move:
+            for line in command.client.read_lines(path, {}, query):
                 file.write(line)
                 count += 1
                 move(1)
     except OSError as error:
         raise ConfigError("out", str(out), f"a file that can be written ({error.strerror})", source="--out") from None
-    asking.done({"file": str(out), what: count}, f"{count} {what} written to {out}")
+    command.report_done({"file": str(out), what: count}, f"{count} {what} written to {out}")
 
 
 @contextmanager
-def replacing(out: Path) -> Iterator[BinaryIO]:
+def open_replacement(out: Path) -> Iterator[BinaryIO]:
     """Yield a file that takes the place of `out` once it is complete. If `out` is no regular file (a device, a FIFO),
     it is written directly. A symbolic link stays, and its target is written. Raises OSError."""
     if out.is_symlink():
@@ -213,7 +216,7 @@ def replacing(out: Path) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def progress(what: str, total: int | None = None, *, bytes_: bool = False) -> Iterator[Any]:
+def show_progress(what: str, total: int | None = None, *, bytes_: bool = False) -> Iterator[Any]:
     """Show a progress bar on stderr if stderr is a terminal. Yields the function that moves it on. total: None if
     unknown."""
     console = Console(stderr=True)

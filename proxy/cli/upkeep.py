@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from proxy.cli.flags import Config, Db, read
-from proxy.cli.terminal import as_json, said
-from proxy.cli.transfer import progress
+from proxy.cli.flags import Config, Db, read_settings
+from proxy.cli.terminal import print_json, print_text
+from proxy.cli.transfer import show_progress
 from proxy.errors import ConfigError
 from proxy.store import upkeep
 
@@ -24,37 +24,39 @@ def migrate(
 ) -> None:
     """Show the schema of the store and the migrations that are missing. With --apply run them, as a start does."""
     path = _file(config, db)
-    found = upkeep.standing(path)
-    done = upkeep.bring_up_to_date(path) if apply and found.missing else 0
+    found = upkeep.read_schema_status(path)
+    done = upkeep.migrate_file(path) if apply and found.missing else 0
     missing = [{"number": m.number, "reason": m.reason} for m in found.missing]
     if json:
-        as_json({"version": found.version, "latest": found.latest, "missing": missing, "applied": done})
+        print_json({"version": found.version, "latest": found.latest, "missing": missing, "applied": done})
         return
     if found.version > found.latest:
-        said(f"{path}: schema {found.version}, newer than this version of context-proxy knows ({found.latest})")
+        print_text(f"{path}: schema {found.version}, newer than this version of context-proxy knows ({found.latest})")
     elif not missing:
-        said(f"{path}: schema {found.version}, nothing is missing")
+        print_text(f"{path}: schema {found.version}, nothing is missing")
     elif done:
-        said(f"{path}: schema {found.version} brought to {found.latest}")
+        print_text(f"{path}: schema {found.version} brought to {found.latest}")
     else:
-        said(f"{path}: schema {found.version} of {found.latest}; `context-proxy migrate --apply`, or a start, runs:")
+        print_text(
+            f"{path}: schema {found.version} of {found.latest}; `context-proxy migrate --apply`, or a start, runs:"
+        )
         for one in missing:
-            said(f"  {one['number']}. {one['reason']}")
+            print_text(f"  {one['number']}. {one['reason']}")
 
 
 def vacuum(config: Config = None, db: Db = None, json: Json = False) -> None:
     """Rewrite the store's file without free space. A running proxy gives free space back by itself, in small steps."""
     path = _file(config, db)
-    with progress("writing it anew") as move:
+    with show_progress("writing it anew") as move:
         before, after = upkeep.vacuum(path, lambda: move(1))
     if json:
-        as_json({"file": str(path), "before": before, "after": after})
+        print_json({"file": str(path), "before": before, "after": after})
     else:
-        said(f"{path}: {before / 1e6:,.1f} MB before, {after / 1e6:,.1f} MB after")
+        print_text(f"{path}: {before / 1e6:,.1f} MB before, {after / 1e6:,.1f} MB after")
 
 
 def _file(config: Path | None, db: str | None) -> Path:
-    settings = read(config, db=db)
+    settings = read_settings(config, db=db)
     if "://" in settings.db or settings.db == ":memory:":
         shown = "***" if "://" in settings.db else settings.db
         raise ConfigError("db", shown, "a SQLite file; PostgreSQL cleans up by itself, and is migrated at the start")

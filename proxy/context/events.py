@@ -13,12 +13,12 @@ from proxy.context.plan import Plan
 
 PRUNED = "context:pruned"
 SUMMARIZED = "context:summarized"
-SUMMARY = "summarize_old"
+SUMMARY_STAGE = "summarize_old"
 """The stage whose edits are summaries."""
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class PlanEvent:
     """An event of a plan."""
 
     name: str
@@ -27,17 +27,17 @@ class Event:
     """The content of the event as it goes out as JSON."""
 
 
-def events(plan: Plan) -> list[Event]:
+def make_events(plan: Plan) -> list[PlanEvent]:
     """The events of a plan that is sent. A plan that was refused changes nothing and has none."""
-    if plan.refused:
+    if plan.refusal:
         return []
-    fresh = {edit.key for edit in plan.new if edit.action == "gone"}
+    fresh = {edit.key for edit in plan.new_edits if edit.action == "gone"}
     pruned: list[bytes] = []
     summarized: list[bytes] = []
     for k in dict.fromkeys(plan.keys):  # a system message shares its neighbour's key
         edit = plan.edits.get(k)
         if edit is not None and edit.action == "gone":
-            (summarized if edit.stage == SUMMARY else pruned).append(k)
+            (summarized if edit.stage == SUMMARY_STAGE else pruned).append(k)
     found = []
     if not fresh.isdisjoint(pruned):
         payload = {
@@ -47,11 +47,11 @@ def events(plan: Plan) -> list[Event]:
             "tokenReduction": plan.before - plan.after,
             "removed_ids": [public_id(k) for k in pruned],
         }
-        found.append(Event(PRUNED, payload))
+        found.append(PlanEvent(PRUNED, payload))
     if not fresh.isdisjoint(summarized):
         kept = len(plan.keys) - len(pruned) - len(summarized)
         found.append(
-            Event(SUMMARIZED, {"summarized": len(summarized), "kept": kept, "summary": _summary(plan)}),
+            PlanEvent(SUMMARIZED, {"summarized": len(summarized), "kept": kept, "summary": _summary(plan)}),
         )
     return found
 
@@ -59,5 +59,5 @@ def events(plan: Plan) -> list[Event]:
 def _summary(plan: Plan) -> str:
     """The summary in the newest message that bears one."""
     here = [plan.edits[k] for k in plan.keys if k in plan.edits]
-    texts = [edit.text for edit in here if edit.stage == SUMMARY and edit.action == "append" and edit.text]
+    texts = [edit.text for edit in here if edit.stage == SUMMARY_STAGE and edit.action == "append" and edit.text]
     return texts[-1].strip() if texts else ""

@@ -13,26 +13,26 @@ from dataclasses import replace
 
 from proxy.chat.key import public_id
 from proxy.context import proposals, schedule, view
-from proxy.context.pins import marked
+from proxy.context.pins import has_pin_mark
 from proxy.context.plan import Edit, Note, Proposal, View
 from proxy.context.policy import Policy
-from proxy.context.session import cuts
-from proxy.context.stage import Stage, changed
-from proxy.context.voices.tell_ledger import newest_record
-from proxy.context.wording.cut import cut, mark
+from proxy.context.session import count_cuts
+from proxy.context.stage import Stage, apply_settings
+from proxy.context.voices.tell_ledger import find_newest_record
+from proxy.context.wording.cut import make_mark_renderer, truncate_text
 
 NAME = "fit_budget"
 """The stage under which cuts are recorded: the stage of last resort."""
-GENTLE = 200
+MIN_RESULT_TOKENS = 200
 """Tokens that a result keeps at least while steps can still leave instead."""
-LEAST = 60
+MIN_TEXT_TOKENS = 60
 """Tokens that a text keeps at least. Below that, hardly more than the mark is left."""
 
 
-def total_with(seen: View, edits: Mapping[bytes, Edit]) -> int:
+def count_total_tokens(seen: View, edits: Mapping[bytes, Edit]) -> int:
     """Tokens of everything that is sent with these edits: tools, messages, and the inserts of `View.extra`."""
-    toll = seen.toll if cuts(edits) else 0
-    return seen.head + toll + seen.extra + sum(proposals.sizes_of(seen, edits))
+    toll = seen.tool_tokens if count_cuts(edits) else 0
+    return seen.prefix_tokens + toll + seen.insert_tokens + sum(proposals.count_message_tokens(seen, edits))
 
 
 def fit(seen: View, policy: Policy, edits: Mapping[bytes, Edit], low: int) -> Mapping[bytes, Edit]:
@@ -41,31 +41,31 @@ def fit(seen: View, policy: Policy, edits: Mapping[bytes, Edit], low: int) -> Ma
     A policy without a stage of last resort has asked for no budget, and gets none.
     """
     last = [stage for stage in policy.stages if stage.when == "last"]
-    if not last or seen.budget is None or total_with(seen, edits) <= seen.budget:
+    if not last or seen.budget is None or count_total_tokens(seen, edits) <= seen.budget:
         return edits
-    newest = [changed(stage, {"keep_steps": 1}, NAME) for stage in last]
+    newest = [apply_settings(stage, {"keep_steps": 1}, NAME) for stage in last]
     steps: tuple[Callable[[Mapping[bytes, Edit]], Mapping[bytes, Edit]], ...] = (
-        lambda known: _leave(seen, last, known, low),
-        lambda known: _cut(seen, policy, known, list(_results(seen, guarded=False)), low, GENTLE),
-        lambda known: _leave(seen, newest, known, low),
-        lambda known: _cut(seen, policy, known, list(_results(seen, guarded=True)), low, LEAST),
-        lambda known: _cut(seen, policy, known, list(_older_texts(seen)), low, LEAST),
+        lambda known: _remove_units(seen, last, known, low),
+        lambda known: _cut(seen, policy, known, list(_results(seen, guarded=False)), low, MIN_RESULT_TOKENS),
+        lambda known: _remove_units(seen, newest, known, low),
+        lambda known: _cut(seen, policy, known, list(_results(seen, guarded=True)), low, MIN_TEXT_TOKENS),
+        lambda known: _cut(seen, policy, known, list(_older_texts(seen)), low, MIN_TEXT_TOKENS),
     )
     for step in steps:
         edits = step(edits)
-        if total_with(seen, edits) <= seen.budget:
+        if count_total_tokens(seen, edits) <= seen.budget:
             break
     return edits
 
 
-def promised(seen: View, policy: Policy) -> int | None:
+def find_budget_limit(seen: View, policy: Policy) -> int | None:
     """Tokens above which the prompt is over its budget: the least of the view's budget, the view's limit and the
     policy's own budget. None if there is none of these."""
     found = [tokens for tokens in (seen.budget, seen.limit, policy.own_budget) if tokens is not None]
     return min(found, default=None)
 
 
-def over_budget(limit: int | None, tokens: int) -> list[Note]:
+def make_over_budget_notes(limit: int | None, tokens: int) -> list[Note]:
     """The note that a prompt of `tokens` tokens is over its budget; an empty list if it is not."""
     over = tokens - limit if limit is not None else 0
     if over <= 0:
@@ -74,14 +74,14 @@ def over_budget(limit: int | None, tokens: int) -> list[Note]:
     return [Note("over_budget", text, {"tokens": float(over)})]
 
 
-def _leave(seen: View, stages: Sequence[Stage], edits: Mapping[bytes, Edit], low: int) -> Mapping[bytes, Edit]:
+def _remove_units(seen: View, stages: Sequence[Stage], edits: Mapping[bytes, Edit], low: int) -> Mapping[bytes, Edit]:
     """The edits with the removals that these stages propose, until the prompt is down to `low` tokens.
 
     Removals are taken oldest first, in whole groups or steps.
     """
-    over = total_with(seen, edits) - low
-    now = replace(seen, edits=edits, tokens=proposals.sizes_of(seen, edits))
-    ends = [unit.end for unit in proposals.units(now) for _ in range(unit.start, unit.end)]
+    over = count_total_tokens(seen, edits) - low
+    now = replace(seen, edits=edits, tokens=proposals.count_message_tokens(seen, edits))
+    ends = [unit.end for unit in proposals.list_units(now) for _ in range(unit.start, unit.end)]
     chosen: list[Proposal] = []
     end = 0
     for proposal in proposals.collect(now, stages):
@@ -89,15 +89,15 @@ def _leave(seen: View, stages: Sequence[Stage], edits: Mapping[bytes, Edit], low
             break
         end = end if proposal.index < end else ends[proposal.index]
         chosen.append(proposal)
-        over -= schedule.saved(now, proposal)
-    return proposals.take(now, chosen, edits, literal=False)
+        over -= schedule.count_saved_tokens(now, proposal)
+    return proposals.apply(now, chosen, edits, literal=False)
 
 
 def _results(seen: View, *, guarded: bool) -> Iterator[int]:
     """Yield the indexes of the results that may be cut. guarded: include results that the model has just asked for with
     a tool of ours."""
     for n, is_result in enumerate(seen.is_result):
-        if is_result and _may_cut(seen, n) and (guarded or seen.keys[n] not in seen.guarded):
+        if is_result and _may_cut(seen, n) and (guarded or seen.keys[n] not in seen.guarded_keys):
             yield n
 
 
@@ -110,9 +110,9 @@ def _older_texts(seen: View) -> Iterator[int]:
 
 def _may_cut(seen: View, n: int) -> bool:
     message = seen.messages[n]
-    if n == seen.ground.prompt or message.media or message.shape not in ("string", "parts"):
+    if n == seen.history.last_user_index or message.media_count or message.shape not in ("string", "parts"):
         return False
-    return seen.keys[n] not in seen.pins and (seen.is_result[n] or not marked(message))
+    return seen.keys[n] not in seen.pins and (seen.is_result[n] or not has_pin_mark(message))
 
 
 def _cut(
@@ -122,8 +122,8 @@ def _cut(
 
     The prompt comes down to `goal` tokens, or each message to `least` tokens.
     """
-    over = total_with(seen, edits) - goal
-    sizes = proposals.sizes_of(seen, edits)
+    over = count_total_tokens(seen, edits) - goal
+    sizes = proposals.count_message_tokens(seen, edits)
     found = [n for n in places if sizes[n] > least and not _is_gone(seen, n, edits)]
     if not found:
         return edits
@@ -153,10 +153,10 @@ def _level(sizes: Sequence[int], over: int, least: int) -> int:
     return least
 
 
-def _noted(seen: View, policy: Policy, key: bytes, edit: Edit) -> str:
+def _read_own_notes(seen: View, policy: Policy, key: bytes, edit: Edit) -> str:
     """The notes of ours with which the edit's text ends: a record of work, the remark that messages have left."""
     text = edit.text or ""
-    _, record = newest_record({key: edit}, seen) or (key, "")
+    _, record = find_newest_record({key: edit}, seen) or (key, "")
     for note in (policy.remark, record, policy.remark):
         text = text.removesuffix(note)
     return (edit.text or "")[len(text) :]
@@ -169,12 +169,12 @@ def _shortened(seen: View, policy: Policy, n: int, old: Edit | None, level: int)
     if old is not None and old.action == "append":
         added = old.text or ""
     elif old is not None and old.text is not None:
-        added = _noted(seen, policy, key, old)
+        added = _read_own_notes(seen, policy, key, old)
         whole = old.stage == NAME
         text = text if whole else old.text.removesuffix(added)
-    fixed = view.edited_size(seen, n, added)
-    mark_of = mark(public_id(key), len(text) if whole else None, seen.offered)
-    short = cut(text, max(0, level - fixed), seen.weigh.count, mark_of) + added
-    after = view.edited_size(seen, n, short)
+    fixed = view.count_edited_tokens(seen, n, added)
+    mark_of = make_mark_renderer(public_id(key), len(text) if whole else None, seen.offered_tools)
+    short = truncate_text(text, max(0, level - fixed), seen.weigh.count_text, mark_of) + added
+    after = view.count_edited_tokens(seen, n, short)
     reason = f"over the budget: {len(message.text)} characters cut to {len(short)}"
-    return Edit(key, "text", short, NAME, reason, seen.whole[n], after)
+    return Edit(key, "text", short, NAME, reason, seen.original_tokens[n], after)

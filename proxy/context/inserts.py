@@ -11,27 +11,31 @@ from proxy.chat.message import Message
 from proxy.context import front
 from proxy.context.plan import Insert, View
 from proxy.context.policy import Policy
-from proxy.context.session import Session, losses
+from proxy.context.session import BranchState, count_losses
 from proxy.memory import state
 
 
-def inserts(view: View, session: Session, policy: Policy, edits: int) -> tuple[list[Insert], bool]:
+def make_inserts(view: View, session: BranchState, policy: Policy, lossy_edits: int) -> tuple[list[Insert], bool]:
     """Return (the inserts of this request, True if the model is asked for a STATE block).
 
     edits: how many edits in force have taken something out. A state that is written again with every answer is not
     kept: otherwise the prompt would grow by one note for each answer.
     """
     if policy.state_place == "system":
-        return front.system_inserts(view.request, session, policy, edits)
+        return front.make_system_inserts(view.request, session, policy, lossy_edits)
     found: list[Insert] = []
     always = policy.ask == "always"
-    asked = front.may_ask(view.request) and front.wants(policy, session, edits)
-    asked = asked and (always or edits > losses(session.edits) or _is_worth_asking(view))
-    if (edits or session.is_told or always) and session.state and not _stands(view, session.state):
-        note = "\n\n" + state.recap(session.state)
-        found.append(Insert("tail", "state", note, kept=session.is_told or not always))
+    asked = front.may_ask(view.request) and front.is_state_wanted(policy, session, lossy_edits)
+    asked = asked and (always or lossy_edits > count_losses(session.edits) or _is_worth_asking(view))
+    if (
+        (lossy_edits or session.is_state_external or always)
+        and session.state
+        and not _is_state_in_prompt(view, session.state)
+    ):
+        note = "\n\n" + state.render_recap(session.state)
+        found.append(Insert("tail", "state", note, persistent=session.is_state_external or not always))
     if asked:
-        found.append(Insert("tail", "ask", "\n\n" + state.ask()))
+        found.append(Insert("tail", "ask", "\n\n" + state.build_prompt()))
     return found, asked
 
 
@@ -44,17 +48,17 @@ def _is_worth_asking(view: View) -> bool:
     """
     if view.messages[-1].role == "user":
         return True
-    step = sum(message.role == "assistant" for message in view.messages[view.active :])
+    step = sum(message.role == "assistant" for message in view.messages[view.active_start :])
     return step & (step - 1) == 0
 
 
-def _stands(view: View, text: str) -> bool:
+def _is_state_in_prompt(view: View, text: str) -> bool:
     """True if the newest state has been written into the prompt already, and is still there."""
-    wanted = state.recap(text)
+    wanted = state.render_recap(text)
     return any(edit.text is not None and wanted in edit.text for edit in view.edits.values())
 
 
-def tail_target(view: View) -> tuple[int | None, bool]:
+def find_tail_target(view: View) -> tuple[int | None, bool]:
     """Return (index of the message that texts at the tail are appended to, True if a user message of ours is needed
     instead).
 
@@ -76,16 +80,21 @@ def _takes_text(message: Message) -> bool:
     return message.shape != "none"
 
 
-def system_target(view: View) -> int | None:
+def find_system_target(view: View) -> int | None:
     """The index of the leading system message, or None if the client sent none. Without it all inserts go to the tail
     (FEATURES.md A9)."""
-    return 0 if front.takes_texts(view.request) else None
+    return 0 if front.has_appendable_system(view.request) else None
 
 
-def may_answer(view: View) -> bool:
+def may_add_user_message(view: View) -> bool:
     """True if a user message of ours may follow the last message, which is an answer of the assistant's.
 
     It may not where the model is to continue that answer, as all models of Anthropic's do.
     """
     last = view.messages[-1]
-    return last.role == "assistant" and not last.calls and not view.request.goes_on and view.strategy != "anthropic"
+    return (
+        last.role == "assistant"
+        and not last.calls
+        and not view.request.is_continuation
+        and view.strategy != "anthropic"
+    )

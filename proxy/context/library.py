@@ -14,18 +14,18 @@ import msgspec
 from proxy.chat import group
 from proxy.chat.dialects import completions, gemini
 from proxy.chat.message import Message
-from proxy.chat.tokens import Weigh, estimate
+from proxy.chat.tokens import TokenCounter, estimate_text_tokens
 from proxy.context.prices import Model, find_model
 from proxy.context.ranking import importance
-from proxy.context.ranking.importance import DEFAULT, Weights
-from proxy.context.ranking.units import best, units
+from proxy.context.ranking.importance import DEFAULT_WEIGHTS, ImportanceWeights
+from proxy.context.ranking.units import find_units, select_best
 from proxy.context.wording import summary
 from proxy.errors import NotManaged
 
-Item = Mapping[str, Any]
-History = Sequence[Item]
+PlainMessage = Mapping[str, Any]
+PlainHistory = Sequence[PlainMessage]
 
-MODELS = (
+SOURCE_MODELS = (
     Model("gemini-2.5-flash*", window=1_000_000),
     Model("claude-4[.-]5*", window=200_000),
     Model("claude-*-4[.-]5*", window=200_000),
@@ -34,7 +34,7 @@ MODELS = (
 )
 """The source's limits. Limits of other models, for example those of config/models.toml, are passed as `models`."""
 
-TARGET = 0.8
+TARGET_SHARE = 0.8
 """Largest share of a model's limit that a prompt should have."""
 
 
@@ -47,30 +47,30 @@ class PruneStats(TypedDict):
     itemsKept: int
 
 
-class Pruned(TypedDict):
+class PrunedHistory(TypedDict):
     """The messages that stay, the messages that are removed, and the numbers of both."""
 
-    pruned: History
-    removed: History
+    pruned: PlainHistory
+    removed: PlainHistory
     stats: PruneStats
 
 
-class SummaryStats(TypedDict):
+class SummaryCounts(TypedDict):
     """Number of messages that the summary replaces, and number of messages kept, system messages not counted."""
 
     summarizedItems: int
     keptItems: int
 
 
-class Summarized(TypedDict):
+class SummarizedHistory(TypedDict):
     """The history with the summary in it, and the summary as a message of its own."""
 
-    summarized: History
-    summary: Item | None
-    stats: SummaryStats
+    summarized: PlainHistory
+    summary: PlainMessage | None
+    stats: SummaryCounts
 
 
-class Stats(TypedDict):
+class ContextFillLevel(TypedDict):
     """The fill level of a context."""
 
     items: int
@@ -80,10 +80,10 @@ class Stats(TypedDict):
     needsPruning: bool
 
 
-_WEIGH = Weigh(estimate)
+_WEIGH = TokenCounter(estimate_text_tokens)
 
 
-def read_item(item: Item) -> Message:
+def read_item(item: PlainMessage) -> Message:
     """The message that a dict of either form holds. Raises NotManaged if the dict is no message."""
     if "parts" not in item:
         return completions.read_message(_json(item))
@@ -94,76 +94,80 @@ def read_item(item: Item) -> Message:
     return gemini.read_message(_json({**item, "parts": plain}))
 
 
-def _json(item: Item) -> bytes:
+def _json(item: PlainMessage) -> bytes:
     try:
         return msgspec.json.encode(item)
     except (TypeError, ValueError, RecursionError) as problem:
         raise NotManaged("shape", f"a message that is no JSON: {problem}") from problem
 
 
-def estimate_tokens(content: str | Item | History, *, weigh: Weigh = _WEIGH) -> int:
+def estimate_tokens(content: str | PlainMessage | PlainHistory, *, weigh: TokenCounter = _WEIGH) -> int:
     """Tokens of a text, of a message, or of a history. weigh: a counter in place of the estimate."""
     if isinstance(content, str):
-        return weigh.count(content)
+        return weigh.count_text(content)
     if isinstance(content, Mapping):
         return weigh(read_item(content))
     return sum(weigh(read_item(item)) for item in content)
 
 
-def score_context_importance(item: Item, index: int, total_items: int, *, weights: Weights = DEFAULT) -> float:
+def score_context_importance(
+    item: PlainMessage, index: int, total_items: int, *, weights: ImportanceWeights = DEFAULT_WEIGHTS
+) -> float:
     """The importance of a message, 0 to 100.
 
     index: its position (from 0) among the messages that are no system messages. total_items: how many of these there
     are.
     """
-    return importance.score(read_item(item), index, total_items, weights)
+    return importance.score_message(read_item(item), index, total_items, weights)
 
 
-def score_history(history: History, *, weights: Weights = DEFAULT) -> list[float]:
+def score_history(history: PlainHistory, *, weights: ImportanceWeights = DEFAULT_WEIGHTS) -> list[float]:
     """The score of each message of a history."""
-    return importance.scores([read_item(item) for item in history], weights)
+    return importance.score_messages([read_item(item) for item in history], weights)
 
 
-def limit_of(model_name: str, models: Sequence[Model] = ()) -> int:
+def find_limit(model_name: str, models: Sequence[Model] = ()) -> int:
     """The limit of a model in tokens: from `models`, else from the source's list. The last row of that list is for all
     other models."""
     known = find_model(models, model_name)
     own = known.own.get("importance", {}).get("window")
-    return own or known.window or find_model(MODELS, model_name).window or 0
+    return own or known.window or find_model(SOURCE_MODELS, model_name).window or 0
 
 
 def prune_context(
-    history: History,
+    history: PlainHistory,
     max_tokens: int | None = None,
     model_name: str = "default",
     *,
     models: Sequence[Model] = (),
-    weights: Weights = DEFAULT,
-    weigh: Weigh = _WEIGH,
-) -> Pruned:
+    weights: ImportanceWeights = DEFAULT_WEIGHTS,
+    weigh: TokenCounter = _WEIGH,
+) -> PrunedHistory:
     """Keep all system messages, the newest message, and the best of the others that fit into `max_tokens`.
 
     max_tokens: 80 % of the model's limit if it is None. Steps stay whole. A history that fits comes back as it is.
     """
-    budget = int(limit_of(model_name, models) * TARGET) if max_tokens is None else max_tokens
+    budget = int(find_limit(model_name, models) * TARGET_SHARE) if max_tokens is None else max_tokens
     messages = [read_item(item) for item in history]
     tokens = [weigh(message) for message in messages]
     total = sum(tokens)
     if total <= budget:
         return _pruned(history, history, [], total, total)
-    steps = group.steps(messages)
-    found = units(messages, steps, after_tool="user", alternate=False)
+    steps = group.split_steps(messages)
+    found = find_units(messages, steps, after_tool="user", alternate=False)
     last = len(messages) - 1
-    must = [n for n, u in enumerate(found) if u.members[-1] == last or messages[u.members[0]].is_system]
-    scored = importance.scores(messages, weights)
-    kept = best(found, tokens, scored, must, budget, range(len(found)))
-    stay = {i for n in kept for i in found[n].members}
+    must = [n for n, u in enumerate(found) if u.message_indexes[-1] == last or messages[u.message_indexes[0]].is_system]
+    scored = importance.score_messages(messages, weights)
+    kept = select_best(found, tokens, scored, must, budget, range(len(found)))
+    stay = {i for n in kept for i in found[n].message_indexes}
     pruned = [item for i, item in enumerate(history) if i in stay]
     removed = [item for i, item in enumerate(history) if i not in stay]
     return _pruned(pruned, pruned, removed, total, sum(tokens[i] for i in stay))
 
 
-def _pruned(pruned: History, kept: History, removed: History, original: int, final: int) -> Pruned:
+def _pruned(
+    pruned: PlainHistory, kept: PlainHistory, removed: PlainHistory, original: int, final: int
+) -> PrunedHistory:
     stats: PruneStats = {
         "original": original, "final": final, "itemsRemoved": len(removed), "itemsKept": len(kept),
     }  # fmt: skip
@@ -171,28 +175,28 @@ def _pruned(pruned: History, kept: History, removed: History, original: int, fin
 
 
 def auto_manage_context(
-    history: History, model_name: str = "default", *, models: Sequence[Model] = (), weigh: Weigh = _WEIGH
-) -> Pruned:
+    history: PlainHistory, model_name: str = "default", *, models: Sequence[Model] = (), weigh: TokenCounter = _WEIGH
+) -> PrunedHistory:
     """Prune the history to 80 % of the model's limit if it is over that; else `pruned` is `history` itself."""
     return prune_context(history, None, model_name, models=models, weigh=weigh)
 
 
 def get_context_stats(
-    history: History, model_name: str = "default", *, models: Sequence[Model] = (), weigh: Weigh = _WEIGH
-) -> Stats:
+    history: PlainHistory, model_name: str = "default", *, models: Sequence[Model] = (), weigh: TokenCounter = _WEIGH
+) -> ContextFillLevel:
     """The fill level of a model's context with this history."""
-    limit = limit_of(model_name, models)
+    limit = find_limit(model_name, models)
     tokens = estimate_tokens(history, weigh=weigh)
     return {
         "items": len(history),
         "tokens": tokens,
         "limit": limit,
         "utilizationPercent": 100 * tokens / limit,
-        "needsPruning": tokens > int(limit * TARGET),
+        "needsPruning": tokens > int(limit * TARGET_SHARE),
     }
 
 
-def summarize_context(history: History, max_items: int = 10, *, text: str | None = None) -> Summarized:
+def summarize_context(history: PlainHistory, max_items: int = 10, *, text: str | None = None) -> SummarizedHistory:
     """Replace all but the last `max_items` messages by the summary `text`, or by a count of messages if it is not
     given.
 
@@ -203,15 +207,15 @@ def summarize_context(history: History, max_items: int = 10, *, text: str | None
     messages = [read_item(item) for item in history]
     first = _first(messages, max_items)
     old = [n for n in range(first) if not messages[n].is_system]
-    said = summary.counted(messages[n] for n in old) if text is None else text
-    found = summary.accepted(said, sum(summary.size(messages[n]) for n in old)) if old else None
+    said = summary.render_count(messages[n] for n in old) if text is None else text
+    found = summary.accept_summary(said, sum(summary.count_chars(messages[n]) for n in old)) if old else None
     kept = [n for n in range(first, len(messages)) if not messages[n].is_system]
     if found is None:
         everything = len(old) + len(kept)
         return {"summarized": history, "summary": None, "stats": {"summarizedItems": 0, "keptItems": everything}}
     bearer = next((n for n in kept if messages[n].role == "user"), None)
     message = _said("parts" in history[old[0]], found)
-    made: list[Item] = []
+    made: list[PlainMessage] = []
     for n, item in enumerate(history):
         if bearer is None and kept and n == kept[0]:
             made.append(message)
@@ -227,7 +231,7 @@ def summarize_context(history: History, max_items: int = 10, *, text: str | None
 def _first(messages: Sequence[Message], keep: int) -> int:
     """The index at which the last `keep` messages begin; no step is cut."""
     count, first = 0, len(messages)
-    for step in reversed(group.steps(messages)):
+    for step in reversed(group.split_steps(messages)):
         if count >= keep:
             break
         if not messages[step.start].is_system:
@@ -236,11 +240,11 @@ def _first(messages: Sequence[Message], keep: int) -> int:
     return first
 
 
-def _said(has_parts: bool, text: str) -> Item:
+def _said(has_parts: bool, text: str) -> PlainMessage:
     return {"role": "user", "parts": [{"text": text}]} if has_parts else {"role": "user", "content": text}
 
 
-def _with(item: Item, text: str) -> Item:
+def _with(item: PlainMessage, text: str) -> PlainMessage:
     """The message with a text behind its own."""
     if "parts" in item:
         plain = bool(item["parts"]) and isinstance(item["parts"][0], str)

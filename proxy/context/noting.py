@@ -9,7 +9,9 @@ from proxy.context.plan import Edit, Insert, Note, View
 from proxy.context.stage import Stage
 
 
-def of_stages(stages: Sequence[Stage], seen: View, edits: Mapping[bytes, Edit], new: Sequence[Edit]) -> Iterator[Note]:
+def collect_stage_notes(
+    stages: Sequence[Stage], seen: View, edits: Mapping[bytes, Edit], new: Sequence[Edit]
+) -> Iterator[Note]:
     """Yield the notes of those stages that have a method `notes`. edits: all edits in force. new: the edits of this
     request."""
     for stage in stages:
@@ -18,15 +20,15 @@ def of_stages(stages: Sequence[Stage], seen: View, edits: Mapping[bytes, Edit], 
             yield from notes(seen, edits, new)
 
 
-def of_quotes(
+def make_quote_notes(
     wanted: Sequence[Insert], placed: Sequence[tuple[int, Insert]], edits: Mapping[bytes, Edit]
 ) -> list[Note]:
     """Notes of the messages that inserts quote. An insert that found no place in the prompt quotes nothing."""
-    if not any(insert.about for insert in wanted):
+    if not any(insert.quoted_keys for insert in wanted):
         return []
     there = [i.text for _, i in placed] + [e.text for e in edits.values() if e.text]
     return [
-        Note(insert.source, " ".join(map(public_id, insert.about)), {"items": len(insert.about)})
+        Note(insert.source, " ".join(map(public_id, insert.quoted_keys)), {"items": len(insert.quoted_keys)})
         for insert in wanted
-        if insert.about and any(insert.text in text for text in there)
+        if insert.quoted_keys and any(insert.text in text for text in there)
     ]

@@ -13,11 +13,11 @@ from typing import ClassVar, Literal
 
 from proxy.context.plan import Edit, Insert, Proposal, View
 from proxy.context.policy import Policy
-from proxy.context.stage import Stage, When, changed
+from proxy.context.stage import Stage, When, apply_settings
 
 NAME = "operator"
 """The stage's name in edits and notes: the name of its module."""
-Force = Literal["", "prune", "compress"]
+ForcedAction = Literal["", "prune", "compress"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class OperatorNote:
 
 
 @dataclass(frozen=True, slots=True)
-class Steering:
+class OperatorDecisions:
     """The operator's decisions in force."""
 
     dropped: Mapping[bytes, str] = field(default_factory=dict)
@@ -46,27 +46,32 @@ class Steering:
     """Number of groups that stay (0: all). -1: the policy's own window counts again. None: it always has."""
     notes: tuple[OperatorNote, ...] = ()
     """Notes that are written at the tail."""
-    withdrawn: tuple[str, ...] = ()
+    withdrawn_notes: tuple[str, ...] = ()
     """Ids of notes that are to leave again."""
-    fields: Mapping[str, object] = field(default_factory=dict)
+    setting_overrides: Mapping[str, object] = field(default_factory=dict)
     """Settings of stages and voices by their names."""
-    force: Force = ""
+    forced_action: ForcedAction = ""
     """Action of the next request, whatever the schedule says."""
-    ask: bool = False
+    ask_for_state: bool = False
     """True if the next request asks the model for its state."""
-    lost: frozenset[str] = frozenset()
+    dropped_ids: frozenset[str] = frozenset()
     """The public ids of the dropped messages."""
 
     @property
-    def changes(self) -> bool:
+    def may_change_prompt(self) -> bool:
         """True if a prompt may have to change because of these decisions, even if the policy changes nothing."""
         return bool(
-            self.dropped or self.restored or self.notes or self.withdrawn or self.window is not None or self.ask
+            self.dropped
+            or self.restored
+            or self.notes
+            or self.withdrawn_notes
+            or self.window is not None
+            or self.ask_for_state
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Windowed:
+class OperatorWindowStage:
     """Stage that removes the groups outside the operator's window. They come back when the window is opened again."""
 
     groups: int
@@ -82,7 +87,7 @@ class Windowed:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class OperatorNoteInjection:
     """Voice that writes each of the operator's notes at the tail once. The note is kept where it is."""
 
     notes: tuple[OperatorNote, ...]
@@ -92,39 +97,45 @@ class Told:
         standing = [edit.text for edit in view.edits.values() if edit.text and edit.action != "gone"]
         for note in self.notes:
             if not any(note.mark in text for text in standing):
-                yield Insert("tail", NAME, f"\n\n{note.mark} {note.text}", kept=not view.literal)
+                yield Insert("tail", NAME, f"\n\n{note.mark} {note.text}", persistent=not view.literal)
 
 
-def opened(policy: Policy, steering: Steering | None) -> Policy:
+def allow_rewrite(policy: Policy, decisions: OperatorDecisions | None) -> Policy:
     """The policy that carries out the operator's decisions. A policy that changes nothing itself carries out these
     alone."""
-    if steering is None or policy.mode == "rewrite" or not steering.changes:
+    if decisions is None or policy.mode == "rewrite" or not decisions.may_change_prompt:
         return policy
     return replace(policy, mode="rewrite", schedule="when_it_pays", stages=(), voices=(), ask="never")
 
 
-def applied(policy: Policy, steering: Steering | None) -> Policy:
+def apply_to_policy(policy: Policy, decisions: OperatorDecisions | None) -> Policy:
     """The policy with the operator's decisions in force."""
-    if steering is None:
+    if decisions is None:
         return policy
     stages = policy.stages
-    if steering.window is not None and steering.window >= 0:
+    if decisions.window is not None and decisions.window >= 0:
         stages = tuple(_unlimited(stage) for stage in stages)
     return replace(
         policy,
-        stages=(Windowed(steering.window or 0), *(changed(stage, steering.fields, NAME) for stage in stages)),
-        voices=(*(changed(voice, steering.fields, NAME) for voice in policy.voices), Told(steering.notes)),
-        ask="always" if steering.ask else policy.ask,
+        stages=(
+            OperatorWindowStage(decisions.window or 0),
+            *(apply_settings(stage, decisions.setting_overrides, NAME) for stage in stages),
+        ),
+        voices=(
+            *(apply_settings(voice, decisions.setting_overrides, NAME) for voice in policy.voices),
+            OperatorNoteInjection(decisions.notes),
+        ),
+        ask="always" if decisions.ask_for_state else policy.ask,
     )
 
 
 def _unlimited(stage: Stage) -> Stage:
     """The stage without its limit on groups and tokens, if it has one: the operator's number of groups replaces it."""
     limits = {"groups": 0, "tokens": 0}
-    return changed(stage, limits, NAME) if set(limits) <= set(getattr(stage, "__slots__", ())) else stage
+    return apply_settings(stage, limits, NAME) if set(limits) <= set(getattr(stage, "__slots__", ())) else stage
 
 
-def pruned(view: View, policy: Policy) -> int:
+def compute_prune_budget(view: View, policy: Policy) -> int:
     """The budget in tokens of a prompt that is to be pruned now.
 
     It is the policy's low share of the window, or of the prompt if the prompt is smaller than the window.
@@ -133,21 +144,21 @@ def pruned(view: View, policy: Policy) -> int:
     return int(policy.low * min(window, view.total))
 
 
-def over(edits: Mapping[bytes, Edit], steering: Steering | None) -> set[bytes]:
+def find_revoked_edits(edits: Mapping[bytes, Edit], decisions: OperatorDecisions | None) -> set[bytes]:
     """Keys of edits that the operator has taken back.
 
     These are edits of restored messages, of withdrawn notes, and of references to messages that are out.
     """
-    if steering is None:
+    if decisions is None:
         return set()
-    found = {k for k in steering.restored if k in edits and edits[k].action != "append"}
-    if steering.lost:
+    found = {k for k in decisions.restored if k in edits and edits[k].action != "append"}
+    if decisions.dropped_ids:
         found |= {
             k
             for k, e in edits.items()
-            if e.stage == "refer_repeats" and any(i in (e.text or "") for i in steering.lost)
+            if e.stage == "refer_repeats" and any(i in (e.text or "") for i in decisions.dropped_ids)
         }
-    marks = [OperatorNote(note, "").mark for note in steering.withdrawn]
+    marks = [OperatorNote(note, "").mark for note in decisions.withdrawn_notes]
     if marks:
         found |= {k for k, e in edits.items() if e.text and any(mark in e.text for mark in marks)}
     return found

@@ -10,29 +10,29 @@ from collections.abc import Mapping, Sequence
 from proxy.context import ground, rules
 from proxy.context.plan import Edit, Insert, View
 from proxy.context.prices import Model
-from proxy.context.render import Rendering, plain, render
-from proxy.context.session import Session
+from proxy.context.render import Rendering, render, render_plain
+from proxy.context.session import BranchState
 
 
-def rendered(
+def render_prompt(
     seen: View,
     edits: Mapping[bytes, Edit],
     inserts: Mapping[int, Sequence[Insert]],
-    after: Sequence[Insert],
+    own_inserts: Sequence[Insert],
     model: Model,
 ) -> Rendering:
     """Render the messages as they go out. Raises RuleBroken, and ValueError if a message has no text to replace."""
     if edits is not seen.edits:
-        made = render(seen.messages, seen.keys, edits, seen.whole, inserts, after)
+        made = render(seen.messages, seen.keys, edits, seen.original_tokens, inserts, own_inserts)
         rules.check(made.outs, seen.messages, model)
         return made
 
     def go_on(begin: int, front: Rendering | None) -> Rendering:
-        return plain(seen.messages, seen.keys, edits, seen.whole, begin, front)
+        return render_plain(seen.messages, seen.keys, edits, seen.original_tokens, begin, front)
 
-    without = seen.settled("rendering", go_on)
-    made = render(seen.messages, seen.keys, edits, seen.whole, inserts, after, without)
-    if edits or inserts or after:
+    without = seen.memo_edited("rendering", go_on)
+    made = render(seen.messages, seen.keys, edits, seen.original_tokens, inserts, own_inserts, without)
+    if edits or inserts or own_inserts:
         _check(seen, without, made, model, inserts)
     return made
 
@@ -46,21 +46,21 @@ def _check(
     have a text already.
     """
 
-    def walk(_: int, front: rules.Walk | None) -> rules.Walk:
-        front = front or rules.Walk(model)
-        return front.on(without.outs[front.count :])
+    def walk(_: int, front: rules.RuleChecker | None) -> rules.RuleChecker:
+        front = front or rules.RuleChecker(model)
+        return front.extend(without.outs[front.count :])
 
-    def walk_as_it_came(begin: int, front: rules.Walk | None) -> rules.Walk:
-        return (front or rules.Walk(model)).on(rules.outs(seen.messages[begin:]))
+    def walk_as_it_came(begin: int, front: rules.RuleChecker | None) -> rules.RuleChecker:
+        return (front or rules.RuleChecker(model)).extend(rules.as_outgoing(seen.messages[begin:]))
 
-    broken = seen.settled("walk", walk, model).on(made.outs[len(without.outs) :]).violations()
+    broken = seen.memo_edited("walk", walk, model).extend(made.outs[len(without.outs) :]).find_violations()
     if broken:
-        rules.compare(broken, seen.grown("walk", walk_as_it_came, model).violations())
+        rules.raise_new_violations(broken, seen.memo("walk", walk_as_it_came, model).find_violations())
 
     def kept(n: int) -> None:
-        at = made.place_of(n)
+        at = made.find_position(n)
         out = None if at is None else made.outs[at]
-        rules.check_kept(seen.messages[n], out, is_prompt=n == seen.ground.prompt)
+        rules.check_message_kept(seen.messages[n], out, is_prompt=n == seen.history.last_user_index)
 
     def systems(begin: int, _: bool | None) -> bool:
         for n in range(begin, len(seen.messages)):
@@ -68,27 +68,31 @@ def _check(
                 kept(n)
         return True
 
-    seen.settled("kept", systems)
+    seen.memo_edited("kept", systems)
     if inserts and seen.messages[0].is_system:
         kept(0)
-    if seen.ground.prompt >= 0:
-        kept(seen.ground.prompt)
+    if seen.history.last_user_index >= 0:
+        kept(seen.history.last_user_index)
     kept(len(seen.messages) - 1)
 
 
-def predicted(seen: View, session: Session, made: Rendering, now: float, *, moved: bool) -> int:
+def predict_cached_tokens(
+    seen: View, session: BranchState, rendering: Rendering, now: float, *, tools_added: bool
+) -> int:
     """Tokens of this prompt that the provider's cache should serve.
 
     moved: True if tool definitions come in front of the messages with this request.
     """
-    if not session.sent:
-        return min(seen.cached, seen.head + sum(made.sizes))
+    if not session.sent_marks:
+        return min(seen.cached_tokens, seen.prefix_tokens + sum(rendering.sizes))
     if session.sent_at is None or now - session.sent_at > seen.model.ttl_s or seen.model.cache == "none":
         return 0
-    matched = 0 if moved else ground.alike(tuple(made.marks), session.sent)
-    same = seen.head + sum(made.sizes[:matched])
-    if seen.model.cache == "breakpoint" and matched < len(session.sent):
-        outs = made.outs[:matched]
-        last = next((n for n in range(matched - 1, -1, -1) if (m := outs[n].message) is not None and m.marked), -1)
-        same = seen.head + sum(made.sizes[: last + 1])
+    matched = 0 if tools_added else ground.count_common_marks(tuple(rendering.marks), session.sent_marks)
+    same = seen.prefix_tokens + sum(rendering.sizes[:matched])
+    if seen.model.cache == "breakpoint" and matched < len(session.sent_marks):
+        outs = rendering.outs[:matched]
+        last = next(
+            (n for n in range(matched - 1, -1, -1) if (m := outs[n].message) is not None and m.has_cache_mark), -1
+        )
+        same = seen.prefix_tokens + sum(rendering.sizes[: last + 1])
     return same // seen.model.block * seen.model.block if same >= seen.model.min else 0

@@ -18,26 +18,26 @@ def _has_mark(message: Message) -> bool:
     return _MARK.search(message.text) is not None
 
 
-def marked(message: Message) -> bool:
+def has_pin_mark(message: Message) -> bool:
     """True if the message has the mark; only a system or user message can have it."""
     return (message.role == "user" or message.is_system) and message.derive(_has_mark)
 
 
-def pinned(view: View, index: int) -> bool:
+def is_pinned(view: View, index: int) -> bool:
     """True if messages[index] is pinned, or guarded for now.
 
     A system message shares the key of its neighbour, and stays in any case. The mark does not count in tool output that
     comes as a user message.
     """
     message = view.messages[index]
-    if (view.pins or view.guarded) and not message.is_system:
+    if (view.pins or view.guarded_keys) and not message.is_system:
         k = view.keys[index]
-        if k in view.pins or k in view.guarded:
+        if k in view.pins or k in view.guarded_keys:
             return True
-    return not view.is_result[index] and marked(message)
+    return not view.is_result[index] and has_pin_mark(message)
 
 
-def opening(view: View) -> range:
+def find_opening_prompt(view: View) -> range:
     """The indexes of the prompt that the conversation began with. It says what the whole conversation is about."""
     if not view.groups:
         return range(0)
@@ -46,11 +46,11 @@ def opening(view: View) -> range:
     return range(begin, first.prompt_end)
 
 
-def task(view: View) -> range:
+def find_task_prompt(view: View) -> range:
     """The indexes of the opening prompt where tool output comes as user messages, else an empty range.
 
     In such a conversation the opening prompt is not the last user message, which stays in any case. No other message
     says what the work is for.
     """
     observes = any(is_result and m.role == "user" for is_result, m in zip(view.is_result, view.messages, strict=True))
-    return opening(view) if observes else range(0)
+    return find_opening_prompt(view) if observes else range(0)

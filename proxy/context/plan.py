@@ -17,18 +17,18 @@ from typing import Any, Literal, TypeVar
 
 from proxy.chat.group import Group, Step
 from proxy.chat.message import Message, Request
-from proxy.chat.tokens import Weigh
+from proxy.chat.tokens import TokenCounter
 from proxy.context.prices import Model
 from proxy.memory.memos import Memo
 
 T = TypeVar("T")
-Facts = dict[str, tuple[int, object, Any]]
+MemoValues = dict[str, tuple[int, object, Any]]
 """Facts about messages, by name: (number of messages at the front that it covers, owner, value)."""
 
 Action = Literal["text", "gone", "text_only", "append"]
 """text: another text. gone: left out. text_only: an assistant message without its calls. append: text at its end."""
 
-Content = Literal["view", "other", "unknown"]
+ContentKind = Literal["view", "other", "unknown"]
 """Kind of content of a tool result.
 
 view: the text of a file, or an edit's echo; an agent still quotes it in edits long after. other: searches, listings,
@@ -36,10 +36,10 @@ command output, from which an agent takes names. unknown: any other tool (an API
 report).
 """
 
-STRENGTH: dict[Action, int] = {"append": 0, "text": 1, "text_only": 2, "gone": 3}
+ACTION_STRENGTH: dict[Action, int] = {"append": 0, "text": 1, "text_only": 2, "gone": 3}
 """Strength of each action. An edit is superseded only by a stronger one, or by a shorter text."""
 
-REFERRING = frozenset({"refer_repeats"})
+REFERENCE_STAGES = frozenset({"refer_repeats"})
 """Stages whose edits say where in the prompt the same text stands."""
 
 
@@ -65,9 +65,9 @@ class Edit:
         return hash(self.key)
 
     @property
-    def loses(self) -> bool:
+    def is_lossy(self) -> bool:
         """True if the edit takes out something that stands nowhere else in the prompt."""
-        return self.action != "append" and self.stage not in REFERRING
+        return self.action != "append" and self.stage not in REFERENCE_STAGES
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Proposal:
     since: int = 0
     """The index of the message with which the proposal became possible. The rent of carrying the message counts from
     there."""
-    write: Callable[[frozenset[int]], str | None] | None = None
+    write_text: Callable[[frozenset[int]], str | None] | None = None
     """Function that makes the text when the proposal is taken, for texts that depend on the rest of the prompt at that
     time.
 
@@ -92,16 +92,16 @@ class Proposal:
     """
     rider: bool = False
     """True if the proposal is not worth moving the prefix, but is taken along behind a batch that moves it anyway."""
-    needs: int | None = None
+    needs_index: int | None = None
     """The index of a message whose edit has to be there too, because that edit says what this one takes away. The edit
     may be proposed as well, or in force."""
     joint: bool = False
     """True if it is made with all other joint proposals of its stage or not at all, because they were chosen
     together."""
-    content: Content | None = None
+    content: ContentKind | None = None
     """The content of a tool result. None if the proposal is made for another reason: then page faults do not count
     against it."""
-    whole: bool = False
+    lossless: bool = False
     """True if the edit loses no information."""
 
 
@@ -112,14 +112,14 @@ class Insert:
     place: Literal["tail", "system"]
     source: str
     text: str
-    kept: bool = False
+    persistent: bool = False
     """True if the text stays where it is put, as an `append` edit."""
-    said: tuple[str, int] | None = None
+    note_count: tuple[str, int] | None = None
     """(kind of note, count), remembered after it has gone out (`Session.said`). Such a note comes again only when its
     count has doubled."""
-    about: tuple[bytes, ...] = ()
+    quoted_keys: tuple[bytes, ...] = ()
     """Chain keys of the messages that the text quotes."""
-    alone: bool = False
+    may_stand_alone: bool = False
     """True if the text may stand in a user message of its own behind an answer of the assistant's."""
 
 
@@ -131,20 +131,20 @@ class Ask:
     """summary, reflection or state."""
     prompt: str
     """The whole question."""
-    about: tuple[bytes, ...] = ()
+    message_keys: tuple[bytes, ...] = ()
     """Chain keys of the messages that the question is about. Together with the kind they make the `id`, by which the
     answer is found again."""
-    keep: tuple[str, ...] = ()
+    required_names: tuple[str, ...] = ()
     """Names of which an answer must hold all."""
-    longest: int = 0
+    max_chars: int = 0
     """Characters above which an answer is no summary."""
-    now: bool = False
+    urgent: bool = False
     """True if the plan is of little use without the answer."""
 
     @property
     def id(self) -> str:
         """The name of the question: the same on every replica."""
-        return hashlib.blake2b(self.kind.encode() + b"".join(self.about), digest_size=10).hexdigest()
+        return hashlib.blake2b(self.kind.encode() + b"".join(self.message_keys), digest_size=10).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RetrievedText:
     """A stored text that a search has found."""
 
     key: bytes
@@ -169,7 +169,7 @@ class Found:
 
 
 @dataclass(slots=True, eq=False)
-class Ground:
+class History:
     """Facts that the messages of a request give by themselves. They are taken over from the last request for a shared
     prefix.
 
@@ -178,34 +178,34 @@ class Ground:
 
     messages: tuple[Message, ...]
     keys: tuple[bytes, ...]
-    weigh: Weigh
+    weigh: TokenCounter
     observation: re.Pattern[str] | None
-    whole: list[int]
+    original_tokens: list[int]
     """Tokens of each message."""
-    requests: list[int]
+    request_counts: list[int]
     """Number of assistant messages up to and including each message."""
     is_result: list[bool]
-    answers: list[int]
+    assistant_indexes: list[int]
     """Indexes of the assistant messages."""
-    marked: list[int]
+    marked_indexes: list[int]
     """Indexes of the messages that bear a cache mark of the client's."""
-    prompt: int
+    last_user_index: int
     """Index of the last user message, -1 for none."""
     steps: list[Step]
     groups: list[Group]
-    facts: Facts
-    applied: Applied | None = None
+    memo_values: MemoValues
+    edited_history: EditedHistory | None = None
     """These messages, or a prefix of them, with the edits that were in force then."""
 
 
 @dataclass(slots=True, eq=False)
-class Applied:
+class EditedHistory:
     """The first `count` messages with the thread's edits applied."""
 
-    count: int
-    given: Mapping[bytes, Edit]
+    message_count: int
+    branch_edits: Mapping[bytes, Edit]
     """The edits that the thread has."""
-    number: int
+    branch_edit_count: int
     """Number of edits in `given` when this was made."""
     edits: dict[bytes, Edit]
     """The edits in force on these messages."""
@@ -215,13 +215,13 @@ class Applied:
     """The mark of each message that goes out."""
     sizes: list[int]
     """Tokens of each message that goes out; messages that are gone have no entry."""
-    losses: int
+    lossy_edit_count: int
     """Number of edits that take out something that stands nowhere else in the prompt."""
-    whole: bool
+    is_complete: bool
     """True if no edit takes away a message or its calls."""
     stages: frozenset[str]
     """Stages that made the edits in force."""
-    facts: Facts
+    memo_values: MemoValues
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -236,27 +236,27 @@ class View:
     keys: Sequence[bytes]
     tokens: Sequence[int]
     """Tokens of each message as it would go out, 0 if it is gone."""
-    whole: Sequence[int]
+    original_tokens: Sequence[int]
     """Tokens of each message as it came."""
     edits: Mapping[bytes, Edit]
     """The edits in force."""
     steps: Sequence[Step]
     groups: Sequence[Group]
-    active: int
+    active_start: int
     """The index at which the active group begins."""
-    head: int
+    prefix_tokens: int
     """Tokens in front of the messages (tools)."""
-    cached: int
+    cached_tokens: int
     """Tokens at the front that the provider's cache is expected to hold."""
-    warm: int
+    warm_tokens: int
     """Tokens at the front that the cache would hold if it had not expired."""
-    requests: Sequence[int]
+    request_counts: Sequence[int]
     """Number of requests of the thread up to each message (its assistant messages). Differences of these numbers are
     ages."""
     model: Model
     budget: int | None
     """The most tokens that the prompt should have, None if no limit is known."""
-    weigh: Weigh
+    weigh: TokenCounter
     strategies: Sequence[str]
     """The wire format that each message was made for."""
     strategy: str
@@ -265,9 +265,9 @@ class View:
     """True for tool results, and for user messages that are really tool output."""
     literal: bool
     """True if edits are made again with every request."""
-    ground: Ground
+    history: History
     """Facts about the messages alone, taken over from the request before."""
-    applied: Applied
+    edited_history: EditedHistory
     """Facts about the messages with the edits in force, taken over from the request before."""
     now: float = 0.0
     """Time of the request, in seconds."""
@@ -275,24 +275,24 @@ class View:
     """Time at which each message was first seen, in seconds."""
     state: str | None = None
     """The newest STATE block, as `Session.state`."""
-    answers: Mapping[str, str] = field(default_factory=dict)
+    helper_answers: Mapping[str, str] = field(default_factory=dict)
     """Answers of a helper model, by the id of the Ask (`Session.answers`)."""
-    said: Mapping[str, int] = field(default_factory=dict)
+    note_counts: Mapping[str, int] = field(default_factory=dict)
     """Count of each kind of note when it was last given (`Session.said`)."""
     pins: frozenset[bytes] = frozenset()
     """Chain keys of messages that must stay (`Session.pins`)."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Values of the request's x-context-* headers, by the rest of the header's name in small letters."""
-    found: Sequence[Found] = ()
+    retrieved_texts: Sequence[RetrievedText] = ()
     """Texts that a search of the store has found for this request."""
     relevance: Mapping[bytes, float] = field(default_factory=dict)
     """Nearness of messages to the current task, 0 to 1, by form. It is given if the caller knows it better than by
     words."""
-    offered: frozenset[str] = frozenset()
+    offered_tools: frozenset[str] = frozenset()
     """Names of the proxy's tools that the model has in this request."""
-    guarded: frozenset[bytes] = frozenset()
+    guarded_keys: frozenset[bytes] = frozenset()
     """Chain keys of messages that no stage may edit."""
-    toll: int = 0
+    tool_tokens: int = 0
     """Tokens of tool definitions that come in front of the messages with the first edit, and move the whole prefix."""
     scratchpad: str = ""
     """The session's scratchpad."""
@@ -300,74 +300,74 @@ class View:
     """The memos that fit the last user message."""
     limit: int | None = None
     """Tokens that the prompt must not pass: the window less the room for the answer. None if no window is known."""
-    extra: int = 0
+    insert_tokens: int = 0
     """Tokens of the inserts that go out with the prompt."""
     refetched: Mapping[str, int] = field(default_factory=dict)
     """Cut results that were fetched again in this session, by sort (see `page_faults`)."""
     exposed: Mapping[str, int] = field(default_factory=dict)
     """Cut results in the session's requests, summed over these requests, by sort."""
-    elsewhere: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    tenant_faults: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """(`exposed`, `refetched`) of the tenant's other sessions together, by sort."""
     _made: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
 
-    def once(self, name: object, make: Callable[[], T]) -> T:
+    def compute_once(self, name: object, compute: Callable[[], T]) -> T:
         """Return the value of `make`, computed once for a View. A stage and its asks and notes share it. name:
         hashable."""
         if name not in self._made:
-            self._made[name] = make()
+            self._made[name] = compute()
         made: T = self._made[name]
         return made
 
-    def grown(self, name: str, make: Callable[[int, T | None], T], owner: object = None) -> T:
+    def memo(self, name: str, compute: Callable[[int, T | None], T], owner: object = None) -> T:
         """Return a value that `make` computes from the messages alone, incrementally.
 
         make: called with the number of messages at the front that an earlier request covered, and with the value for
         them. It returns the value for all messages, and does not change the value it was given. owner: the asker, if
         another asker would get another value.
         """
-        return _grown(self.ground.facts, name, len(self.messages), make, owner)
+        return _extend_memo(self.history.memo_values, name, len(self.messages), compute, owner)
 
-    def settled(self, name: str, make: Callable[[int, T | None], T], owner: object = None) -> T:
+    def memo_edited(self, name: str, compute: Callable[[int, T | None], T], owner: object = None) -> T:
         """Return a value that also depends on the edits in force; else as `grown`. It is kept until another edit comes
         into force."""
-        applied = self.applied
+        applied = self.edited_history
         if applied.edits is self.edits and applied.tokens is self.tokens:
-            return _grown(applied.facts, name, len(self.messages), make, owner)
-        return make(0, None)
+            return _extend_memo(applied.memo_values, name, len(self.messages), compute, owner)
+        return compute(0, None)
 
     @property
     def total(self) -> int:
         """Tokens of the whole prompt as it would go out."""
-        return self.head + self.extra + sum(self.tokens)
+        return self.prefix_tokens + self.insert_tokens + sum(self.tokens)
 
-    def served(self) -> list[int]:
+    def count_served_tokens(self) -> list[int]:
         """The cached tokens that are still served if a message is edited, for each message.
 
         If any prefix matches, these are all tokens in front of the message. If a cache ends at explicit breakpoints,
         only a prefix that ends with a message marked by the client counts (OpenAI's and Anthropic's caching pages). If
         tool definitions come with the edit, only the tokens in front of the messages count.
         """
-        if self.toll:
-            return [min(self.cached, self.head)] * len(self.messages)
-        at = found = self.head
+        if self.tool_tokens:
+            return [min(self.cached_tokens, self.prefix_tokens)] * len(self.messages)
+        at = found = self.prefix_tokens
         if self.model.cache != "breakpoint":
             ends = list(accumulate(self.tokens[:-1], initial=at))
-            within = bisect_right(ends, self.cached)
-            return [*ends[:within], *[self.cached] * (len(ends) - within)]
+            within = bisect_right(ends, self.cached_tokens)
+            return [*ends[:within], *[self.cached_tokens] * (len(ends) - within)]
         fronts = []
         for message, size in zip(self.messages, self.tokens, strict=True):
             fronts.append(found if found >= self.model.min else 0)
             at += size
-            if message.marked and at <= self.cached:
+            if message.has_cache_mark and at <= self.cached_tokens:
                 found = at
         return fronts
 
-    def edit(self, index: int) -> Edit | None:
+    def find_edit(self, index: int) -> Edit | None:
         """The edit in force on messages[index]. System messages have none, because they share their neighbour's key."""
         return None if self.messages[index].is_system else self.edits.get(self.keys[index])
 
 
-def _grown(facts: Facts, name: str, count: int, make: Callable[[int, T | None], T], owner: object) -> T:
+def _extend_memo(facts: MemoValues, name: str, count: int, make: Callable[[int, T | None], T], owner: object) -> T:
     begin, whose, found = facts.get(name, (0, owner, None))
     if whose is not owner:
         begin, found = 0, None
@@ -384,11 +384,11 @@ class Plan:
 
     messages: tuple[bytes, ...] | None
     """The bytes of each message to send, None if the client's own array goes out as it is."""
-    new: tuple[Edit, ...]
+    new_edits: tuple[Edit, ...]
     """Edits to be stored before the bytes go out."""
     edits: Mapping[bytes, Edit]
     """All edits that are in force then."""
-    placed: tuple[tuple[int, Insert], ...]
+    placed_inserts: tuple[tuple[int, Insert], ...]
     """Inserts, each with the index of the message that it is appended to; -1 for a message of ours at the end."""
     asks: tuple[Ask, ...]
     notes: tuple[Note, ...]
@@ -403,11 +403,11 @@ class Plan:
     """Tokens of the prompt as it goes out."""
     predicted: int
     """Tokens of the prefix that the provider's cache should serve."""
-    asked: bool
+    asks_for_state: bool
     """True if a STATE block was asked for."""
-    refused: str | None = None
+    refusal: str | None = None
     """The rule or reason for which the original goes out instead."""
-    owed: tuple[Insert, ...] = ()
+    deferred_inserts: tuple[Insert, ...] = ()
     """Notes that are given once and had no place in this prompt."""
     literal: bool = False
     """True if its edits hold for literal policies alone: see `Session.lasting`."""

@@ -12,14 +12,14 @@ from typing import Any, Literal, get_args
 
 from proxy.context import remark
 from proxy.context.prices import Model
-from proxy.context.stage import Stage, Voice, changed, make_stage, make_voice
+from proxy.context.stage import Injection, Stage, apply_settings, make_injection, make_stage
 from proxy.errors import ConfigError
 
 ScheduleName = Literal["always", "over_budget", "when_it_pays"]
 Mode = Literal["rewrite", "observe", "passthrough"]
 AskWhen = Literal["always", "when_needed", "never"]
 StatePlace = Literal["system", "tail"]
-Offer = Literal["first_request", "first_edit", "when_needed", "never"]
+OfferTime = Literal["first_request", "first_edit", "when_needed", "never"]
 
 TOOLS = ("recall", "query_db", "describe_db", "manage_scratchpad", "save_memo", "retrieve_memos")
 """The tools that the proxy runs, by name, in the order in which they are offered."""
@@ -31,7 +31,7 @@ class Policy:
 
     name: str
     stages: tuple[Stage, ...] = ()
-    voices: tuple[Voice, ...] = ()
+    voices: tuple[Injection, ...] = ()
     """Texts of ours in the prompt, in addition to guidelines and state."""
     schedule: ScheduleName = "when_it_pays"
     """The rule by which a proposal becomes an edit."""
@@ -60,12 +60,12 @@ class Policy:
     """Patterns of user messages that are really tool output."""
     tools: tuple[str, ...] = ()
     """The proxy's own tools that the model is offered, if the client sent tools itself."""
-    offer: Offer = "never"
+    offer: OfferTime = "never"
     """Time from which the tools are offered: a thread's first request, its first edit, or never. when_needed: from the
     first request on if an earlier thread of the same tenant with the same tools has come to edits. Else they are
     offered from the first edit on. A definition is paid for with every request, and short chats have no use for it."""
 
-    def window_of(self, model: Model, named: int | None = None) -> int | None:
+    def find_window(self, model: Model, learned_window: int | None = None) -> int | None:
         """The model's window in tokens as this policy sees it, None if it is unknown.
 
         The policy's own figure for the model (`[models."NAME".POLICY]`) comes first, limited by `named`. Next come
@@ -74,8 +74,8 @@ class Policy:
         """
         own = model.own.get(self.name, {}).get("window")
         if isinstance(own, int) and own:
-            return min(own, named or own)
-        return named or model.window or self.window or None
+            return min(own, learned_window or own)
+        return learned_window or model.window or self.window or None
 
     @property
     def own_budget(self) -> int | None:
@@ -84,9 +84,9 @@ class Policy:
             (total for stage in self.stages if isinstance(total := getattr(stage, "total", None), int)), default=None
         )
 
-    def limit_of(self, model: Model, named: int | None = None) -> int | None:
+    def find_limit(self, model: Model, learned_window: int | None = None) -> int | None:
         """Tokens at which a prompt of this policy is full: its own budget, or the window if that is less."""
-        found = [tokens for tokens in (self.own_budget, self.window_of(model, named)) if tokens]
+        found = [tokens for tokens in (self.own_budget, self.find_window(model, learned_window)) if tokens]
         return min(found, default=None)
 
     @property
@@ -95,9 +95,9 @@ class Policy:
         return self.schedule == "always"
 
 
-SHARED = ("aggressive", "emergency", "max_iterations", "urgency", "reflect", "reflect_batch", "low_stakes")
+SHARED_SETTINGS = ("aggressive", "emergency", "max_iterations", "urgency", "reflect", "reflect_batch", "low_stakes")
 """Settings that mean the same in each stage and voice that has them."""
-LEFT_TO: Mapping[str, str] = {"warn_of_loops": "loops"}
+DISABLED_SETTINGS: Mapping[str, str] = {"warn_of_loops": "loops"}
 """Settings that are switched off if a policy has a voice, by the name of the voice. Both would write the same text."""
 _TOOL_KEYS = ("enabled", "offer")
 _CHOICES: dict[str, tuple[str, ...]] = {
@@ -111,7 +111,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 def read_policy(
     table: Mapping[str, Any],
     built_in: Mapping[str, type],
-    voices: Mapping[str, type] | None = None,
+    injections: Mapping[str, type] | None = None,
     *,
     source: str = "",
 ) -> Policy:
@@ -140,7 +140,7 @@ def read_policy(
         if key == "voices":
             if not isinstance(value, list):
                 raise ConfigError(key, value, "a list of tables [[voices]]", source=source)
-            value = tuple(make_voice(row, voices or {}, source=source) for row in value)
+            value = tuple(make_injection(row, injections or {}, source=source) for row in value)
         if key == "observation":
             value = compile_patterns(value, source=source)
         values[key] = value
@@ -157,7 +157,7 @@ def _with_shared(policy: Policy, rows: Sequence[Mapping[str, Any]], source: str)
     """
     found: dict[str, Any] = {}
     for row in rows:
-        for name in SHARED:
+        for name in SHARED_SETTINGS:
             if name not in row:
                 continue
             if found.setdefault(name, row[name]) != row[name]:
@@ -165,15 +165,15 @@ def _with_shared(policy: Policy, rows: Sequence[Mapping[str, Any]], source: str)
                 raise ConfigError(
                     where, row[name], f"{found[name]!r}, as another table has it: one will do", source=source
                 )
-    found |= {name: False for voice, name in LEFT_TO.items() if any(row["use"] == voice for row in rows)}
+    found |= {name: False for voice, name in DISABLED_SETTINGS.items() if any(row["use"] == voice for row in rows)}
     return replace(
         policy,
-        stages=tuple(changed(stage, found, "stages") for stage in policy.stages),
-        voices=tuple(changed(voice, found, "voices") for voice in policy.voices),
+        stages=tuple(apply_settings(stage, found, "stages") for stage in policy.stages),
+        voices=tuple(apply_settings(voice, found, "voices") for voice in policy.voices),
     )
 
 
-def _tools(table: Any, source: str) -> tuple[tuple[str, ...], Offer]:
+def _tools(table: Any, source: str) -> tuple[tuple[str, ...], OfferTime]:
     """Return (the names, the time of the offer) from a policy file's table `[tools]`."""
     if not isinstance(table, Mapping):
         raise ConfigError("tools", table, "a table [tools] with enabled and offer", source=source)
@@ -184,8 +184,8 @@ def _tools(table: Any, source: str) -> tuple[tuple[str, ...], Offer]:
     if not isinstance(names, list | tuple) or any(name not in TOOLS for name in names):
         raise ConfigError("tools.enabled", names, "some of " + ", ".join(TOOLS), source=source)
     offer = table.get("offer", "first_request")
-    if offer not in get_args(Offer):
-        raise ConfigError("tools.offer", offer, "one of " + ", ".join(get_args(Offer)), source=source)
+    if offer not in get_args(OfferTime):
+        raise ConfigError("tools.offer", offer, "one of " + ", ".join(get_args(OfferTime)), source=source)
     # In one order, whatever the file's order: the definitions stand in the prompt, byte for byte.
     return tuple(name for name in TOOLS if name in names), offer
 
@@ -201,7 +201,7 @@ def compile_patterns(patterns: Any, *, source: str = "") -> re.Pattern[str] | No
         raise ConfigError("observation", patterns, f"regular expressions ({problem})", source=source) from problem
 
 
-def for_model(policy: Policy, model: Model) -> Policy:
+def apply_model_settings(policy: Policy, model: Model) -> Policy:
     """The policy with the settings of the model's table [models."name".policy].
 
     A key sets the field of that name in each stage and voice that has such a field. Raises ConfigError if no stage or
@@ -218,8 +218,8 @@ def for_model(policy: Policy, model: Model) -> Policy:
             raise ConfigError(f"{where}.{key}", table[key], "one of " + ", ".join(sorted(known)))
     return replace(
         policy,
-        stages=tuple(changed(stage, table, where) for stage in policy.stages),
-        voices=tuple(changed(voice, table, where) for voice in policy.voices),
+        stages=tuple(apply_settings(stage, table, where) for stage in policy.stages),
+        voices=tuple(apply_settings(voice, table, where) for voice in policy.voices),
     )
 
 
@@ -231,7 +231,7 @@ def check_models(policies: Mapping[str, Policy], models: Iterable[Model]) -> Non
             if name not in policies:
                 allowed = "a policy's name: " + ", ".join(sorted(policies))
                 raise ConfigError(f'models."{model.name}".{name}', name, allowed)
-            for_model(policies[name], model)
+            apply_model_settings(policies[name], model)
 
 
 def with_schedule(policy: Policy, schedule: ScheduleName) -> Policy:

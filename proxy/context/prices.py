@@ -65,7 +65,7 @@ class Model:
         """Price of an output token in units of an input token; 5 if prices are unknown (the common ratio)."""
         return self.output / self.input if self.input and self.output else 5.0
 
-    def cost(self, prompt: int, cached: int) -> float:
+    def compute_cost(self, prompt: int, cached: int) -> float:
         """The cost of a prompt, in units of one plain input token."""
         return self.w * (prompt - cached) + self.r * cached
 
@@ -80,12 +80,12 @@ def without_cache(model: Model) -> Model:
     return replace(model, r=model.w, cache="none")
 
 
-NOT_KEYS = {"name", "own", "partial"}
-Line = Callable[[tuple[str | int, ...]], int | None]
+NON_SETTING_FIELDS = {"name", "own", "partial"}
+FindLine = Callable[[tuple[str | int, ...]], int | None]
 
 
 def read_models(
-    table: Mapping[str, Any], *, partial: bool = False, source: str = "", line: Line = lambda _: None
+    table: Mapping[str, Any], *, partial: bool = False, source: str = "", find_line: FindLine = lambda _: None
 ) -> tuple[Model, ...]:
     """The models of a `[models]` table, in file order.
 
@@ -93,12 +93,12 @@ def read_models(
     gives the line of a key in the file. Raises ConfigError for an unknown key, or for a value of a wrong kind or out of
     bounds.
     """
-    known = [f.name for f in fields(Model) if f.name not in NOT_KEYS]
+    known = [f.name for f in fields(Model) if f.name not in NON_SETTING_FIELDS]
     found = []
     for name, row in table.items():
 
         def refuse(key: str, value: object, allowed: str, name: str = name) -> ConfigError:
-            at = line(("models", name, key) if key else ("models", name))
+            at = find_line(("models", name, key) if key else ("models", name))
             return ConfigError(f'models."{name}"{"." * bool(key)}{key}', value, allowed, line=at, source=source)
 
         if not isinstance(row, Mapping):

@@ -11,17 +11,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from proxy.context.pins import pinned
+from proxy.context.pins import is_pinned
 from proxy.context.plan import Edit, View
 
 NAME = "remark"
 """The stage name of edits that hold a remark alone."""
 TEXT = "\n\n[Messages that followed this one have left the conversation. They are stored.]"
-UNTOLD = frozenset({"close_window", "fit_budget", "operator"})
+SILENT_STAGES = frozenset({"close_window", "fit_budget", "operator"})
 """Stages that remove whole groups or steps and do not report the removal themselves."""
 
 
-def remarked(seen: View, edits: Mapping[bytes, Edit], old: Mapping[bytes, Edit], text: str) -> Mapping[bytes, Edit]:
+def add_gap_remarks(
+    seen: View, edits: Mapping[bytes, Edit], old: Mapping[bytes, Edit], text: str
+) -> Mapping[bytes, Edit]:
     """The edits with a remark for each gap that is new or has grown.
 
     old: the edits that were in force before. text: the remark; no remark is made if it is empty.
@@ -49,7 +51,7 @@ def _gaps(seen: View, edits: Mapping[bytes, Edit], old: Mapping[bytes, Edit]) ->
             continue
         edit = edits.get(seen.keys[n])
         if edit is not None and edit.action == "gone":
-            if edit.stage in UNTOLD:
+            if edit.stage in SILENT_STAGES:
                 told = True
                 is_new = is_new or old.get(seen.keys[n]) != edit
             continue
@@ -64,14 +66,14 @@ def _gaps(seen: View, edits: Mapping[bytes, Edit], old: Mapping[bytes, Edit]) ->
 
 def _may_bear(seen: View, n: int, edit: Edit | None) -> bool:
     message = seen.messages[n]
-    if message.role == "assistant" or message.shape == "none" or pinned(seen, n):
+    if message.role == "assistant" or message.shape == "none" or is_pinned(seen, n):
         return False
     return edit is None or edit.text is not None
 
 
 def _with_remark(seen: View, n: int, edit: Edit | None, text: str) -> Edit:
-    size = seen.weigh.count(text)
+    size = seen.weigh.count_text(text)
     if edit is None:
-        whole = seen.whole[n]
+        whole = seen.original_tokens[n]
         return Edit(seen.keys[n], "append", text, NAME, "says that messages behind it have left", whole, whole + size)
     return replace(edit, text=(edit.text or "") + text, after=edit.after + size)

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 
 from proxy.chat.dialects import completions
 from proxy.chat.message import Message
-from proxy.context.ground import mark, with_texts
+from proxy.context.ground import add_texts_to_mark, compute_mark
 from proxy.context.plan import Edit, Insert
-from proxy.context.rules import Out
+from proxy.context.rules import OutgoingMessage
 
 
-def edited(message: Message, edit: Edit | None) -> bytes | None:
+def render_message(message: Message, edit: Edit | None) -> bytes | None:
     """The message's outgoing bytes, None if the message is gone. Raises ValueError if the message has no text to
     replace."""
     if edit is None:
@@ -25,20 +25,20 @@ def edited(message: Message, edit: Edit | None) -> bytes | None:
 def _apply(message: Message, edit: Edit) -> bytes:
     text = edit.text or ""
     if edit.action == "text":
-        return completions.with_text(message.raw, text)
+        return completions.replace_text(message.raw, text)
     if edit.action == "append":
-        return completions.with_appended(message.raw, text)
-    return completions.without_calls(message.raw)
+        return completions.append_text(message.raw, text)
+    return completions.remove_calls(message.raw)
 
 
-def visible(message: Message, edit: Edit | None) -> str:
+def read_visible_text(message: Message, edit: Edit | None) -> str:
     """The message's text as it goes out."""
     if edit is None or edit.action == "text_only":
         return message.text
     return message.text + (edit.text or "") if edit.action == "append" else (edit.text or "")
 
 
-def joined(inserts: Sequence[Insert]) -> str:
+def join_inserts(inserts: Sequence[Insert]) -> str:
     """The text of a user message of ours that holds these inserts."""
     return "\n\n".join(insert.text.strip() for insert in inserts)
 
@@ -48,38 +48,38 @@ class Rendering:
 
     __slots__ = ("marks", "outs", "places", "raws", "sizes")
 
-    def __init__(self, front: Rendering | None = None) -> None:
+    def __init__(self, prefix: Rendering | None = None) -> None:
         """Make an empty rendering, or a copy of `front` to continue."""
-        self.raws: list[bytes] = [*front.raws] if front else []
-        self.marks: list[bytes] = [*front.marks] if front else []
-        self.sizes: list[int] = [*front.sizes] if front else []
-        self.outs: list[Out] = [*front.outs] if front else []
-        self.places: list[int] = [*front.places] if front else []
+        self.raws: list[bytes] = [*prefix.raws] if prefix else []
+        self.marks: list[bytes] = [*prefix.marks] if prefix else []
+        self.sizes: list[int] = [*prefix.sizes] if prefix else []
+        self.outs: list[OutgoingMessage] = [*prefix.outs] if prefix else []
+        self.places: list[int] = [*prefix.places] if prefix else []
 
-    def add(self, raw: bytes, mark: bytes, size: int, out: Out, place: int) -> None:
+    def add(self, raw: bytes, mark: bytes, size: int, out: OutgoingMessage, index: int) -> None:
         """Append one message."""
         self.raws.append(raw)
         self.marks.append(mark)
         self.sizes.append(size)
         self.outs.append(out)
-        self.places.append(place)
+        self.places.append(index)
 
-    def place_of(self, index: int) -> int | None:
+    def find_position(self, index: int) -> int | None:
         """The position of messages[index] among the outgoing messages, None if the message is gone."""
         at = bisect_left(self.places, index)
         return at if at < len(self.places) and self.places[at] == index else None
 
 
-def plain(
+def render_plain(
     messages: Sequence[Message],
     keys: Sequence[bytes],
     edits: Mapping[bytes, Edit],
-    whole: Sequence[int],
+    original_tokens: Sequence[int],
     begin: int = 0,
-    front: Rendering | None = None,
+    prefix: Rendering | None = None,
 ) -> Rendering:
     """Render all messages in order, without inserts. front: the rendering of the first `begin` messages."""
-    made = Rendering(front)
+    made = Rendering(prefix)
     raws, marks, sizes, outs, places = made.raws, made.marks, made.sizes, made.outs, made.places
     for n in range(begin, len(messages)):
         message = messages[n]
@@ -87,15 +87,21 @@ def plain(
         if edit is None:  # most messages of most prompts
             raws.append(message.raw)
             marks.append(message.form)
-            sizes.append(whole[n])
-            outs.append(Out(message, message.text, bool(message.calls)))
+            sizes.append(original_tokens[n])
+            outs.append(OutgoingMessage(message, message.text, bool(message.calls)))
             places.append(n)
             continue
-        raw = edited(message, edit)
+        raw = render_message(message, edit)
         if raw is None:
             continue
         calls = bool(message.calls) and edit.action != "text_only"
-        made.add(raw, mark(message, edit), edit.after, Out(message, visible(message, edit), calls), n)
+        made.add(
+            raw,
+            compute_mark(message, edit),
+            edit.after,
+            OutgoingMessage(message, read_visible_text(message, edit), calls),
+            n,
+        )
     return made
 
 
@@ -103,10 +109,10 @@ def render(
     messages: Sequence[Message],
     keys: Sequence[bytes],
     edits: Mapping[bytes, Edit],
-    whole: Sequence[int],
+    original_tokens: Sequence[int],
     inserts: Mapping[int, Sequence[Insert]],
-    after: Sequence[Insert],
-    without: Rendering | None = None,
+    own_inserts: Sequence[Insert],
+    plain_rendering: Rendering | None = None,
 ) -> Rendering:
     """Render all messages in order, with their inserts.
 
@@ -116,23 +122,23 @@ def render(
     A mark names the message without its inserts. A text at the end of a prompt does not break the cached prefix in
     front of it. Texts behind the system prompt are the exception: the mark includes them.
     """
-    made = without or plain(messages, keys, edits, whole)
-    if not inserts and not after:
+    made = plain_rendering or render_plain(messages, keys, edits, original_tokens)
+    if not inserts and not own_inserts:
         return made
     made = Rendering(made)
     for n, added in inserts.items():
-        at = made.place_of(n)
+        at = made.find_position(n)
         if at is None:
             continue
         out = made.outs[at]
         text = out.text
         for insert in added:
-            made.raws[at] = completions.with_appended(made.raws[at], insert.text)
+            made.raws[at] = completions.append_text(made.raws[at], insert.text)
             text += insert.text
             if insert.place == "system":
-                made.marks[at] = with_texts(made.marks[at], [insert.text])
-        made.outs[at] = Out(out.message, text, out.calls)
-    if after:
-        text = joined(after)
-        made.add(completions.user_message(text), b"", 0, Out(None, text, False), len(messages))
+                made.marks[at] = add_texts_to_mark(made.marks[at], [insert.text])
+        made.outs[at] = OutgoingMessage(out.message, text, out.has_calls)
+    if own_inserts:
+        text = join_inserts(own_inserts)
+        made.add(completions.make_user_message(text), b"", 0, OutgoingMessage(None, text, False), len(messages))
     return made

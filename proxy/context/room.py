@@ -13,16 +13,16 @@ from proxy.chat.message import Request
 from proxy.context.policy import Policy
 from proxy.context.prices import Model
 
-LEAST = 4
+MIN_PROMPT_DIVISOR = 4
 """Divisor of the window: a prompt is brought down to this part at most, however long an answer the client allows. A
 client that allows an answer as long as the window hardly wants an empty prompt."""
-USUAL = 5
+USUAL_ANSWER_DIVISOR = 5
 """Divisor of a small window: a usual answer is taken to need this part at most. Policies leave this part free
 anyway."""
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class TokenBudget:
     """The room of a prompt."""
 
     budget: int
@@ -31,20 +31,22 @@ class Room:
     """Tokens that a prompt must not pass."""
 
 
-def room_for(request: Request, policy: Policy, model: Model, named: int | None = None) -> Room | None:
+def compute_token_budget(
+    request: Request, policy: Policy, model: Model, learned_window: int | None = None
+) -> TokenBudget | None:
     """The room for the prompt of this request, None if no window is known. named: the window that the upstream has
     named."""
-    window = policy.window_of(model, named)
+    window = policy.find_window(model, learned_window)
     if not window:
         return None
-    limit = window - kept_free(request, model, window)
-    return Room(min(int(window * policy.budget), max(limit, window // LEAST)), limit)
+    limit = window - count_answer_tokens(request, model, window)
+    return TokenBudget(min(int(window * policy.budget), max(limit, window // MIN_PROMPT_DIVISOR)), limit)
 
 
-def kept_free(request: Request, model: Model, window: int) -> int:
+def count_answer_tokens(request: Request, model: Model, window: int) -> int:
     """Tokens of the window that the answer needs: as many as the client allows, else those of a usual answer."""
     if model.answer_apart:
         return 0
     if request.max_tokens is not None:
         return request.max_tokens
-    return min(model.answer, model.max_output or model.answer, window // USUAL)
+    return min(model.answer, model.max_output or model.answer, window // USUAL_ANSWER_DIVISOR)

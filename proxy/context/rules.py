@@ -14,19 +14,19 @@ from proxy.context.prices import Model
 from proxy.errors import RuleBroken
 
 
-class Out(NamedTuple):
+class OutgoingMessage(NamedTuple):
     """A message of a plan as the rules see it. `message` is None for a user message of ours."""
 
     message: Message | None
     text: str
-    calls: bool
+    has_calls: bool
 
     @property
     def role(self) -> str:
         return self.message.role if self.message else "user"
 
 
-class Walk:
+class RuleChecker:
     """An incremental check of the rules, message by message: a longer prompt is not checked again from its start.
 
     count: messages checked so far.
@@ -42,20 +42,20 @@ class Walk:
         self._pairs: dict[str, str] = {}
         self._order: dict[str, str] = {}
 
-    def on(self, plan: Sequence[Out]) -> Walk:
+    def extend(self, messages: Sequence[OutgoingMessage]) -> RuleChecker:
         """A new walk that continues over these messages."""
-        if not plan:
+        if not messages:
             return self
-        walk = Walk(self.model)
+        walk = RuleChecker(self.model)
         walk._previous, walk._waiting = self._previous, dict(self._waiting)
         walk._pairs, walk._order = dict(self._pairs), dict(self._order)
-        for n, out in enumerate(plan, self.count):
+        for n, out in enumerate(messages, self.count):
             walk._pair(n, out)
             walk._follow(n, out)
-        walk.count = self.count + len(plan)
+        walk.count = self.count + len(messages)
         return walk
 
-    def violations(self) -> dict[str, str]:
+    def find_violations(self) -> dict[str, str]:
         """Broken rules with their messages (rule -> text), if the prompt ends here."""
         pairs, order = dict(self._pairs), dict(self._order)
         if any(self._waiting.values()):
@@ -64,7 +64,7 @@ class Walk:
             order.setdefault("W7", "the last message is the assistant's")
         return pairs | order
 
-    def _pair(self, n: int, out: Out) -> None:
+    def _pair(self, n: int, out: OutgoingMessage) -> None:
         """Check W1 and W2: no result without its call before it, and no call without all its results right behind
         it."""
         message, _, calls = out
@@ -84,14 +84,14 @@ class Walk:
             for call in message.calls:
                 waiting[call.id] = waiting.get(call.id, 0) + 1
 
-    def _follow(self, n: int, out: Out) -> None:
+    def _follow(self, n: int, out: OutgoingMessage) -> None:
         """Check W4, W5, W6 and W8: the order of the roles, and that no assistant message is empty. Note the last role
         for W7."""
         message, text, calls = out
         wrong, model, previous = self._order, self.model, self._previous
         role = message.role if message is not None else "user"
         if role == "assistant":
-            if not calls and not text and not (message and message.media):
+            if not calls and not text and not (message and message.media_count):
                 wrong.setdefault("W8", f"message {n}: an empty assistant message")
         elif role == "user":
             if previous == "tool" and model.after_tool != "user":
@@ -103,44 +103,44 @@ class Walk:
         self._previous = role
 
 
-def check(plan: Sequence[Out], original: Sequence[Message], model: Model) -> None:
+def check(outgoing: Sequence[OutgoingMessage], original: Sequence[Message], model: Model) -> None:
     """Raise RuleBroken if the plan breaks a rule that the original does not break."""
-    broken = _violations(plan, model)
+    broken = _violations(outgoing, model)
     if broken:
-        compare(broken, _violations(outs(original), model))
-    _check_kept(plan, original)
+        raise_new_violations(broken, _violations(as_outgoing(original), model))
+    _check_kept(outgoing, original)
 
 
-def compare(broken: dict[str, str], before: dict[str, str]) -> None:
+def raise_new_violations(broken: dict[str, str], before: dict[str, str]) -> None:
     """Raise RuleBroken if a rule is broken now that was not broken before."""
     for rule, message in broken.items():
         if rule not in before:
             raise RuleBroken(rule, message)
 
 
-def outs(original: Sequence[Message]) -> list[Out]:
+def as_outgoing(original: Sequence[Message]) -> list[OutgoingMessage]:
     """The original messages as the rules see them."""
-    return [Out(m, m.text, bool(m.calls)) for m in original]
+    return [OutgoingMessage(m, m.text, bool(m.calls)) for m in original]
 
 
-def _violations(plan: Sequence[Out], model: Model) -> dict[str, str]:
+def _violations(plan: Sequence[OutgoingMessage], model: Model) -> dict[str, str]:
     """Broken rules with their messages (rule -> text)."""
-    return Walk(model).on(plan).violations()
+    return RuleChecker(model).extend(plan).find_violations()
 
 
-def _check_kept(plan: Sequence[Out], original: Sequence[Message]) -> None:
+def _check_kept(plan: Sequence[OutgoingMessage], original: Sequence[Message]) -> None:
     """Check that system messages, the last user message and the last message stay, and begin as the client sent
     them."""
     kept = {id(out.message): out for out in plan if out.message is not None}
     last_user = next((m for m in reversed(original) if m.role == "user"), None)
     for message in original:
         if message.is_system or message is last_user or message is original[-1]:
-            check_kept(message, kept.get(id(message)), is_prompt=message is last_user)
+            check_message_kept(message, kept.get(id(message)), is_prompt=message is last_user)
     if not any(out.role == "user" for out in plan) and last_user is not None:
         raise RuleBroken("kept", "no user message is left")
 
 
-def check_kept(message: Message, out: Out | None, *, is_prompt: bool) -> None:
+def check_message_kept(message: Message, out: OutgoingMessage | None, *, is_prompt: bool) -> None:
     """Raise RuleBroken if a message that must stay is gone, or has another beginning."""
     if out is None:
         raise RuleBroken("kept", f"the {message.role} message that must stay is gone")

@@ -26,7 +26,7 @@ def over_budget(view: View, proposals: Sequence[Proposal], high: int, low: int) 
         if total <= low:
             break
         taken.append(proposal)
-        total -= saved(view, proposal)
+        total -= count_saved_tokens(view, proposal)
     return taken
 
 
@@ -39,7 +39,7 @@ def when_it_pays(
     proposals: Sequence[Proposal],
     rent: float = 1.0,
     payback: float = 0.0,
-    loss: Callable[[Proposal], float] = _free,
+    fault_cost: Callable[[Proposal], float] = _free,
 ) -> list[Proposal]:
     """The batch of proposals that has paid for itself, from one proposal on to the end; or none.
 
@@ -59,10 +59,10 @@ def when_it_pays(
     On a cold cache, searches and command output are taken at once. Results that may be quoted word for word are taken
     only where a warm cache would also allow it. After a pause a person comes back to such a result.
     """
-    offers = list(_worth(view, proposals, loss))
+    offers = list(_worth(view, proposals, fault_cost))
     chosen = _batch(view, offers, rent, payback)
-    if view.cached < view.warm and any(_is_quoted(proposal) for proposal in chosen):
-        as_ever = {p.index for p in _batch(replace(view, cached=view.warm), offers, rent, payback)}
+    if view.cached_tokens < view.warm_tokens and any(_is_quoted(proposal) for proposal in chosen):
+        as_ever = {p.index for p in _batch(replace(view, cached_tokens=view.warm_tokens), offers, rent, payback)}
         chosen = [p for p in chosen if not _is_quoted(p) or p.index in as_ever]
     return chosen
 
@@ -84,7 +84,7 @@ class _Offer(NamedTuple):
 def _worth(view: View, proposals: Sequence[Proposal], loss: Callable[[Proposal], float]) -> Iterator[_Offer]:
     """Yield the proposals that save more than the page faults that they cause, riders included."""
     for proposal in proposals:
-        gain, lost = saved(view, proposal), loss(proposal)
+        gain, lost = count_saved_tokens(view, proposal), loss(proposal)
         saving = view.model.r * gain - lost
         if saving > 0 or lost == 0:
             yield _Offer(proposal, gain, saving)
@@ -96,9 +96,9 @@ def _batch(view: View, offers: Sequence[_Offer], rent: float, payback: float) ->
         return []
     w, r = view.model.w, view.model.r
     total = view.total
-    keep = w * (total - view.cached) + r * view.cached
-    fronts = view.served()
-    now = view.requests[-1]
+    keep = w * (total - view.cached_tokens) + r * view.cached_tokens
+    fronts = view.count_served_tokens()
+    now = view.request_counts[-1]
     best, most = len(offers), -1.0
     gained = saving = paid = 0.0
     for n in range(len(offers) - 1, -1, -1):
@@ -107,15 +107,15 @@ def _batch(view: View, offers: Sequence[_Offer], rent: float, payback: float) ->
             continue
         gained += offers[n].gain
         saving += offers[n].saving
-        paid += offers[n].saving * (now - view.requests[proposal.since])
+        paid += offers[n].saving * (now - view.request_counts[proposal.since])
         cached = fronts[proposal.index]
-        price = w * (total + view.toll - gained - cached) + r * cached - keep
+        price = w * (total + view.tool_tokens - gained - cached) + r * cached - keep
         left = rent * paid - price
         if gained > 0 and left >= 0 and left > most and (payback == 0 or payback * now * saving >= price):
             best, most = n, left
     return [offer.proposal for offer in offers[best:]]
 
 
-def saved(view: View, proposal: Proposal) -> int:
+def count_saved_tokens(view: View, proposal: Proposal) -> int:
     """Tokens by which a proposal shortens the prompt as it would go out now."""
     return max(0, view.tokens[proposal.index] - proposal.after)

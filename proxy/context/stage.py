@@ -33,7 +33,7 @@ class Stage(Protocol):
 
 
 @runtime_checkable
-class Voice(Protocol):
+class Injection(Protocol):
     """A text of ours in a prompt: a frozen dataclass like a stage; its fields are its settings."""
 
     def __call__(self, view: View) -> Iterable[Insert]:
@@ -41,7 +41,7 @@ class Voice(Protocol):
         ...  # pragma: no cover
 
 
-def find_stage(name: str, built_in: Mapping[str, type]) -> type:
+def find_class(name: str, built_in: Mapping[str, type]) -> type:
     """The stage class of that name: one of ours, or a user's own as `module:Class`. Raises ConfigError if there is
     none."""
     if name in built_in:
@@ -67,10 +67,10 @@ def make_stage(table: Mapping[str, Any], built_in: Mapping[str, type], *, source
     return made
 
 
-def make_voice(table: Mapping[str, Any], built_in: Mapping[str, type], *, source: str = "") -> Voice:
+def make_injection(table: Mapping[str, Any], built_in: Mapping[str, type], *, source: str = "") -> Injection:
     """A voice from its table in a policy file, as `make_stage`."""
     made = _make("voices", table, built_in, source)
-    if not isinstance(made, Voice):
+    if not isinstance(made, Injection):
         raise ConfigError("voices.use", table["use"], "a class that can be called with a View", source=source)
     return made
 
@@ -79,7 +79,7 @@ def _make(section: str, table: Mapping[str, Any], built_in: Mapping[str, type], 
     row: object = table  # parsed from a file, so it may be anything
     if not isinstance(row, Mapping) or "use" not in row:
         raise ConfigError(section, row, "a table with a key `use`", source=source)
-    kind = find_stage(str(table["use"]), built_in)
+    kind = find_class(str(table["use"]), built_in)
     known = {f.name: f for f in fields(kind)}
     settings = {name: value for name, value in table.items() if name != "use"}
     for name, value in settings.items():
@@ -97,7 +97,7 @@ def _make(section: str, table: Mapping[str, Any], built_in: Mapping[str, type], 
     return kind(**settings)
 
 
-def changed(part: T, table: Mapping[str, Any], where: str) -> T:
+def apply_settings(part: T, table: Mapping[str, Any], where: str) -> T:
     """The stage or voice with those of its fields changed that the table has.
 
     Raises ConfigError for a value of another kind; the error names `where` and the key.

@@ -13,96 +13,98 @@ from typing import TypeVar
 
 from proxy.chat import group, key
 from proxy.chat.message import Message, Request
-from proxy.chat.tokens import Weigh
+from proxy.chat.tokens import TokenCounter
 from proxy.context import turns, view
-from proxy.context.operator import NAME, Steering
+from proxy.context.operator import NAME, OperatorDecisions
 from proxy.context.plan import Edit, Note, Plan
 from proxy.context.policy import Policy
 from proxy.context.prices import Model
-from proxy.context.session import Session
+from proxy.context.session import BranchState
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class RemainingMessages:
     """The messages that are left to plan for."""
 
     request: Request
     """The request without the messages that are out."""
     keys: Sequence[bytes]
     """The chain keys of the messages that are left."""
-    session: Session
-    out: dict[int, Edit]
+    session: BranchState
+    removed_edits: dict[int, Edit]
     """The edits of the messages that are out, by their index in the original request."""
     _came: Request
     _keys: Sequence[bytes]
     _edits: dict[bytes, Edit]
 
-    def pick(self, values: Sequence[T]) -> Sequence[T]:
+    def select_values(self, values: Sequence[T]) -> Sequence[T]:
         """The values of the messages that are left, from one value for each original message."""
-        return [value for n, value in enumerate(values) if n not in self.out] if self.out else values
+        return (
+            [value for n, value in enumerate(values) if n not in self.removed_edits] if self.removed_edits else values
+        )
 
-    def completed(self, plan: Plan) -> Plan:
+    def complete_plan(self, plan: Plan) -> Plan:
         """The plan for all original messages."""
-        if not self.out:
+        if not self.removed_edits:
             return plan
-        gone = {edit.key: edit for edit in self.out.values()}
-        places = [n for n in range(len(self._keys)) if n not in self.out]
+        gone = {edit.key: edit for edit in self.removed_edits.values()}
+        places = [n for n in range(len(self._keys)) if n not in self.removed_edits]
         notes = plan.notes
-        if plan.refused:  # then the rest goes out as it came; dropped messages must not
-            notes = (*notes, Note("unmanaged", f"the policy's plan was refused ({plan.refused})"))
+        if plan.refusal:  # then the rest goes out as it came; dropped messages must not
+            notes = (*notes, Note("unmanaged", f"the policy's plan was refused ({plan.refusal})"))
         return replace(
             plan,
             messages=plan.messages or tuple(m.raw for m in self.request.messages),
-            new=(
-                *(edit for edit in plan.new if edit.key not in gone),
+            new_edits=(
+                *(edit for edit in plan.new_edits if edit.key not in gone),
                 *(edit for k, edit in gone.items() if self._edits.get(k) != edit),
             ),
             edits={**plan.edits, **gone},
-            placed=tuple((places[n] if n >= 0 else n, insert) for n, insert in plan.placed),
+            placed_inserts=tuple((places[n] if n >= 0 else n, insert) for n, insert in plan.placed_inserts),
             notes=notes,
             keys=self._keys,
             before=plan.before + sum(edit.before for edit in gone.values()),
-            refused=None,
+            refusal=None,
         )
 
 
-def kept(
+def remove_dropped_messages(
     request: Request,
     keys: Sequence[bytes],
-    session: Session,
+    session: BranchState,
     policy: Policy,
     model: Model,
-    weigh: Weigh,
+    weigh: TokenCounter,
     strategy: str = "openai",
     hidden: Collection[bytes] = (),
-) -> Kept:
+) -> RemainingMessages:
     """The rest of the request without the messages that the operator has taken out.
 
     hidden: the keys of messages that the client does not have. A hidden message belongs to the client's next message.
     """
-    steering = session.steering
+    steering = session.decisions
     out: dict[int, Edit] = {}
     edits = dict(session.edits)
     if steering is not None and steering.dropped:
-        out = _out(request, keys, steering, policy, model, weigh, strategy, hidden)
+        out = _find_removed_edits(request, keys, steering, policy, model, weigh, strategy, hidden)
         lost = frozenset(key.public_id(k) for k in steering.dropped)
-        session = replace(session, steering=replace(steering, dropped={}, lost=lost))
+        session = replace(session, decisions=replace(steering, dropped={}, dropped_ids=lost))
     if not out:
-        return Kept(request, keys, session, {}, request, keys, edits)
+        return RemainingMessages(request, keys, session, {}, request, keys, edits)
     stay = [n for n in range(len(keys)) if n not in out]
     left = replace(request, messages=tuple(request.messages[n] for n in stay))
-    return Kept(left, [keys[n] for n in stay], session, out, request, keys, edits)
+    return RemainingMessages(left, [keys[n] for n in stay], session, out, request, keys, edits)
 
 
-def _out(
+def _find_removed_edits(
     request: Request,
     keys: Sequence[bytes],
-    steering: Steering,
+    steering: OperatorDecisions,
     policy: Policy,
     model: Model,
-    weigh: Weigh,
+    weigh: TokenCounter,
     strategy: str,
     hidden: Collection[bytes],
 ) -> dict[int, Edit]:
@@ -115,7 +117,7 @@ def _out(
     last_user = max((n for n, m in enumerate(messages) if m.role == "user"), default=-1)
     edits: dict[bytes, Edit] = {}
     reason = ""
-    for step in reversed(group.steps(messages)):
+    for step in reversed(group.split_steps(messages)):
         places = range(step.start, step.end)
         mine = [n for n in places if keys[n] not in hidden]
         if mine:
@@ -128,8 +130,8 @@ def _out(
             size = weigh(messages[n])
             edits[keys[n]] = Edit(keys[n], "gone", None, NAME, reason, size, 0)
     lenient = _as_lenient(messages, model)
-    seen = view.build(request, keys, Session(), policy, lenient, 0.0, weigh, strategy, [strategy] * len(keys))
-    edits = turns.mended(seen, edits, {})
+    seen = view.build(request, keys, BranchState(), policy, lenient, 0.0, weigh, strategy, [strategy] * len(keys))
+    edits = turns.repair_order(seen, edits, {})
     return {n: edits[k] for n, k in enumerate(keys) if k in edits and not messages[n].is_system}
 
 

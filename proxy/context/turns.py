@@ -16,12 +16,12 @@ from proxy.chat.group import Step
 from proxy.chat.message import Message
 from proxy.context.plan import Edit, View
 
-USER_FIRST = ("anthropic", "gemini", "gemini_gca")
+USER_FIRST_STRATEGIES = ("anthropic", "gemini", "gemini_gca")
 """Strategies whose upstreams refuse a conversation that begins with the assistant, and a call without a prompt before
 it."""
 
 
-def are_whole(seen: View, begin: int, known: bool | None) -> bool:
+def are_steps_whole(seen: View, begin: int, known: bool | None) -> bool:
     """True if the edits in force leave no half step. The last known step may have grown, so it is checked again."""
     if known is False:
         return False
@@ -40,7 +40,7 @@ def _is_half(seen: View, step: Step, edits: Mapping[bytes, Edit]) -> bool:
     return any(action in ("gone", "text_only") for action in actions)
 
 
-def whole_steps(seen: View, edits: dict[bytes, Edit], old: Mapping[bytes, Edit]) -> dict[bytes, Edit]:
+def restore_whole_steps(seen: View, edits: dict[bytes, Edit], old: Mapping[bytes, Edit]) -> dict[bytes, Edit]:
     """Withdraw edits that would leave half a step, which every strict upstream refuses. An earlier cut stays."""
     for step in seen.steps:
         if step.end - step.start > 1 and _is_half(seen, step, edits):
@@ -52,7 +52,7 @@ def whole_steps(seen: View, edits: dict[bytes, Edit], old: Mapping[bytes, Edit])
     return edits
 
 
-def mended(view: View, edits: dict[bytes, Edit], force: Mapping[bytes, Edit]) -> dict[bytes, Edit]:
+def repair_order(view: View, edits: dict[bytes, Edit], edits_in_force: Mapping[bytes, Edit]) -> dict[bytes, Edit]:
     """The edits without those that would join two messages that may not follow each other.
 
     force: edits that are in force already; none of these is withdrawn.
@@ -63,9 +63,9 @@ def mended(view: View, edits: dict[bytes, Edit], force: Mapping[bytes, Edit]) ->
     steps = {n for step in view.steps if step.end - step.start > 1 for n in range(step.start, step.end)}
     for before, after in pairwise(stay):
         if after - before > 1 and _clash(view, before, after):
-            _bring_back(view, edits, force, _parting(view, before, after, steps, force))
-    if view.model.alternate or view.strategy in USER_FIRST or not view.messages[0].is_system:
-        _bring_back(view, edits, force, _opening(view, edits, force))
+            _bring_back(view, edits, edits_in_force, _parting(view, before, after, steps, edits_in_force))
+    if view.model.alternate or view.strategy in USER_FIRST_STRATEGIES or not view.messages[0].is_system:
+        _bring_back(view, edits, edits_in_force, _opening(view, edits, edits_in_force))
     return edits
 
 
@@ -98,7 +98,7 @@ def _may_return(view: View, n: int, force: Mapping[bytes, Edit]) -> bool:
 
 
 def _says(message: Message) -> bool:
-    return bool(message.text or message.media)
+    return bool(message.text or message.media_count)
 
 
 def _opening(view: View, edits: Mapping[bytes, Edit], force: Mapping[bytes, Edit]) -> Sequence[int]:

@@ -9,68 +9,68 @@ from collections.abc import Mapping, Sequence
 from typing import TypedDict, Unpack
 
 from proxy.chat.message import Message, Request
-from proxy.chat.tokens import PER_MESSAGE, Weigh
+from proxy.chat.tokens import PER_MESSAGE, TokenCounter
 from proxy.context import ground
-from proxy.context.front import system_texts
-from proxy.context.plan import Applied, Edit, Found, Ground, View
+from proxy.context.front import make_system_texts
+from proxy.context.plan import Edit, EditedHistory, History, RetrievedText, View
 from proxy.context.policy import Policy
 from proxy.context.prices import Model
-from proxy.context.room import room_for
-from proxy.context.session import Session
+from proxy.context.room import compute_token_budget
+from proxy.context.session import BranchState
 from proxy.memory.memos import Memo
 
 _NONE: Mapping[bytes, Edit] = {}
 
 
-class Beside(TypedDict, total=False):
+class ViewExtras(TypedDict, total=False):
     """Fields of a View that are neither in the request nor in the memory of the thread: see `View`."""
 
     times: Sequence[float]
-    found: Sequence[Found]
+    retrieved_texts: Sequence[RetrievedText]
     relevance: Mapping[bytes, float]
     options: Mapping[str, str]
-    offered: frozenset[str]
-    guarded: frozenset[bytes]
-    toll: int
+    offered_tools: frozenset[str]
+    guarded_keys: frozenset[bytes]
+    tool_tokens: int
     scratchpad: str
     memos: Sequence[Memo]
-    elsewhere: Mapping[str, tuple[int, int]]
+    tenant_faults: Mapping[str, tuple[int, int]]
 
 
 def build(
     request: Request,
     keys: Sequence[bytes],
-    session: Session,
+    session: BranchState,
     policy: Policy,
     model: Model,
     now: float,
-    weigh: Weigh,
+    weigh: TokenCounter,
     strategy: str,
     strategies: Sequence[str],
-    **beside: Unpack[Beside],
+    **extras: Unpack[ViewExtras],
 ) -> View:
     """The View of a request. Literal policies begin from the client's own history, all others from their old edits."""
     messages = request.messages
-    known = ground.of(request, keys, weigh, policy.observation)
-    applied = ground.applied(known, _NONE if policy.literal else session.edits)
-    front = system_texts(request, session, policy)
-    head = weigh.head(request.tools)
-    room = room_for(request, policy, model, session.limit)
-    warm = _cached(known, applied, head, session, model, front)
+    known = ground.build(request, keys, weigh, policy.observation)
+    applied = ground.apply_edits(known, _NONE if policy.literal else session.edits)
+    front = make_system_texts(request, session, policy)
+    head = weigh.count_tools(request.tools)
+    room = compute_token_budget(request, policy, model, session.learned_window)
+    warm = _count_cached_tokens(known, applied, head, session, model, front)
     return View(
         request=request,
         messages=messages,
         keys=keys,
         tokens=applied.tokens,
-        whole=known.whole,
+        original_tokens=known.original_tokens,
         edits=applied.edits,
         steps=known.steps,
         groups=known.groups,
-        active=known.groups[-1].start if known.groups else 0,
-        head=head,
-        cached=0 if _is_cold(session, model, now) else warm,
-        warm=warm,
-        requests=known.requests,
+        active_start=known.groups[-1].start if known.groups else 0,
+        prefix_tokens=head,
+        cached_tokens=0 if _is_cold(session, model, now) else warm,
+        warm_tokens=warm,
+        request_counts=known.request_counts,
         model=model,
         budget=room.budget if room is not None else None,
         limit=room.limit if room is not None else None,
@@ -79,42 +79,44 @@ def build(
         strategy=strategy,
         is_result=known.is_result,
         literal=policy.literal,
-        ground=known,
-        applied=applied,
+        history=known,
+        edited_history=applied,
         now=now,
         state=session.state,
-        answers=session.answers,
-        said=session.said,
+        helper_answers=session.helper_answers,
+        note_counts=session.note_counts,
         pins=session.pins,
         refetched=session.refetched,
         exposed=session.exposed,
-        **beside,
+        **extras,
     )
 
 
-def edited_size(seen: View, index: int, text: str) -> int:
+def count_edited_tokens(seen: View, index: int, text: str) -> int:
     """Tokens of messages[index] with another text; its calls, reasoning and media stay.
 
     The tokens are counted once for a text, because literal policies make the same edits with every request.
     """
     message = seen.messages[index]
-    size = PER_MESSAGE + counted(seen, message, text)
-    if message.calls or message.reasoning or message.media:
-        size += seen.whole[index] - PER_MESSAGE - counted(seen, message, message.text)
+    size = PER_MESSAGE + count_text_tokens(seen, message, text)
+    if message.calls or message.reasoning or message.media_count:
+        size += seen.original_tokens[index] - PER_MESSAGE - count_text_tokens(seen, message, message.text)
     return size
 
 
-def counted(seen: View, message: Message, text: str) -> int:
+def count_text_tokens(seen: View, message: Message, text: str) -> int:
     """Tokens of a text that goes into a message, remembered with the message."""
-    return message.derive(lambda _: seen.weigh.count(text), ("count", seen.weigh, text))
+    return message.derive(lambda _: seen.weigh.count_text(text), ("count", seen.weigh, text))
 
 
-def _is_cold(session: Session, model: Model, now: float) -> bool:
+def _is_cold(session: BranchState, model: Model, now: float) -> bool:
     """True if nothing was sent yet, or if the last prompt is older than the provider's cache lasts."""
     return session.sent_at is None or now - session.sent_at > model.ttl_s
 
 
-def _cached(known: Ground, applied: Applied, head: int, session: Session, model: Model, front: Sequence[str]) -> int:
+def _count_cached_tokens(
+    known: History, applied: EditedHistory, head: int, session: BranchState, model: Model, front: Sequence[str]
+) -> int:
     """Tokens at the front that the provider's cache should hold if it has not expired, for the prompt as the View has
     it.
 
@@ -125,25 +127,25 @@ def _cached(known: Ground, applied: Applied, head: int, session: Session, model:
     if model.cache == "none":
         return 0
     same = found = head
-    whole = not session.sent
-    if session.sent:
+    whole = not session.sent_marks
+    if session.sent_marks:
         marks = tuple(applied.marks)
         if front:  # our texts stand behind the system prompt, which no edit removes
-            marks = (ground.with_texts(marks[0], front), *marks[1:])
-        count = ground.alike(marks, session.sent)
-        whole = count == len(session.sent) < len(marks)
+            marks = (ground.add_texts_to_mark(marks[0], front), *marks[1:])
+        count = ground.count_common_marks(marks, session.sent_marks)
+        whole = count == len(session.sent_marks) < len(marks)
         same += sum(applied.sizes[:count])
-        if known.marked:
-            found = _marked(known, applied, head, count)
+        if known.marked_indexes:
+            found = _count_marked_tokens(known, applied, head, count)
     else:
-        last = known.answers[-1] if known.answers else 0
+        last = known.assistant_indexes[-1] if known.assistant_indexes else 0
         same += sum(applied.tokens[:last])
     if model.cache == "breakpoint" and not whole:
         same = found  # a shorter prefix is found again only where the client has set a breakpoint
     return same if same >= model.min else 0
 
 
-def _marked(known: Ground, applied: Applied, head: int, count: int) -> int:
+def _count_marked_tokens(known: History, applied: EditedHistory, head: int, count: int) -> int:
     """Tokens up to the last of the client's marks among the first `count` messages that go out."""
     found = same = head
     out = 0
@@ -155,6 +157,6 @@ def _marked(known: Ground, applied: Applied, head: int, count: int) -> int:
             break
         out += 1
         same += applied.tokens[n]
-        if message.marked:
+        if message.has_cache_mark:
             found = same
     return found

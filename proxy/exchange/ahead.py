@@ -12,10 +12,10 @@ import asyncio
 import logging
 from dataclasses import replace
 
-from proxy.exchange.parts import Headers, Parts, Waiting
-from proxy.exchange.planning import planned, standing
+from proxy.exchange.parts import Headers, IdleCompression, Services
+from proxy.exchange.planning import find_current_state, make_plan
 from proxy.exchange.turn import Turn
-from proxy.upstream.asks import credential
+from proxy.upstream.asks import pick_credential_headers
 
 log = logging.getLogger(__name__)
 
@@ -29,49 +29,51 @@ AFTER_S = 0.05
 """Seconds added to an age, so that the age has passed by any clock."""
 
 
-def later(parts: Parts, turn: Turn, headers: Headers) -> None:
+def schedule_compression(services: Services, turn: Turn, headers: Headers) -> None:
     """Schedule the compression of the turn's thread as of this request. A task that waits for an earlier request of it
     ends."""
-    name = turn.place.thread.id
-    if (old := parts.ahead.pop(name, None)) is not None:
+    name = turn.located.thread.id
+    if (old := services.idle_compressions.pop(name, None)) is not None:
         old.task.cancel()
     ages = sorted({age for stage in turn.policy.stages for age in getattr(stage, "ages", ())})
     if turn.policy.mode != "rewrite" or not ages:
         return
-    size = len(turn.woven.request.body)
-    task = asyncio.create_task(_wait(parts, turn, credential(headers), ages))
-    parts.ahead[name] = Waiting(task, size)
-    parts.running.add(task)
-    task.add_done_callback(parts.running.discard)
-    while len(parts.ahead) > MOST or (sum(one.size for one in parts.ahead.values()) > BYTES and parts.ahead):
-        parts.ahead.pop(next(iter(parts.ahead))).task.cancel()
-        parts.metrics.ahead_total.labels(outcome="dropped").inc()
+    size = len(turn.spliced.request.body)
+    task = asyncio.create_task(_wait(services, turn, pick_credential_headers(headers), ages))
+    services.idle_compressions[name] = IdleCompression(task, size)
+    services.background_tasks.add(task)
+    task.add_done_callback(services.background_tasks.discard)
+    while len(services.idle_compressions) > MOST or (
+        sum(one.size for one in services.idle_compressions.values()) > BYTES and services.idle_compressions
+    ):
+        services.idle_compressions.pop(next(iter(services.idle_compressions))).task.cancel()
+        services.metrics.ahead_total.labels(outcome="dropped").inc()
 
 
-async def _wait(parts: Parts, turn: Turn, headers: Headers, ages: list[int]) -> None:
-    name, task = turn.place.thread.id, asyncio.current_task()
+async def _wait(services: Services, turn: Turn, headers: Headers, ages: list[int]) -> None:
+    name, task = turn.located.thread.id, asyncio.current_task()
     began = asyncio.get_running_loop().time()
     try:
         for age in ages:
             await asyncio.sleep(began + age + AFTER_S - asyncio.get_running_loop().time())
-            while parts.open:  # noqa: ASYNC110  # an Event would wake all that wait at once, at the worst moment
+            while services.open_requests:  # noqa: ASYNC110  # an Event would wake all that wait at once, at the worst moment
                 await asyncio.sleep(LOOK_S)
-            await _compress(parts, turn, headers)
+            await _compress(services, turn, headers)
     except Exception:  # nobody awaits this task: counted and logged, and the next request does the work itself
-        parts.metrics.swallowed_total.labels(where="ahead").inc()
+        services.metrics.swallowed_total.labels(where="ahead").inc()
         log.exception("a thread cannot be compressed ahead")
     finally:
-        mine = parts.ahead.get(name)
+        mine = services.idle_compressions.get(name)
         if mine is not None and mine.task is task:
-            del parts.ahead[name]
+            del services.idle_compressions[name]
 
 
-async def _compress(parts: Parts, turn: Turn, headers: Headers) -> None:
-    thread = turn.place.thread
-    again = replace(turn, began=parts.now(), rows=[])
-    again.woven = turn.woven
-    plan = await planned(parts, again, standing(parts, again), frozen=True)
-    asked = parts.asking is not None and bool(plan.asks)
-    if parts.asking is not None:
-        parts.asking.take(thread, plan.asks, headers)
-    parts.metrics.ahead_total.labels(outcome="asked" if asked else "planned").inc()
+async def _compress(services: Services, turn: Turn, headers: Headers) -> None:
+    thread = turn.located.thread
+    again = replace(turn, started_at=services.now(), rows=[])
+    again.spliced = turn.spliced
+    plan = await make_plan(services, again, find_current_state(services, again), frozen=True)
+    asked = services.helper_queue is not None and bool(plan.asks)
+    if services.helper_queue is not None:
+        services.helper_queue.submit_asks(thread, plan.asks, headers)
+    services.metrics.ahead_total.labels(outcome="asked" if asked else "planned").inc()

@@ -12,120 +12,124 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from proxy.chat.key import public_id
-from proxy.context.events import events
+from proxy.context.events import make_events
 from proxy.exchange import identify, money, news
-from proxy.exchange.parts import Incoming, Parts
+from proxy.exchange.parts import Incoming, Services
 from proxy.exchange.turn import Turn
 from proxy.stream.chunk import Usage
 
 log = logging.getLogger(__name__)
 
-NAMED: Final = 200
+MAX_LISTED: Final = 200
 """Limit on the messages that an event names; `removed` and the other counts include all of them."""
-SAID: Final = 4000
+MAX_TEXT: Final = 4000
 """Limit in characters on a text that an event repeats, for example a summary."""
-TOLD: Final = "warn_of_loops"
+LOOP_SOURCE: Final = "warn_of_loops"
 RECOVERY: Final = "recovery"
 """Inserts that report a loop: those of the source `TOLD`, and the `reflect` insert for a model that itself sees that it
 is stuck."""
 
 
 @contextmanager
-def _safe(parts: Parts) -> Iterator[None]:
+def _safe(services: Services) -> Iterator[None]:
     try:
         yield
     except Exception:  # the answer goes out even if an event cannot be published
-        parts.metrics.swallowed_total.labels(where="events").inc()
+        services.metrics.swallowed_total.labels(where="events").inc()
         log.exception("an event could not be told")
 
 
-def sent(parts: Parts, turn: Turn) -> None:
+def publish_plan(services: Services, turn: Turn) -> None:
     """Publish the events of a plan, once its prompt has been sent upstream."""
-    with _safe(parts):
-        _client(parts, turn)
+    with _safe(services):
+        _publish_client_change(services, turn)
         if turn.observed or turn.fallback is not None or turn.policy.mode != "rewrite":
             return
-        if turn.plan.new:
-            _edited(parts, turn)
-        for _, insert in turn.plan.placed:
-            if insert.said is not None and (insert.source == TOLD or insert.said[0] == RECOVERY):
-                _tell(parts, turn, news.LOOP, {"loop": insert.said[0], "count": insert.said[1]})
+        if turn.plan.new_edits:
+            _publish_edits(services, turn)
+        for _, insert in turn.plan.placed_inserts:
+            if insert.note_count is not None and (insert.source == LOOP_SOURCE or insert.note_count[0] == RECOVERY):
+                _publish(services, turn, news.LOOP, {"loop": insert.note_count[0], "count": insert.note_count[1]})
 
 
-def _client(parts: Parts, turn: Turn) -> None:
+def _publish_client_change(services: Services, turn: Turn) -> None:
     """Publish an event if the client has changed the part of its conversation that the provider's cache holds."""
-    thread = turn.place.thread
-    digest, tools = turn.place.system, hash(turn.request.tools)
-    before, thread.opening = thread.opening, (digest, tools, turn.began)
-    what = "history" if turn.place.kind == "fork" else ""
-    if before is not None and turn.began - before[2] <= turn.model.ttl_s:
+    thread = turn.located.thread
+    digest, tools = turn.located.system_digest, hash(turn.request.tools)
+    before, thread.last_beginning = thread.last_beginning, (digest, tools, turn.started_at)
+    what = "history" if turn.located.relation == "fork" else ""
+    if before is not None and turn.started_at - before[2] <= turn.model.ttl_s:
         what = "system" if before[0] != digest else "tools" if before[1] != tools else what
     if what:
-        _tell(parts, turn, news.CACHE, {"by": "client", "changed": what, "predicted": turn.plan.predicted})
+        _publish(services, turn, news.CACHE, {"by": "client", "changed": what, "predicted": turn.plan.predicted})
 
 
-def _edited(parts: Parts, turn: Turn) -> None:
-    for event in events(turn.plan):
-        _tell(parts, turn, event.name, _bounded(event.payload))
-    short = [edit for edit in turn.plan.new if edit.action in ("text", "text_only")]
+def _publish_edits(services: Services, turn: Turn) -> None:
+    for event in make_events(turn.plan):
+        _publish(services, turn, event.name, _bounded(event.payload))
+    short = [edit for edit in turn.plan.new_edits if edit.action in ("text", "text_only")]
     if short:
         data = {
-            "action": "shorten", "by": "policy", "messages": [public_id(edit.key) for edit in short[:NAMED]],
+            "action": "shorten", "by": "policy", "messages": [public_id(edit.key) for edit in short[:MAX_LISTED]],
             "count": len(short), "tokens": sum(edit.before - edit.after for edit in short),
         }  # fmt: skip
-        _tell(parts, turn, news.EDITED, data)
+        _publish(services, turn, news.EDITED, data)
 
 
-def ended(parts: Parts, turn: Turn, usage: Usage | None, state: tuple[bytes, str] | None) -> None:
+def publish_answer(services: Services, turn: Turn, usage: Usage | None, state: tuple[bytes, str] | None) -> None:
     """Publish the events of an answer. usage: that of the first round, None where the answer is not whole. state: the
     state block that the answer had, as (key, text)."""
-    with _safe(parts):
+    with _safe(services):
         if turn.fallback is not None:
-            _tell(parts, turn, news.FALLBACK, {"reason": turn.fallback})
+            _publish(services, turn, news.FALLBACK, {"reason": turn.fallback})
         if state is not None:
-            _tell(parts, turn, news.STATE, {"by": "model", "characters": len(state[1])})
-        predicted, cached = money.expected(turn), usage.cached if usage is not None else None
+            _publish(services, turn, news.STATE, {"by": "model", "characters": len(state[1])})
+        predicted, cached = money.count_expected_cached(turn), usage.cached if usage is not None else None
         if cached is not None and turn.fallback is None and cached < predicted // 2:
             data = {"by": "upstream", "predicted": predicted, "reported": cached}
-            _tell(parts, turn, news.CACHE, {**data, "in_a_row": turn.place.thread.state.drift})
+            _publish(services, turn, news.CACHE, {**data, "in_a_row": turn.located.thread.state.cache_miss_streak})
 
 
-def passed(parts: Parts, incoming: Incoming, reason: str) -> None:
+def publish_fallback(services: Services, incoming: Incoming, reason: str) -> None:
     """Publish that a request without a known session went out as it came."""
-    with _safe(parts):
-        tenant, session = identify.owner(incoming.headers, incoming.tenant, incoming.session, parts.settings.identity)
-        parts.news.tell(news.FALLBACK, tenant, {"reason": reason}, session=session)
+    with _safe(services):
+        tenant, session = identify.find_owner(
+            incoming.headers, incoming.tenant, incoming.session, services.settings.identity
+        )
+        services.event_bus.publish(news.FALLBACK, tenant, {"reason": reason}, session=session)
 
 
-def decided(parts: Parts, tenant: str, session: str, action: str, *, thread: str = "", **data: object) -> None:
+def publish_decision(
+    services: Services, tenant: str, session: str, action: str, *, branch: str = "", **data: object
+) -> None:
     """Publish a decision of the operator."""
-    with _safe(parts):
+    with _safe(services):
         made = {"action": action, "by": "operator", **data}
-        parts.news.tell(news.EDITED, tenant, _bounded(made), session=session, thread=thread)
+        services.event_bus.publish(news.EDITED, tenant, _bounded(made), session=session, branch=branch)
 
 
-def stated(parts: Parts, tenant: str, session: str, thread: str, text: str) -> None:
+def publish_state(services: Services, tenant: str, session: str, branch: str, text: str) -> None:
     """Publish a state that no answer had: the operator's, or one that was rebuilt for the operator."""
-    with _safe(parts):
+    with _safe(services):
         data = {"by": "operator", "characters": len(text)}
-        parts.news.tell(news.STATE, tenant, data, session=session, thread=thread)
+        services.event_bus.publish(news.STATE, tenant, data, session=session, branch=branch)
 
 
-def memo(parts: Parts, turn: Turn, name: str, *, merged: bool) -> None:
+def publish_memo_saved(services: Services, turn: Turn, name: str, *, merged: bool) -> None:
     """Publish a memo that the model saved. merged: it replaced a memo that said nearly the same."""
-    with _safe(parts):
-        _tell(parts, turn, news.MEMO, {"by": "model", "memo": name, "merged": merged})
+    with _safe(services):
+        _publish(services, turn, news.MEMO, {"by": "model", "memo": name, "merged": merged})
 
 
-def mended(parts: Parts, tenant: str, name: str) -> None:
+def publish_memo_changed(services: Services, tenant: str, name: str) -> None:
     """Publish that the operator changed a memo."""
-    with _safe(parts):
-        parts.news.tell(news.MEMO, tenant, {"by": "operator", "memo": name, "merged": False})
+    with _safe(services):
+        services.event_bus.publish(news.MEMO, tenant, {"by": "operator", "memo": name, "merged": False})
 
 
-def _tell(parts: Parts, turn: Turn, kind: str, data: Mapping[str, Any]) -> None:
-    thread = turn.place.thread
-    parts.news.tell(kind, turn.tenant, data, session=thread.session, thread=thread.name, exchange=turn.id)
+def _publish(services: Services, turn: Turn, kind: str, data: Mapping[str, Any]) -> None:
+    thread = turn.located.thread
+    services.event_bus.publish(kind, turn.tenant, data, session=thread.session, branch=thread.name, exchange=turn.id)
 
 
 def _bounded(payload: Mapping[str, Any]) -> dict[str, Any]:
@@ -135,5 +139,5 @@ def _bounded(payload: Mapping[str, Any]) -> dict[str, Any]:
 
 def _cut(value: Any) -> Any:
     if isinstance(value, str):
-        return value if len(value) <= SAID else value[:SAID] + "…"
-    return list(value[:NAMED]) if isinstance(value, Sequence) else value
+        return value if len(value) <= MAX_TEXT else value[:MAX_TEXT] + "…"
+    return list(value[:MAX_LISTED]) if isinstance(value, Sequence) else value

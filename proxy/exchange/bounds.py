@@ -12,26 +12,26 @@ import time
 from collections.abc import Callable
 
 from proxy.store.base import Store
-from proxy.store.derived import OPERATOR, SpendingRow
+from proxy.store.derived import NO_CONVERSATION, SpendingRow
 
 DAY_S = 86_400
 
-DOWN = frozenset({"unreachable", "timeout", "broken", "refused", "failed", "garbage"})
+DOWN_OUTCOMES = frozenset({"unreachable", "timeout", "broken", "refused", "failed", "garbage"})
 """Outcomes (see `upstream.asks.Told`) that say more about the helper than about the question."""
 DOWN_AFTER = 3
 """Number of these outcomes in a row after which nothing is asked for `REST_S` seconds: not every request should meet
 the same failure."""
-REST_S = 30.0
+BREAK_S = 30.0
 
 
-class Purse:
+class Budget:
     """Daily budget of the helpers in dollars. limit: for each day in UTC; 0: nothing may be asked."""
 
     def __init__(self, limit: float, now: Callable[[], float] = time.time) -> None:
         self.limit = limit
         self.spent = 0.0
         """Dollars of `day` so far."""
-        self.held = 0.0
+        self.reserved = 0.0
         """Dollars that questions under way may still cost."""
         self._now = now
         self._day = -1
@@ -48,40 +48,40 @@ class Purse:
         async with self._reading:
             today = self.day
             if self._day != today or store.shared:  # other replicas spend from the same purse
-                stored = await store.spent(today)
+                stored = await store.sum_spending(today)
                 self.spent = max(stored, self.spent) if self._day == today else stored
                 self._day = today
-        if self.limit <= 0 or self.spent + self.held + dollars > self.limit:
+        if self.limit <= 0 or self.spent + self.reserved + dollars > self.limit:
             return False
-        self.held += dollars
+        self.reserved += dollars
         return True
 
-    def settle(self, kind: str, reserved: float, tokens: tuple[int, int], dollars: float) -> SpendingRow:
+    def settle_reserve(self, kind: str, reserved: float, tokens: tuple[int, int], dollars: float) -> SpendingRow:
         """Replace a reserve by the real cost, and return the row to be stored. tokens: of prompts and of answers."""
-        self.held = max(0.0, self.held - reserved)
+        self.reserved = max(0.0, self.reserved - reserved)
         self.spent += dollars
-        return SpendingRow(*OPERATOR, self.day, kind, 1, *tokens, dollars)
+        return SpendingRow(*NO_CONVERSATION, self.day, kind, 1, *tokens, dollars)
 
 
-class Patience:
+class CircuitBreaker:
     """Circuit breaker for a helper that fails. busy: calls under way, for callers that bound them."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.busy = 0
+        self.open_calls = 0
         self._clock = clock
         self._failures = 0
         self._until = 0.0
 
     @property
-    def resting(self) -> bool:
+    def is_open(self) -> bool:
         """True if the helper has failed so often of late that nothing is to be asked."""
         return self._clock() < self._until
 
-    def note(self, outcome: str) -> bool:
+    def record_call(self, outcome: str) -> bool:
         """Record the outcome of a call. True if a pause begins with it."""
-        self._failures = self._failures + 1 if outcome in DOWN else 0
+        self._failures = self._failures + 1 if outcome in DOWN_OUTCOMES else 0
         if self._failures < DOWN_AFTER:
             return False
         self._failures = 0
-        self._until = self._clock() + REST_S
+        self._until = self._clock() + BREAK_S
         return True

@@ -24,24 +24,24 @@ from proxy.errors import (
     UpstreamTimeout,
 )
 from proxy.exchange import ahead, announcing, finish, identify, reflecting, weaving, windows
-from proxy.exchange.parts import Headers, Incoming, Outgoing, Parts
-from proxy.exchange.planning import LARGE, prepare, rehearsal, replan
-from proxy.exchange.rounds import Rounds, beating, pump
+from proxy.exchange.parts import Headers, Incoming, ResponseWriter, Services
+from proxy.exchange.planning import LARGE, find_simulated_state, prepare_request, replan_refused
+from proxy.exchange.rounds import ToolLoop, keep_alive, relay_stream
 from proxy.exchange.steering import inband
 from proxy.exchange.turn import Turn
 from proxy.memory import state as grammar
-from proxy.memory.state import Block
-from proxy.store.base import GapRow, Outcome
-from proxy.stream.assemble import Answer
+from proxy.memory.state import NoteBlock
+from proxy.store.base import ExchangeStatus, GapRow
+from proxy.stream.assemble import AssembledAnswer
 from proxy.stream.relay import Relay
-from proxy.stream.withhold import without_blocks
+from proxy.stream.withhold import remove_blocks
 from proxy.upstream.client import Reply, Target
 
 log = logging.getLogger(__name__)
 
-ERROR_BODY = 1 << 20
+ERROR_BODY_BYTES = 1 << 20
 """Bytes of an upstream's error that are read, so that the error can still be passed on."""
-TOO_LONG = (400, 413, 422)
+TOO_LONG_STATUSES = (400, 413, 422)
 """Statuses with which upstreams refuse a prompt that does not fit."""
 
 
@@ -49,96 +49,98 @@ class _Model(msgspec.Struct):
     model: str = ""
 
 
-async def converse(parts: Parts, incoming: Incoming, out: Outgoing) -> None:
+async def handle_chat(services: Services, incoming: Incoming, out: ResponseWriter) -> None:
     """Answer one chat request. Raises UpstreamError while nothing has been sent to the client yet; after that the
     answer is ended here. Cancelled when the client leaves."""
-    parts.open += 1
+    services.open_requests += 1
     try:
-        await _converse(parts, incoming, out)
+        await _handle_chat(services, incoming, out)
     finally:
-        parts.open -= 1
+        services.open_requests -= 1
 
 
-async def _converse(parts: Parts, incoming: Incoming, out: Outgoing) -> None:
-    began = parts.now()
+async def _handle_chat(services: Services, incoming: Incoming, out: ResponseWriter) -> None:
+    began = services.now()
     if _is_off(incoming):
-        await forward(parts, incoming, out, "off")
+        await forward_original(services, incoming, out, "off")
         return
-    if incoming.unmanaged:
-        await forward(parts, incoming, out, incoming.unmanaged)
+    if incoming.unmanaged_reason:
+        await forward_original(services, incoming, out, incoming.unmanaged_reason)
         return
-    if parts.settings.commands.in_band:
-        taken = await inband.take(parts, incoming)
-        if taken.line is not None:
-            await inband.answer(parts, taken, out)
+    if services.settings.commands.in_band:
+        taken = await inband.extract_command(services, incoming)
+        if taken.command_line is not None:
+            await inband.answer_command(services, taken, out)
             return
         incoming = taken.incoming
     try:
-        turn, target = await prepare(parts, incoming)
+        turn, target = await prepare_request(services, incoming)
     except NotManaged as reason:
-        await forward(parts, incoming, out, reason.reason)
+        await forward_original(services, incoming, out, reason.reason)
         return
     except StoreUnavailable as problem:
-        if parts.settings.store.persist == "required":
+        if services.settings.store.persist == "required":
             raise Unavailable("the store is not available", hint="Try again later.") from problem
-        _unstored(parts, incoming)
-        await forward(parts, incoming, out, "store")
+        _record_gap(services, incoming)
+        await forward_original(services, incoming, out, "store")
         return
     except Exception:  # P4: no fault of ours may fail a request that would have worked without us; counted and logged
-        parts.metrics.swallowed_total.labels(where="prepare").inc()
+        services.metrics.swallowed_total.labels(where="prepare").inc()
         log.exception("planning failed; the request goes on as it came")
-        await forward(parts, incoming, out, "error")
+        await forward_original(services, incoming, out, "error")
         return
-    own = parts.now() - began
-    await _answer(parts, turn, target, incoming, out)
-    parts.metrics.request_seconds.labels(route="chat").observe(own)
-    ahead.later(parts, turn, incoming.headers)
+    own = services.now() - began
+    await _send_and_relay(services, turn, target, incoming, out)
+    services.metrics.request_seconds.labels(route="chat").observe(own)
+    ahead.schedule_compression(services, turn, incoming.headers)
 
 
-def _unstored(parts: Parts, incoming: Incoming) -> None:
+def _record_gap(services: Services, incoming: Incoming) -> None:
     """Record that nothing of this request will be stored; the row is written as soon as the store can be reached."""
-    tenant, session = identify.owner(incoming.headers, incoming.tenant, incoming.session, parts.settings.identity)
-    parts.store.later([GapRow(tenant, session, "", len(incoming.body), "store not readable", parts.now())])
+    tenant, session = identify.find_owner(
+        incoming.headers, incoming.tenant, incoming.session, services.settings.identity
+    )
+    services.store.put_deferred([GapRow(tenant, session, "", len(incoming.body), "store not readable", services.now())])
 
 
 def _is_off(incoming: Incoming) -> bool:
     return any(name == b"x-context-off" and value.strip() not in (b"", b"0") for name, value in incoming.headers)
 
 
-async def forward(parts: Parts, incoming: Incoming, out: Outgoing, reason: str) -> None:
+async def forward_original(services: Services, incoming: Incoming, out: ResponseWriter, reason: str) -> None:
     """Send the client's bytes upstream and upstream's bytes back, with the reason in a header."""
-    parts.metrics.bypasses_total.labels(reason=reason).inc()
-    incoming.facts["fallback"] = reason
-    announcing.passed(parts, incoming, reason)
-    target = parts.client.route(await _model(parts, incoming.body) or None)
+    services.metrics.bypasses_total.labels(reason=reason).inc()
+    incoming.log_fields["fallback"] = reason
+    announcing.publish_fallback(services, incoming, reason)
+    target = services.client.select_target(await _read_model(services, incoming.body) or None)
     headers, body = incoming.encoded or (incoming.headers, incoming.body)
-    reply = await parts.client.send(
+    reply = await services.client.send(
         target, incoming.method, incoming.path, incoming.query, headers, body, identity=False
     )
     try:
         await out.start(reply.status, [*reply.headers, (b"x-context-fallback", reason.encode())])
-        async for data in reply.chunks():
+        async for data in reply.iter_bytes():
             await out.write(data)
         await out.end()
     except (UpstreamBroken, UpstreamTimeout) as problem:
-        _truncated(parts, target.name, problem.code)
+        _record_truncated(services, target.name, problem.code)
         await out.abort()
     finally:
         await reply.close()
 
 
-def _truncated(parts: Parts, upstream: str, code: str) -> None:
+def _record_truncated(services: Services, upstream: str, code: str) -> None:
     """Count and log that an upstream's answer ended before it was complete."""
-    parts.metrics.upstream_truncated_total.inc()
+    services.metrics.upstream_truncated_total.inc()
     log.warning("upstream %s broke off its answer: %s", upstream, code)
 
 
-async def _model(parts: Parts, body: bytes) -> str:
+async def _read_model(services: Services, body: bytes) -> str:
     """Return the model by which a body is routed; "" where the body names none, or there is only one upstream."""
-    if len(parts.client.targets) == 1:
+    if len(services.client.targets) == 1:
         return ""
     if len(body) >= LARGE:  # decoding it may take 200 ms, in which no other thread can run
-        found = await asyncio.get_running_loop().run_in_executor(parts.workers, find_model, body)
+        found = await asyncio.get_running_loop().run_in_executor(services.workers, find_model, body)
         body = b'{"model":%b}' % (found or b"null")
     try:
         return msgspec.json.decode(body, type=_Model).model
@@ -146,191 +148,231 @@ async def _model(parts: Parts, body: bytes) -> str:
         return ""  # no model can be read: the first upstream, as for any other path
 
 
-async def _answer(parts: Parts, turn: Turn, target: Target, incoming: Incoming, out: Outgoing) -> None:
+async def _send_and_relay(
+    services: Services, turn: Turn, target: Target, incoming: Incoming, out: ResponseWriter
+) -> None:
     """Send the plan and relay the answer; the end of the exchange is recorded in every case."""
-    sent_at = parts.now()
+    sent_at = services.now()
     try:
-        reply = await _send(parts, turn, target, incoming)
+        reply = await _send(services, turn, target, incoming)
     except UpstreamError as problem:
-        finish.later(parts, turn, finish.learnt(parts, turn, None, (), "failed", problem.status, note=problem.code))
+        finish.store_in_background(
+            services, turn, finish.record_outcome(services, turn, None, (), "failed", problem.status, note=problem.code)
+        )
         raise
     except (asyncio.CancelledError, ClientGone):
-        _gone(parts, turn, None, ())
+        _record_client_gone(services, turn, None, ())
         raise
-    waited = parts.now() - sent_at
-    announcing.sent(parts, turn)
-    parts.metrics.first_token_seconds.labels(upstream=parts.metrics.label("upstream", target.name)).observe(waited)
-    rounds = Rounds(parts, turn, target, incoming) if turn.offer.names else None
+    waited = services.now() - sent_at
+    announcing.publish_plan(services, turn)
+    services.metrics.first_token_seconds.labels(upstream=services.metrics.limit_label("upstream", target.name)).observe(
+        waited
+    )
+    rounds = ToolLoop(services, turn, target, incoming) if turn.tool_offer.names else None
     try:
         if not (reply.content_type.startswith("text/event-stream") and not reply.encoding and reply.status == 200):
-            await _whole(parts, turn, reply, out, waited * 1000, rounds)
+            await _relay_body(services, turn, reply, out, waited * 1000, rounds)
         elif rounds is None:
-            await _stream(parts, turn, reply, out, waited * 1000)
+            await _relay_stream(services, turn, reply, out, waited * 1000)
         else:
-            async with beating(out) as heard:
-                await _stream(parts, turn, reply, heard, waited * 1000, rounds)
+            async with keep_alive(out) as heard:
+                await _relay_stream(services, turn, reply, heard, waited * 1000, rounds)
     finally:
         await reply.close()
 
 
-async def _send(parts: Parts, turn: Turn, target: Target, incoming: Incoming) -> Reply:
+async def _send(services: Services, turn: Turn, target: Target, incoming: Incoming) -> Reply:
     """Send the plan's bytes upstream. A 400 to rewritten bytes is answered with one resend of the original."""
 
     async def ask(body: bytes) -> Reply:
-        return await parts.client.send(target, incoming.method, incoming.path, incoming.query, incoming.headers, body)
+        return await services.client.send(
+            target, incoming.method, incoming.path, incoming.query, incoming.headers, body
+        )
 
-    reply = await ask(turn.body)
-    _sent(parts, turn, incoming)
-    if reply.status in TOO_LONG and await _is_too_long(parts, turn, incoming, reply) and await _replanned(parts, turn):
+    reply = await ask(turn.sent_body)
+    _record_sent(services, turn, incoming)
+    if (
+        reply.status in TOO_LONG_STATUSES
+        and await _is_too_long(services, turn, incoming, reply)
+        and await _replan_too_long(services, turn)
+    ):
         await reply.close()
-        reply = await ask(turn.body)
-        _sent(parts, turn, incoming)
-    if reply.status == 400 and turn.body != incoming.body:
+        reply = await ask(turn.sent_body)
+        _record_sent(services, turn, incoming)
+    if reply.status == 400 and turn.sent_body != incoming.body:
         await reply.close()
         turn.usage_added = False
-        weaving.bare(turn)
+        weaving.strip_tools(turn)
         reply = await ask(incoming.body)
         turn.fallback = "upstream_reject"
-        parts.metrics.bypasses_total.labels(reason="upstream_reject").inc()
+        services.metrics.bypasses_total.labels(reason="upstream_reject").inc()
         if reply.status < 400:
-            finish.stop_rewriting(parts, turn, "upstream_reject")
+            finish.stop_rewriting(services, turn, "upstream_reject")
     return reply
 
 
-def _sent(parts: Parts, turn: Turn, incoming: Incoming) -> None:
+def _record_sent(services: Services, turn: Turn, incoming: Incoming) -> None:
     """Update the thread's state once the plan's bytes have gone out."""
-    thread = turn.place.thread
-    thread.sizes = len(incoming.body), len(turn.body)
+    thread = turn.located.thread
+    thread.body_sizes = len(incoming.body), len(turn.sent_body)
     if turn.policy.mode == "rewrite":
         before = thread.state
-        thread.state = before.after_sending(turn.plan, parts.now())
-        parts.faults.note(turn.tenant, before, thread.state)
-    if turn.rehearsed:
-        thread.rehearsal = rehearsal(thread).after_sending(turn.plan, parts.now())
+        thread.state = before.after_sending(turn.plan, services.now())
+        services.tenant_faults.add_counts(turn.tenant, before, thread.state)
+    if turn.is_simulated:
+        thread.simulated_state = find_simulated_state(thread).after_sending(turn.plan, services.now())
 
 
-async def _is_too_long(parts: Parts, turn: Turn, incoming: Incoming, reply: Reply) -> bool:
+async def _is_too_long(services: Services, turn: Turn, incoming: Incoming, reply: Reply) -> bool:
     """True if an error says that the prompt does not fit its window; the window is remembered. The error can still be
     passed on."""
     if reply.encoding:
         return False
     try:
-        body = await reply.peek(ERROR_BODY)
+        body = await reply.peek_body(ERROR_BODY_BYTES)
     except AnswerTooLong:
         return False
     except UpstreamError:
-        if turn.body == incoming.body:
+        if turn.sent_body == incoming.body:
             raise
         return False  # the status alone decides what is done next
-    return windows.learn(parts, turn, body)
+    return windows.learn_window(services, turn, body)
 
 
-async def _replanned(parts: Parts, turn: Turn) -> bool:
+async def _replan_too_long(services: Services, turn: Turn) -> bool:
     """True if there is a shorter prompt to send, now that the window is known."""
     if turn.policy.mode != "rewrite":
         return False
     try:
-        return await replan(parts, turn)
+        return await replan_refused(services, turn)
     except StoreUnavailable:
         return False  # storing is required and fails: the client gets the upstream's error
     except Exception:  # P4: as for any other plan
-        parts.metrics.swallowed_total.labels(where="replan").inc()
+        services.metrics.swallowed_total.labels(where="replan").inc()
         log.exception("planning once more failed; the client gets the upstream's error")
         return False
 
 
-def _headers(turn: Turn, reply: Reply, *, changed: bool) -> Headers:
+def _make_response_headers(turn: Turn, reply: Reply, *, changed: bool) -> Headers:
     kept = [(n, v) for n, v in reply.headers if not (changed and n in (b"content-length", b"content-encoding"))]
-    return kept + finish.context_headers(turn)
+    return kept + finish.make_context_headers(turn)
 
 
-async def _stream(
-    parts: Parts, turn: Turn, reply: Reply, out: Outgoing, first_byte_ms: float, rounds: Rounds | None = None
+async def _relay_stream(
+    services: Services,
+    turn: Turn,
+    reply: Reply,
+    out: ResponseWriter,
+    first_byte_ms: float,
+    tool_loop: ToolLoop | None = None,
 ) -> None:
     """Relay a stream as it comes, with the streams of later rounds where the answer calls tools of ours. The terminal
     frame waits for the store."""
-    kept = reflecting.headings(parts, turn)
+    kept = reflecting.find_withheld_headings(services, turn)
 
     def make(after: Relay | None) -> Relay:
-        limit, names = parts.settings.limits.capture_mb << 20, rounds.names if rounds is not None else frozenset()
+        limit, names = (
+            services.settings.limits.capture_mb << 20,
+            tool_loop.tool_names if tool_loop is not None else frozenset(),
+        )
         return Relay(
             withhold_state=bool(kept),
             drop_usage=turn.usage_added,
             limit=limit,
             headings=kept,
-            hidden=names,
-            after=after,
-            hold=parts.settings.tools.hold_text,
+            hidden_tools=names,
+            previous=after,
+            hold_text=services.settings.tools.hold_text,
         )
 
     relay = make(None)
     try:
-        await out.start(reply.status, _headers(turn, reply, changed=bool(kept or rounds) or turn.usage_added))
-        broken = await pump(reply, relay, out)
-        if rounds is not None and broken is None:
-            relay, broken = await rounds.stream(relay, out, make)
+        await out.start(
+            reply.status, _make_response_headers(turn, reply, changed=bool(kept or tool_loop) or turn.usage_added)
+        )
+        broken = await relay_stream(reply, relay, out)
+        if tool_loop is not None and broken is None:
+            relay, broken = await tool_loop.run_stream(relay, out, make)
     except (asyncio.CancelledError, ClientGone):
-        _gone(parts, turn, relay.answer, relay.blocks)
+        _record_client_gone(services, turn, relay.answer, relay.blocks)
         raise
     answer = relay.answer
     blocks = relay.blocks
-    if turn.plan.asked and grammar.HEADING not in kept:  # the block is shown to the client then
-        blocks = [block.body for block in grammar.find(answer.text)]
-    if broken is not None or answer.truncated:
+    if turn.plan.asks_for_state and grammar.HEADING not in kept:  # the block is shown to the client then
+        blocks = [block.body for block in grammar.find_blocks(answer.text)]
+    if broken is not None or answer.is_truncated:
         code = broken.code if broken is not None else "upstream_broken"
-        finish.later(parts, turn, finish.learnt(parts, turn, answer, blocks, "partial", reply.status, note=code))
-        _truncated(parts, turn.upstream, code)
+        finish.store_in_background(
+            services, turn, finish.record_outcome(services, turn, answer, blocks, "partial", reply.status, note=code)
+        )
+        _record_truncated(services, turn.upstream, code)
         message = broken.message if broken is not None else "the upstream ended its answer before it was complete"
-        await out.write((b"\n\n" if relay.unfinished else b"") + finish.error_event(message, code))
+        await out.write((b"\n\n" if relay.is_unfinished else b"") + finish.make_error_event(message, code))
         await out.abort()
         return
-    rows = finish.learnt(parts, turn, answer, blocks, "complete", reply.status, first_byte_ms=first_byte_ms)
-    rows += reflecting.rows(parts, turn, relay.others)
-    stored = await finish.durable(parts, turn, rows)
+    rows = finish.record_outcome(services, turn, answer, blocks, "complete", reply.status, first_byte_ms=first_byte_ms)
+    rows += reflecting.make_iteration_rows(services, turn, relay.other_blocks)
+    stored = await finish.store_and_wait(services, turn, rows)
     await out.end((b"" if stored else b": persist deferred\n\n") + relay.terminal)
 
 
-async def _whole(
-    parts: Parts, turn: Turn, reply: Reply, out: Outgoing, first_byte_ms: float, rounds: Rounds | None = None
+async def _relay_body(
+    services: Services,
+    turn: Turn,
+    reply: Reply,
+    out: ResponseWriter,
+    first_byte_ms: float,
+    tool_loop: ToolLoop | None = None,
 ) -> None:
     """Bring back an answer that is one body. The whole body waits for the store, so that its headers can report the
     outcome."""
     try:
-        body = await reply.read(parts.settings.limits.body_mb << 20)
+        body = await reply.read_body(services.settings.limits.body_mb << 20)
     except UpstreamTimeout:
-        finish.later(parts, turn, finish.learnt(parts, turn, None, (), "failed", 504, note="upstream_timeout"))
+        finish.store_in_background(
+            services, turn, finish.record_outcome(services, turn, None, (), "failed", 504, note="upstream_timeout")
+        )
         raise
     except AnswerTooLong:
-        await _too_long(parts, turn, reply, out)
+        await _relay_unread(services, turn, reply, out)
         return
     except UpstreamBroken as problem:
-        finish.later(parts, turn, finish.learnt(parts, turn, None, (), "partial", reply.status, note=problem.code))
+        finish.store_in_background(
+            services, turn, finish.record_outcome(services, turn, None, (), "partial", reply.status, note=problem.code)
+        )
         raise
     except (asyncio.CancelledError, ClientGone):
-        _gone(parts, turn, None, ())
+        _record_client_gone(services, turn, None, ())
         raise
     readable = reply.status == 200 and not reply.encoding
-    kept = reflecting.headings(parts, turn) if readable else ()
-    visible, found = without_blocks(body, kept)
-    if rounds is not None and readable:
-        joined = await _joined(parts, turn, rounds, visible, kept)
+    kept = reflecting.find_withheld_headings(services, turn) if readable else ()
+    visible, found = remove_blocks(body, kept)
+    if tool_loop is not None and readable:
+        joined = await _join_rounds(services, turn, tool_loop, visible, kept)
         if joined is None:
-            await _instead(parts, turn, rounds, out, first_byte_ms)
+            await _answer_with_original(services, turn, tool_loop, out, first_byte_ms)
             return
         visible, found = joined[0], [*found, *joined[1]]
     blocks = [block.body for block in found if block.heading == grammar.HEADING]
-    if readable and turn.plan.asked and turn.fallback != "upstream_reject" and not parts.settings.state.withhold:
-        blocks = [block.body for block in without_blocks(visible)[1]]
+    if (
+        readable
+        and turn.plan.asks_for_state
+        and turn.fallback != "upstream_reject"
+        and not services.settings.state.withhold
+    ):
+        blocks = [block.body for block in remove_blocks(visible)[1]]
     changed = visible != body
-    answer = Answer.from_body(visible) if readable else None
-    complete = answer is not None and answer.error is None and bool(answer.finish)
-    status: Outcome = "complete" if complete else "rejected" if reply.status >= 400 else "partial"
+    answer = AssembledAnswer.from_body(visible) if readable else None
+    complete = answer is not None and answer.error is None and bool(answer.finish_reasons)
+    status: ExchangeStatus = "complete" if complete else "rejected" if reply.status >= 400 else "partial"
     note = None if complete else f"http {reply.status}"
-    rows = finish.learnt(parts, turn, answer, blocks, status, reply.status, first_byte_ms=first_byte_ms, note=note)
+    rows = finish.record_outcome(
+        services, turn, answer, blocks, status, reply.status, first_byte_ms=first_byte_ms, note=note
+    )
     if complete:
-        rows += reflecting.rows(parts, turn, [b.body for b in found if b.heading != grammar.HEADING])
-    stored = await finish.durable(parts, turn, rows)
-    headers = _headers(turn, reply, changed=changed)
+        rows += reflecting.make_iteration_rows(services, turn, [b.body for b in found if b.heading != grammar.HEADING])
+    stored = await finish.store_and_wait(services, turn, rows)
+    headers = _make_response_headers(turn, reply, changed=changed)
     if changed:
         headers.append((b"content-length", b"%d" % len(visible)))
     if not stored:
@@ -339,57 +381,65 @@ async def _whole(
     await out.end(visible)
 
 
-async def _joined(
-    parts: Parts, turn: Turn, rounds: Rounds, body: bytes, kept: tuple[str, ...]
-) -> tuple[bytes, list[Block]] | None:
+async def _join_rounds(
+    services: Services, turn: Turn, tool_loop: ToolLoop, body: bytes, kept: tuple[str, ...]
+) -> tuple[bytes, list[NoteBlock]] | None:
     """Return (all rounds as one body, the blocks that were taken out of the later rounds); None where the rounds
     failed."""
-    found: list[Block] = []
+    found: list[NoteBlock] = []
 
     def clean(one: bytes) -> bytes:
-        visible, blocks = without_blocks(one, kept)
+        visible, blocks = remove_blocks(one, kept)
         found.extend(blocks)
         return visible
 
     try:
-        joined = await rounds.whole(body, clean)
+        joined = await tool_loop.run_body(body, clean)
     except (asyncio.CancelledError, ClientGone):
-        _gone(parts, turn, None, ())
+        _record_client_gone(services, turn, None, ())
         raise
     return None if joined is None else (joined, found)
 
 
-async def _instead(parts: Parts, turn: Turn, rounds: Rounds, out: Outgoing, first_byte_ms: float) -> None:
+async def _answer_with_original(
+    services: Services, turn: Turn, tool_loop: ToolLoop, out: ResponseWriter, first_byte_ms: float
+) -> None:
     """Send the client's own request again and relay its answer, where a round of ours failed."""
     try:
-        reply = await rounds.original()
+        reply = await tool_loop.send_original()
     except UpstreamError as problem:
-        finish.later(parts, turn, finish.learnt(parts, turn, None, (), "failed", problem.status, note=problem.code))
+        finish.store_in_background(
+            services, turn, finish.record_outcome(services, turn, None, (), "failed", problem.status, note=problem.code)
+        )
         raise
     except (asyncio.CancelledError, ClientGone):
-        _gone(parts, turn, None, ())
+        _record_client_gone(services, turn, None, ())
         raise
     try:
-        await _whole(parts, turn, reply, out, first_byte_ms)
+        await _relay_body(services, turn, reply, out, first_byte_ms)
     finally:
         await reply.close()
 
 
-async def _too_long(parts: Parts, turn: Turn, reply: Reply, out: Outgoing) -> None:
+async def _relay_unread(services: Services, turn: Turn, reply: Reply, out: ResponseWriter) -> None:
     """Pass on an answer that is larger than the proxy holds: as it comes, without reading it."""
-    finish.later(
-        parts, turn, finish.learnt(parts, turn, None, (), "partial", reply.status, note="too long to be stored")
+    finish.store_in_background(
+        services,
+        turn,
+        finish.record_outcome(services, turn, None, (), "partial", reply.status, note="too long to be stored"),
     )
-    await out.start(reply.status, _headers(turn, reply, changed=False))
+    await out.start(reply.status, _make_response_headers(turn, reply, changed=False))
     try:
-        async for data in reply.chunks():
+        async for data in reply.iter_bytes():
             await out.write(data)
         await out.end()
     except (UpstreamBroken, UpstreamTimeout) as problem:
-        _truncated(parts, turn.upstream, problem.code)
+        _record_truncated(services, turn.upstream, problem.code)
         await out.abort()
 
 
-def _gone(parts: Parts, turn: Turn, answer: Answer | None, blocks: Sequence[str]) -> None:
+def _record_client_gone(services: Services, turn: Turn, answer: AssembledAnswer | None, blocks: Sequence[str]) -> None:
     """Record the exchange of a client that left, with nobody waiting for the write."""
-    finish.later(parts, turn, finish.learnt(parts, turn, answer, blocks, "client_gone", 499))
+    finish.store_in_background(
+        services, turn, finish.record_outcome(services, turn, answer, blocks, "client_gone", 499)
+    )

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final, get_args
 
 from proxy.context.evidence.iteration import Urgency
-from proxy.context.evidence.reflecting import Mode
+from proxy.context.evidence.reflecting import ReflectionMode
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ def find_warnings(options: Mapping[str, str], policies: Collection[str]) -> tupl
     allowed: dict[str, Iterable[str]] = {
         "policy": sorted(policies),
         "urgency": get_args(Urgency),
-        "reflect": get_args(Mode),
+        "reflect": get_args(ReflectionMode),
         "pin": (*YES, *(word for word in NO if word)),
     }
     found = []
@@ -44,11 +44,11 @@ def find_warnings(options: Mapping[str, str], policies: Collection[str]) -> tupl
     return tuple(found)
 
 
-def log_once(warnings: Iterable[str], told: set[str]) -> None:
+def log_once(warnings: Iterable[str], logged: set[str]) -> None:
     """Log the warnings that were not logged before. told: those that were; the new ones are added to it."""
     for text in warnings:
-        if text not in told and len(told) < MOST:
-            told.add(text)
+        if text not in logged and len(logged) < MOST:
+            logged.add(text)
             log.warning("a request header is not understood: %s", text)
 
 

@@ -19,10 +19,10 @@ from proxy.chat.dialects import gemini
 from proxy.chat.dialects.completions import read_message
 from proxy.errors import Conflict, NotManaged, Unprocessable
 from proxy.exchange import finish, identify, planning, record
-from proxy.exchange.parts import Parts
+from proxy.exchange.parts import Services
 from proxy.exchange.turn import Turn
-from proxy.store.base import Outcome
-from proxy.stream.assemble import Answer
+from proxy.store.base import ExchangeStatus
+from proxy.stream.assemble import AssembledAnswer
 
 NOTE = "imported"
 """The note of an exchange that no upstream of ours has answered."""
@@ -32,7 +32,7 @@ POLICY = "passthrough"
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class ImportedConversation:
     """A conversation to be imported. messages: the raw JSON of each message. tools: the raw JSON of the tools array,
     None for none."""
 
@@ -43,18 +43,20 @@ class Conversation:
     strategy: str = "openai"
 
 
-def read(session: str, messages: Sequence[bytes], tools: bytes | None = None, model: str = MODEL) -> Conversation:
+def read_conversation(
+    session: str, messages: Sequence[bytes], tools: bytes | None = None, model: str = MODEL
+) -> ImportedConversation:
     """Make a conversation from chat messages or from Gemini's contents. Raises Unprocessable for any other input."""
     if not messages:
         raise Unprocessable("a conversation without a message")
     try:
         if _is_gemini(messages[0]):
-            return Conversation(session, tuple(_from_gemini(messages)), tools, model, "gemini")
+            return ImportedConversation(session, tuple(_from_gemini(messages)), tools, model, "gemini")
         for raw in messages:
             read_message(raw)
     except NotManaged as problem:
         raise Unprocessable(f"a message cannot be read: {problem.message}") from None
-    return Conversation(session, tuple(messages), tools, model)
+    return ImportedConversation(session, tuple(messages), tools, model)
 
 
 def _is_gemini(raw: bytes) -> bool:
@@ -87,7 +89,7 @@ def _from_gemini(contents: Sequence[bytes]) -> list[bytes]:
     return made
 
 
-async def bring(parts: Parts, tenant: str, conversation: Conversation) -> int:
+async def import_conversation(services: Services, tenant: str, conversation: ImportedConversation) -> int:
     """Store a conversation; return the number of its messages. Raises Conflict if it is there already; StoreUnavailable
     passes through."""
     raws = list(conversation.messages)
@@ -97,41 +99,43 @@ async def bring(parts: Parts, tenant: str, conversation: Conversation) -> int:
         b",".join(raws),
         b',"tools":' + conversation.tools if conversation.tools else b"",
     )
-    request, front = parts.messages.request(body)
-    keys = key.chain(tenant, request.messages)
-    place = await identify.identify(parts.threads, tenant, conversation.session, request, keys, retry=False)
-    memory = place.thread.memory
-    if place.at == len(keys) - 1:
+    request, front = services.message_cache.get_request(body)
+    keys = key.compute_keys(tenant, request.messages)
+    place = await identify.locate_request(
+        services.live_sessions, tenant, conversation.session, request, keys, retry=False
+    )
+    memory = place.thread.live_session
+    if place.known_until == len(keys) - 1:
         raise Conflict(f"the conversation {conversation.session!r} is there already")
-    target = parts.client.route(conversation.model)
-    model = planning.model_of(parts, conversation.model)
+    target = services.client.select_target(conversation.model)
+    model = planning.look_up_model(services, conversation.model)
     turn = Turn(
-        id=identify.new_id(),
+        id=identify.make_id(),
         tenant=tenant,
-        place=place,
+        located=place,
         request=request,
         keys=keys,
-        policy=parts.policies[POLICY],
+        policy=services.policies[POLICY],
         model=model,
         upstream=target.name,
         strategy=conversation.strategy,
-        weigh=parts.weigh(model),
-        began=parts.now(),
-        front=front,
+        weigh=services.find_token_counter(model),
+        started_at=services.now(),
+        prefix_cache=front,
     )
     try:
-        forms = record.ingest(parts.threads, turn, turn.began)
-        await planning.decide(parts, turn)
-        record.exchanged(turn, forms, turn.began)
-        answer = _answer(last) if last is not None else None
-        status: Outcome = "complete" if answer is not None else "partial"
-        rows = finish.learnt(parts, turn, answer, (), status, 200, note=NOTE)
-        await parts.store.put([*turn.rows, *rows])
+        forms = record.add_request_rows(services.live_sessions, turn, turn.started_at)
+        await planning.plan_request(services, turn)
+        record.add_exchange_rows(turn, forms, turn.started_at)
+        answer = _make_answer(last) if last is not None else None
+        status: ExchangeStatus = "complete" if answer is not None else "partial"
+        rows = finish.record_outcome(services, turn, answer, (), status, 200, note=NOTE)
+        await services.store.put([*turn.rows, *rows])
     finally:
         # Memory may hold more than the store has: the next request reads the session from the store.
-        parts.threads.forget(memory)
+        services.live_sessions.forget_session(memory)
     return len(conversation.messages)
 
 
-def _answer(raw: bytes) -> Answer:
-    return Answer.from_body(b'{"choices":[{"index":0,"message":%b,"finish_reason":"stop"}]}' % raw)
+def _make_answer(raw: bytes) -> AssembledAnswer:
+    return AssembledAnswer.from_body(b'{"choices":[{"index":0,"message":%b,"finish_reason":"stop"}]}' % raw)

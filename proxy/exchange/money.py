@@ -28,7 +28,7 @@ class Bill(NamedTuple):
     answer. planned: for the prompt that was planned and not sent, None where there was none."""
 
     paid: float
-    without: float
+    without_proxy: float
     planned: float | None = None
 
 
@@ -56,14 +56,19 @@ class Meter(msgspec.Struct, frozen=True, omit_defaults=True):
         return sum(prompt for prompt, _ in self.rounds)
 
 
-def resent(turn: Turn) -> int:
+def count_cached_without_proxy(turn: Turn) -> int:
     """Tokens of the client's prompt that a provider's cache would still hold if it had always been sent as it came.
 
     Call it before the prompt is sent, since sending moves the thread's clock.
     """
-    thread = turn.place.thread
-    sent_at = thread.moves[-1][2] if thread.moves else thread.state.sent_at
-    if turn.model.input is None or sent_at is None or turn.began - sent_at > turn.model.ttl_s or turn.place.at < 0:
+    thread = turn.located.thread
+    sent_at = thread.positions[-1][2] if thread.positions else thread.state.sent_at
+    if (
+        turn.model.input is None
+        or sent_at is None
+        or turn.started_at - sent_at > turn.model.ttl_s
+        or turn.located.known_until < 0
+    ):
         return 0
     messages, weigh = turn.request.messages, turn.weigh
 
@@ -71,18 +76,18 @@ def resent(turn: Turn) -> int:
         ends = known or [0]
         return [*ends, *(ends[-1] + more for more in accumulate(map(weigh, messages[begin:])))]
 
-    ends = turn.request.grown("ends", add_up, id(weigh))
-    return weigh.head(turn.request.tools) + ends[turn.place.at + 1]
+    ends = turn.request.memo("ends", add_up, id(weigh))
+    return weigh.count_tools(turn.request.tools) + ends[turn.located.known_until + 1]
 
 
-def read(turn: Turn, usage: Usage | None) -> Meter | None:
+def make_meter(turn: Turn, usage: Usage | None) -> Meter | None:
     """Return the meter of the exchange; None where the provider reports no usage."""
     if usage is None:
         return None
     plan, model = turn.plan, turn.model
-    kept = cacheable(model, min(turn.resent, plan.before))
+    kept = count_cacheable(model, min(turn.cached_without_proxy, plan.before))
     original = turn.observed or plan.messages is None
-    rounds: Sequence[Usage] = (*turn.spent, usage)
+    rounds: Sequence[Usage] = (*turn.earlier_usage, usage)
     return Meter(
         # The usage that the client gets has the completions of all rounds, and the prompt of the last round.
         rounds=[(one.prompt, one.cached if one.cached is not None else -1) for one in rounds],
@@ -90,39 +95,39 @@ def read(turn: Turn, usage: Usage | None) -> Meter | None:
         before=plan.before,
         held=kept,
         sent=plan.before if original else plan.after,
-        expected=expected(turn),
-        planned=(plan.after, plan.predicted) if turn.rehearsed else None,
+        expected=count_expected_cached(turn),
+        planned=(plan.after, plan.predicted) if turn.is_simulated else None,
     )
 
 
-def expected(turn: Turn) -> int:
+def count_expected_cached(turn: Turn) -> int:
     """Tokens of the sent prompt that are expected to come from the provider's cache."""
     if not turn.observed:
         return turn.plan.predicted
-    return cacheable(turn.model, min(turn.resent, turn.plan.before))
+    return count_cacheable(turn.model, min(turn.cached_without_proxy, turn.plan.before))
 
 
-def cacheable(model: Model, tokens: int) -> int:
+def count_cacheable(model: Model, tokens: int) -> int:
     """Tokens that a provider's cache holds of a prefix of so many tokens: whole blocks, 0 below the model's minimum."""
     held = tokens // model.block * model.block
     return held if held >= model.min and model.cache != "none" else 0
 
 
-def bill(model: Model, meter: Meter) -> Bill | None:
+def compute_bill(model: Model, meter: Meter) -> Bill | None:
     """Return the cost of an exchange; None without prices."""
     if model.input is None or not meter.rounds:
         return None
     unit = model.input / MILLION
     answer = meter.completion * (model.output or 0.0) / MILLION
     costs = [
-        model.cost(prompt, min(prompt, cached if cached >= 0 else meter.expected)) * unit
+        model.compute_cost(prompt, min(prompt, cached if cached >= 0 else meter.expected)) * unit
         for prompt, cached in meter.rounds
     ]
     paid = sum(costs) + answer
     # The provider counts otherwise than we do. The prompt that was not sent is taken to differ by the same factor.
     factor = meter.rounds[0][0] / max(meter.sent, 1) * unit
-    without = costs[0] if meter.sent == meter.before else factor * model.cost(meter.before, meter.held)
-    planned = factor * model.cost(*meter.planned) + answer if meter.planned is not None else None
+    without = costs[0] if meter.sent == meter.before else factor * model.compute_cost(meter.before, meter.held)
+    planned = factor * model.compute_cost(*meter.planned) + answer if meter.planned is not None else None
     return Bill(paid, without + answer, planned)
 
 

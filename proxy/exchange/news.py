@@ -21,7 +21,7 @@ import msgspec
 from proxy.context.events import PRUNED, SUMMARIZED
 from proxy.errors import TooMany
 from proxy.metrics import Metrics
-from proxy.sections import Events
+from proxy.sections import EventSettings
 
 EDITED: Final = "context:edited"
 LOOP: Final = "loop:detected"
@@ -29,7 +29,7 @@ STATE: Final = "state:updated"
 MEMO: Final = "memo:saved"
 CACHE: Final = "cache:broken"
 FALLBACK: Final = "fallback"
-KINDS: Final[Mapping[str, str]] = {
+EVENT_KINDS: Final[Mapping[str, str]] = {
     PRUNED: "Messages left a prompt: tokens before and after, how many, which.",
     SUMMARIZED: "Messages were summarised: how many, how many stay, the summary's text.",
     EDITED: "Messages changed otherwise: what the operator decided, and what a policy shortened.",
@@ -46,7 +46,7 @@ GAP: Final = "gap"
 """The first event for a listener whose starting point is no longer in the ring: some events may be missing."""
 
 
-class Item(msgspec.Struct, frozen=True):
+class PublishedEvent(msgspec.Struct, frozen=True):
     """One event. id: rises, over restarts too (microseconds since 1970, or one more than the last). at: Unix seconds.
     session, thread, exchange: empty where there is none. data: the fields of the event, by kind."""
 
@@ -59,7 +59,7 @@ class Item(msgspec.Struct, frozen=True):
     at: float
     data: Mapping[str, Any]
 
-    def encoded(self) -> bytes:
+    def encode(self) -> bytes:
         """Encode the event as JSON. Half a surrogate pair, which a name from a client can hold, becomes a question
         mark."""
         try:
@@ -68,72 +68,80 @@ class Item(msgspec.Struct, frozen=True):
             return json.dumps(msgspec.to_builtins(self), ensure_ascii=False).encode("utf-8", "replace")
 
 
-class Wants:
+class EventFilter:
     """Filter of a listener. tenant, session: None for all. kinds: names or patterns, none for all."""
 
     def __init__(self, tenant: str | None = None, session: str | None = None, kinds: Sequence[str] = ()) -> None:
         self._tenant = tenant
         self._session = session
-        self._kinds = frozenset(kind for kind in KINDS if not kinds or any(fnmatchcase(kind, one) for one in kinds))
+        self._kinds = frozenset(
+            kind for kind in EVENT_KINDS if not kinds or any(fnmatchcase(kind, one) for one in kinds)
+        )
 
-    def __call__(self, item: Item) -> bool:
+    def __call__(self, event: PublishedEvent) -> bool:
         return (
-            item.kind in self._kinds
-            and (self._tenant is None or item.tenant == self._tenant)
-            and (self._session is None or item.session == self._session)
+            event.kind in self._kinds
+            and (self._tenant is None or event.tenant == self._tenant)
+            and (self._session is None or event.session == self._session)
         )
 
 
-def unknown(kinds: Sequence[str]) -> list[str]:
+def find_unknown_patterns(patterns: Sequence[str]) -> list[str]:
     """Return the patterns that match no kind of event."""
-    return [one for one in kinds if not any(fnmatchcase(kind, one) for kind in KINDS)]
+    return [one for one in patterns if not any(fnmatchcase(kind, one) for kind in EVENT_KINDS)]
 
 
 class Listener:
     """One listener, with the queue of its events."""
 
     def __init__(
-        self, wants: Wants, most: int, backlog: Sequence[Item], *, gap: bool, slow: Callable[[], None]
+        self,
+        event_filter: EventFilter,
+        max_queue: int,
+        backlog: Sequence[PublishedEvent],
+        *,
+        has_gap: bool,
+        on_lost: Callable[[], None],
     ) -> None:
-        self.wants = wants
-        self.gap = gap
+        self.event_filter = event_filter
+        self.has_gap = has_gap
         """True if events that it asked for may be missing."""
-        self.closed = False
-        self.lasting = False
+        self.is_closed = False
+        self.is_persistent = False
         """True if only its maker closes it."""
-        self._items: deque[Item] = deque(backlog)
-        self._most = most + len(backlog)
+        self._items: deque[PublishedEvent] = deque(backlog)
+        self._most = max_queue + len(backlog)
         self._lost = 0
-        self._slow = slow
+        self._on_lost = on_lost
         self._changed = asyncio.Event()
         if backlog:
             self._changed.set()
 
     @property
-    def waiting(self) -> int:
+    def waiting_count(self) -> int:
         """Number of events that the listener has not taken yet."""
         return len(self._items)
 
-    def put(self, item: Item) -> None:
+    def put_event(self, event: PublishedEvent) -> None:
         """Add an event to the queue, if the filter wants it. A full queue loses its oldest event."""
-        if not self.wants(item):
+        if not self.event_filter(event):
             return
         if len(self._items) >= self._most:
             self._items.popleft()
             self._lost += 1
-            self._slow()
-        self._items.append(item)
+            self._on_lost()
+        self._items.append(event)
         self._changed.set()
 
     def close(self) -> None:
         """End the listener: no further event comes."""
-        self.closed = True
+        self.is_closed = True
         self._changed.set()
 
-    async def take(self) -> tuple[int, list[Item]]:
+    async def take_events(self) -> tuple[int, list[PublishedEvent]]:
         """Wait for events; return (number of events lost before them, events), or (0, []) once the listener is closed
         and empty."""
-        while not self._items and not self.closed:
+        while not self._items and not self.is_closed:
             self._changed.clear()
             await self._changed.wait()
         found, lost = list(self._items), self._lost
@@ -142,58 +150,64 @@ class Listener:
         return lost, found
 
 
-class News:
+class EventBus:
     """The bus of one event loop: publishers and listeners run in that loop."""
 
-    def __init__(self, limits: Events, metrics: Metrics, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, limits: EventSettings, metrics: Metrics, now: Callable[[], float] = time.time) -> None:
         self._limits = limits
         self._metrics = metrics
         self._now = now
-        self._ring: deque[Item] = deque(maxlen=limits.kept)
+        self._ring: deque[PublishedEvent] = deque(maxlen=limits.kept)
         self._listeners: set[Listener] = set()
-        self._counted = {kind: metrics.events_total.labels(kind=kind) for kind in KINDS}
+        self._counted = {kind: metrics.events_total.labels(kind=kind) for kind in EVENT_KINDS}
         self._last = int(now() * 1e6)
-        self._gone = self._last  # the newest id that left the ring; events of the time before the start are not in it
+        self._newest_dropped_id = (
+            self._last
+        )  # the newest id that left the ring; events of the time before the start are not in it
         self._closed = False
 
-    def tell(
+    def publish(
         self,
         kind: str,
         tenant: str,
         data: Mapping[str, Any],
         *,
         session: str = "",
-        thread: str = "",
+        branch: str = "",
         exchange: str = "",
     ) -> None:
         """Publish an event."""
         at = self._now()
         self._last = max(self._last + 1, int(at * 1e6))
-        item = Item(self._last, kind, tenant, session, thread, exchange, at, data)
+        item = PublishedEvent(self._last, kind, tenant, session, branch, exchange, at, data)
         if len(self._ring) == self._ring.maxlen:
-            self._gone = self._ring[0].id
+            self._newest_dropped_id = self._ring[0].id
         self._ring.append(item)
         self._counted[kind].inc()
         for listener in self._listeners:
-            listener.put(item)
+            listener.put_event(item)
 
-    def listen(self, wants: Wants, after: int | None = None, *, lasting: bool = False) -> Listener:
+    def subscribe(
+        self, event_filter: EventFilter, after_id: int | None = None, *, is_persistent: bool = False
+    ) -> Listener:
         """Add a listener. With `after`, it begins behind the event of that id; 0 begins with all events in the ring.
         lasting: a listener of the process itself, which does not count and which `close` leaves open. Raises TooMany at
         the limit. Call `leave` at the end."""
-        if not lasting and sum(not one.lasting for one in self._listeners) >= self._limits.listeners:
+        if not is_persistent and sum(not one.is_persistent for one in self._listeners) >= self._limits.listeners:
             raise TooMany("as many listen to events as may", hint="See events.listeners.")
-        backlog = [] if after is None else [item for item in self._ring if item.id > after and wants(item)]
-        gap = after is not None and 0 < after < self._gone
-        made = Listener(wants, self._limits.queue, backlog, gap=gap, slow=self._metrics.events_lost_total.inc)
-        made.lasting = lasting
-        if self._closed and not lasting:
+        backlog = [] if after_id is None else [item for item in self._ring if item.id > after_id and event_filter(item)]
+        gap = after_id is not None and 0 < after_id < self._newest_dropped_id
+        made = Listener(
+            event_filter, self._limits.queue, backlog, has_gap=gap, on_lost=self._metrics.events_lost_total.inc
+        )
+        made.is_persistent = is_persistent
+        if self._closed and not is_persistent:
             made.close()
         self._listeners.add(made)
         self._metrics.event_listeners.set(len(self._listeners))
         return made
 
-    def leave(self, listener: Listener) -> None:
+    def unsubscribe(self, listener: Listener) -> None:
         """Remove a listener."""
         self._listeners.discard(listener)
         self._metrics.event_listeners.set(len(self._listeners))
@@ -203,5 +217,5 @@ class News:
         and then an end."""
         self._closed = True
         for listener in self._listeners:
-            if not listener.lasting:
+            if not listener.is_persistent:
                 listener.close()

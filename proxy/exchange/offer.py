@@ -14,35 +14,35 @@ import msgspec
 
 from proxy.chat import slices
 from proxy.chat.message import Request
-from proxy.context.policy import Offer as When
+from proxy.context.policy import OfferTime as When
 from proxy.context.policy import Policy
 from proxy.settings import Settings
 from proxy.tools import catalog
 
-Choice = Literal["auto", "none", "required", "one", "allowed"]
+ToolChoice = Literal["auto", "none", "required", "one", "allowed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class ToolOffer:
     """Names of tools, and the definition of each as it stands in the prompt."""
 
     names: tuple[str, ...] = ()
-    members: tuple[bytes, ...] = ()
+    definition_list: tuple[bytes, ...] = ()
 
     @property
     def definitions(self) -> bytes:
         """All definitions with commas between, b"" for none."""
-        return b",".join(self.members)
+        return b",".join(self.definition_list)
 
-    def without(self, taken: Sequence[str]) -> Offer:
+    def without_tools(self, taken_names: Sequence[str]) -> ToolOffer:
         """Return the offer without the tools whose names are taken; itself if none is."""
-        if not any(name in taken for name in self.names):
+        if not any(name in taken_names for name in self.names):
             return self
-        kept = [(n, m) for n, m in zip(self.names, self.members, strict=True) if n not in taken]
-        return Offer(tuple(n for n, _ in kept), tuple(m for _, m in kept))
+        kept = [(n, m) for n, m in zip(self.names, self.definition_list, strict=True) if n not in taken_names]
+        return ToolOffer(tuple(n for n, _ in kept), tuple(m for _, m in kept))
 
 
-NONE = Offer()
+NO_TOOLS = ToolOffer()
 """The offer of a thread that never offers anything."""
 
 
@@ -54,56 +54,56 @@ class _Tool(msgspec.Struct, frozen=True):
     function: _Function
 
 
-def write(offer: Offer) -> bytes:
+def encode_offer(offer: ToolOffer) -> bytes:
     """Encode the offer as it is stored: a JSON array of the definitions, b"" for none."""
-    return b"[" + offer.definitions + b"]" if offer.members else b""
+    return b"[" + offer.definitions + b"]" if offer.definition_list else b""
 
 
-def read(array: bytes) -> Offer:
+def decode_offer(array: bytes) -> ToolOffer:
     """Decode a stored offer. Raises ValueError if it cannot be read."""
     if not array:
-        return NONE
-    members = tuple(array[start:end] for start, end in slices.elements(array) or ())
-    return Offer(tuple(msgspec.json.decode(raw, type=_Tool).function.name for raw in members), members)
+        return NO_TOOLS
+    members = tuple(array[start:end] for start, end in slices.find_elements(array) or ())
+    return ToolOffer(tuple(msgspec.json.decode(raw, type=_Tool).function.name for raw in members), members)
 
 
-def when(settings: Settings, policy: Policy) -> When:
+def find_offer_time(settings: Settings, policy: Policy) -> When:
     """The time at which a thread's tools are offered; "never" for a policy that leaves requests as they are."""
     if policy.mode != "rewrite":
         return "never"
     return policy.offer if settings.tools.offer == "policy" else settings.tools.offer
 
 
-def decide(settings: Settings, policy: Policy, request: Request, *, explicit: bool) -> Offer:
+def choose_tools(settings: Settings, policy: Policy, request: Request, *, explicit: bool) -> ToolOffer:
     """Choose the tools that a thread offers, by the request with which it decides. explicit: the client named the
     session."""
-    if choice(request) not in ("auto", "required") or not allowed(request):
-        return NONE
+    if read_tool_choice(request) not in ("auto", "required") or not may_offer_tools(request):
+        return NO_TOOLS
     memos = explicit or settings.memos.scope == "tenant"
-    names = catalog.chosen(settings.tools.enabled, policy.tools, request.tool_names, memos=memos)
-    return Offer(names, tuple(catalog.definitions([name]) for name in names)) if names else NONE
+    names = catalog.choose_tool_names(settings.tools.enabled, policy.tools, request.tool_names, memos=memos)
+    return ToolOffer(names, tuple(catalog.join_definitions([name]) for name in names)) if names else NO_TOOLS
 
 
-def present(offer: Offer, request: Request) -> Offer:
+def select_present_tools(offer: ToolOffer, request: Request) -> ToolOffer:
     """The part of a thread's offer that stands in this request."""
-    if not offer.names or not allowed(request):
-        return NONE
-    return offer.without(request.tool_names)
+    if not offer.names or not may_offer_tools(request):
+        return NO_TOOLS
+    return offer.without_tools(request.tool_names)
 
 
-def allowed(request: Request) -> bool:
+def may_offer_tools(request: Request) -> bool:
     """True if tools of ours may stand in the request: it has tools of its own, and one answer that is read as text."""
     if request.tools is None or request.choices != 1 or "functions" in request.spans:
         return False
     return b"audio" not in _raw(request, "modalities")
 
 
-def choice(request: Request) -> Choice:
+def read_tool_choice(request: Request) -> ToolChoice:
     """The request's choice of tools, from its `tool_choice`."""
     raw = _raw(request, "tool_choice")
     if raw[:1] == b"{":
         return "allowed" if b"allowed_tools" in raw else "one"
-    named = slices.string(raw) if raw else None
+    named = slices.decode_string(raw) if raw else None
     return "none" if named == "none" else "required" if named == "required" else "auto"
 
 

@@ -10,39 +10,48 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from proxy.context.plan import Found, Plan
-from proxy.context.session import Session
+from proxy.context.plan import Plan, RetrievedText
+from proxy.context.session import BranchState
 from proxy.exchange.turn import Turn
 
 _NOTE = "opening"
-_FRESH = Session()
+_FRESH = BranchState()
 
 
-def asked(turn: Turn, state: Session, found: Sequence[Found], told: Mapping[str, Any]) -> tuple[Any, ...] | None:
+def collect_plan_inputs(
+    turn: Turn, state: BranchState, search_hits: Sequence[RetrievedText], notes: Mapping[str, Any]
+) -> tuple[Any, ...] | None:
     """Return all values that the plan of a conversation's first request depends on; None for any other request.
 
     state, found: as `rewrite` is given them. told: the scratchpad and memos of its prompt.
     """
-    woven, offer = turn.woven, turn.pending or turn.offer
-    own = found or turn.relevance or woven.hidden or any(told.values())
-    if turn.place.at >= 0 or own or state != _FRESH:
+    woven, offer = turn.spliced, turn.pending_tool_offer or turn.tool_offer
+    own = search_hits or turn.relevance or woven.hidden_at or any(notes.values())
+    if turn.located.known_until >= 0 or own or state != _FRESH:
         return None
     request = woven.request
     return (
-        *(request.messages, request.model, request.tools, request.stream, request.plain, request.effort),
+        *(
+            request.messages,
+            request.model,
+            request.tools,
+            request.stream,
+            request.is_free_text,
+            request.reasoning_effort,
+        ),
         *(request.choices, request.usage_wanted, request.tool_names, request.max_tokens),
         *(turn.tenant, turn.policy, turn.model, turn.weigh, turn.strategy, turn.options),
-        *(turn.pending is None, offer.names, offer.definitions),
+        *(turn.pending_tool_offer is None, offer.names, offer.definitions),
     )
 
 
-def known(turn: Turn, question: tuple[Any, ...] | None) -> Plan | None:
+def find_known_plan(turn: Turn, inputs: tuple[Any, ...] | None) -> Plan | None:
     """Return the plan that was made for the same question, if it is the last one remembered with these messages."""
-    before: tuple[tuple[Any, ...], Plan] | None = turn.request.notes.get(_NOTE)
-    return before[1] if before is not None and before[0] == question else None
+    before: tuple[tuple[Any, ...], Plan] | None = turn.request.memo_values.get(_NOTE)
+    return before[1] if before is not None and before[0] == inputs else None
 
 
-def note(turn: Turn, question: tuple[Any, ...] | None, plan: Plan) -> None:
+def remember_plan(turn: Turn, inputs: tuple[Any, ...] | None, plan: Plan) -> None:
     """Remember a plan for as long as its messages are remembered."""
-    if question is not None:
-        turn.request.notes[_NOTE] = question, plan
+    if inputs is not None:
+        turn.request.memo_values[_NOTE] = inputs, plan

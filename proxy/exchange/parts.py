@@ -9,20 +9,20 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from proxy.chat.tokens import Weigh
+from proxy.chat.tokens import TokenCounter
 from proxy.context.policy import Policy
 from proxy.context.prices import Model
-from proxy.exchange.asking import Asking
-from proxy.exchange.bounds import Patience, Purse
-from proxy.exchange.news import News
+from proxy.exchange.asking import HelperQueue
+from proxy.exchange.bounds import Budget, CircuitBreaker
+from proxy.exchange.news import EventBus
 from proxy.exchange.reading import MessageCache
 from proxy.exchange.tenant_faults import TenantFaults
-from proxy.exchange.threads import Threads
+from proxy.exchange.threads import LiveSessions
 from proxy.metrics import Metrics
 from proxy.settings import Settings
 from proxy.store.base import Store
 from proxy.tools.sandbox import Sandbox
-from proxy.upstream.client import Client
+from proxy.upstream.client import UpstreamClient
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -46,13 +46,13 @@ class Incoming:
     tenant: str | None = None
     encoded: tuple[Headers, bytes] | None = None
     """Headers and body as they came, where the body was decoded."""
-    unmanaged: str = ""
+    unmanaged_reason: str = ""
     """Reason for which the request goes on as it came, unread; "" where it is to be managed."""
-    facts: dict[str, Any] = field(default_factory=dict)
+    log_fields: dict[str, Any] = field(default_factory=dict)
     """Fields of the request log, filled in while the request is answered."""
 
 
-class Outgoing(Protocol):
+class ResponseWriter(Protocol):
     """The way back to the client."""
 
     async def start(self, status: int, headers: Headers) -> None:
@@ -73,7 +73,7 @@ class Outgoing(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class IdleCompression:
     """A thread that waits to be compressed ahead (see `ahead`), and the bytes of the request that it holds."""
 
     task: asyncio.Task[None]
@@ -81,7 +81,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class LearnedWindow:
     """A context window that an upstream has named, in tokens, and when. ratio: tokens that the upstream counts for one
     of ours."""
 
@@ -90,47 +90,57 @@ class Named:
     ratio: float = 1.0
 
 
+class CommandRunner(Protocol):
+    """Runs an in-band command on a session. Returns the reply to it."""
+
+    async def __call__(
+        self, services: Services, tenant: str, session: str, line: str, *, thread: str | None = None
+    ) -> str: ...
+
+
 @dataclass(slots=True, eq=False)
-class Parts:
+class Services:
     """Everything that one exchange needs beside the request."""
 
     settings: Settings
     store: Store
-    client: Client
+    client: UpstreamClient
     metrics: Metrics
-    threads: Threads
-    messages: MessageCache
+    live_sessions: LiveSessions
+    message_cache: MessageCache
     models: tuple[Model, ...]
     policies: Mapping[str, Policy]
-    weigh: Callable[[Model], Weigh]
-    purse: Purse
+    find_token_counter: Callable[[Model], TokenCounter]
+    helper_budget: Budget
     """The budget in dollars of the helpers."""
-    news: News
+    event_bus: EventBus
     """The bus on which events are published."""
-    asking: Asking | None = None
+    run_command: CommandRunner
+    """Runs an in-band command of an operator; the composition root sets it, since operator actions stand above."""
+    helper_queue: HelperQueue | None = None
     """Questions to the helper model; None where there is none."""
-    patience: Patience = field(default_factory=Patience)
+    embeddings_breaker: CircuitBreaker = field(default_factory=CircuitBreaker)
     """Circuit breaker of the embeddings."""
     sandbox: Sandbox = field(default_factory=Sandbox)
     """Sandbox for SQL of models; one for all, since it bounds the number of child processes."""
     workers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(WORKERS, "plan"))
     """Worker threads for long work in pure Python, beside the event loop."""
-    faults: TenantFaults = field(default_factory=TenantFaults)
+    tenant_faults: TenantFaults = field(default_factory=TenantFaults)
     """Tools whose results the sessions of each tenant have fetched again."""
     now: Callable[[], float] = time.time
-    limits: dict[tuple[str, str], Named] = field(default_factory=dict)
+    learned_windows: dict[tuple[str, str], LearnedWindow] = field(default_factory=dict)
     """Context windows that upstreams have named, by upstream and model (`windows`)."""
-    found: dict[str, Model] = field(default_factory=dict)
+    models_by_name: dict[str, Model] = field(default_factory=dict)
     """Entries of `models` by the names that clients use; the last 1,000."""
-    warm: set[int] = field(default_factory=set)
+    warm_counters: set[int] = field(default_factory=set)
     """Ids of the counters whose vocabulary has been read."""
-    running: set[asyncio.Task[None]] = field(default_factory=set)
+    background_tasks: set[asyncio.Task[None]] = field(default_factory=set)
     """Background tasks that nobody waits for."""
-    open: int = 0
+    open_requests: int = 0
     """Chat requests that are being answered."""
-    ahead: dict[tuple[str, str, str], Waiting] = field(default_factory=dict)
+    idle_compressions: dict[tuple[str, str, str], IdleCompression] = field(default_factory=dict)
     """Threads that wait to be compressed ahead of their next request; the oldest first."""
-    edited: dict[tuple[str, tuple[str, ...]], None] = field(default_factory=dict)
+    conversations_with_edits: dict[tuple[str, tuple[str, ...]], None] = field(default_factory=dict)
     """(tenant, names of the client's tools) of conversations that came to edits, for `tools.offer`; the last 1,000."""
-    told: set[str] = field(default_factory=set)
+    logged_warnings: set[str] = field(default_factory=set)
     """Warnings that the log has already given (`header_warnings`)."""

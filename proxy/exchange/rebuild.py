@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import msgspec
 
 from proxy.chat import key, slices
-from proxy.chat.dialects.completions import Reader, read_message, read_request, write_request
+from proxy.chat.dialects.completions import MessageReader, read_message, read_request, write_request
 from proxy.chat.message import Request
 from proxy.context.plan import Edit, Insert
 from proxy.context.render import render
 from proxy.errors import StoreUnavailable
-from proxy.exchange.record import Forms, Sent
-from proxy.exchange.weave import Round, Woven, appended, read_round, weave
+from proxy.exchange.record import MessageForms, SentTexts
+from proxy.exchange.weave import HiddenRound, SplicedRequest, append_messages, decode_round, splice_hidden_rounds
 from proxy.store.base import ExchangeRecord, MessageRecord, Store
 
 LARGE = 256 * 1024
@@ -27,78 +27,86 @@ LARGE = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class RebuiltPrompt:
     """A past request. original: the body that the client sent. sent: the body that went upstream. edits: those in
     force, by chain key. keys: the chain key of each message of the original. later: the bodies of the later rounds,
     where the answer called tools of ours."""
 
     exchange: ExchangeRecord
-    original: bytes
-    sent: bytes
+    original_body: bytes
+    sent_body: bytes
     edits: Mapping[bytes, Edit]
     keys: tuple[bytes, ...]
-    later: tuple[bytes, ...] = ()
+    later_bodies: tuple[bytes, ...] = ()
 
 
-async def prompt(store: Store, tenant: str, session: str, exchange: str) -> Prompt | None:
+async def rebuild_prompt(store: Store, tenant: str, session: str, exchange: str) -> RebuiltPrompt | None:
     """Return the prompt of one exchange, None if there is no such exchange. Raises StoreUnavailable if a part of it is
     missing."""
-    row = await store.exchange(tenant, session, exchange)
+    row = await store.read_exchange(tenant, session, exchange)
     if row is None:
         return None
-    request, keys = await came(store, row)
+    request, keys = await rebuild_request(store, row)
     original = request.body
-    sent = msgspec.json.decode(row.inserts, type=Sent)
-    woven = await _woven(store, row, request, keys, sent)
-    edits = await _edits(store, row, woven.keys)
+    sent = msgspec.json.decode(row.inserts, type=SentTexts)
+    woven = await _splice_stored_rounds(store, row, request, keys, sent)
+    edits = await _load_edits(store, row, woven.keys)
     if sent.original or row.fallback == "upstream_reject":
-        body = original if row.fallback == "upstream_reject" else write_request(woven.request, ask_usage=sent.usage)
-        return Prompt(row, original, body, edits, keys, await _later(store, row, request, body))
-    body = await _sent(store, row, woven.request, woven.keys, edits, sent)
-    return Prompt(row, original, body, edits, keys, await _later(store, row, request, body))
+        body = original if row.fallback == "upstream_reject" else write_request(woven.request, request_usage=sent.usage)
+        return RebuiltPrompt(row, original, body, edits, keys, await _rebuild_later_bodies(store, row, request, body))
+    body = await _render_sent_body(store, row, woven.request, woven.keys, edits, sent)
+    return RebuiltPrompt(row, original, body, edits, keys, await _rebuild_later_bodies(store, row, request, body))
 
 
-async def came(store: Store, row: ExchangeRecord, read: Reader = read_message) -> tuple[Request, tuple[bytes, ...]]:
+async def rebuild_request(
+    store: Store, row: ExchangeRecord, message_reader: MessageReader = read_message
+) -> tuple[Request, tuple[bytes, ...]]:
     """Return (the request that the client sent, the chain key of each message). read: finds messages that were read
     before. Raises StoreUnavailable if a part of it is missing."""
-    chain = await store.chain(row.tenant, row.session, row.head)
-    body = await _original(store, row, chain)
-    request = read_request(body, read) if len(body) < LARGE else await asyncio.to_thread(read_request, body, read)
-    return request, _keys(request, chain) or tuple(key.chain(row.tenant, request.messages))
+    chain = await store.read_chain(row.tenant, row.session, row.head)
+    body = await _rebuild_original(store, row, chain)
+    request = (
+        read_request(body, message_reader)
+        if len(body) < LARGE
+        else await asyncio.to_thread(read_request, body, message_reader)
+    )
+    return request, _find_stored_keys(request, chain) or tuple(key.compute_keys(row.tenant, request.messages))
 
 
-async def _later(store: Store, row: ExchangeRecord, request: Request, body: bytes) -> tuple[bytes, ...]:
+async def _rebuild_later_bodies(store: Store, row: ExchangeRecord, request: Request, body: bytes) -> tuple[bytes, ...]:
     """Return the bodies that were sent in the rounds after the first."""
-    found = await store.rounds(row.tenant, row.session, [row.answer]) if row.answer else []
+    found = await store.read_hidden_rounds(row.tenant, row.session, [row.answer]) if row.answer else []
     bodies = []
     for stored in found:
         if stored.exchange != row.exchange:
             continue
-        one = read_round(stored.key, stored.head, stored.body, stored.created_at)
-        for more in one.asked():
-            body = appended(body, more)
+        one = decode_round(stored.key, stored.head, stored.body, stored.created_at)
+        for more in one.split_requests():
+            body = append_messages(body, more)
             bodies.append(body)
-        if one.bare and bodies and request.tools is not None:
-            bodies[-1] = slices.with_member(body, "tools", request.tools)
+        if one.without_tools and bodies and request.tools is not None:
+            bodies[-1] = slices.set_member(body, "tools", request.tools)
     return tuple(bodies)
 
 
-async def _woven(store: Store, row: ExchangeRecord, request: Request, keys: Sequence[bytes], sent: Sent) -> Woven:
+async def _splice_stored_rounds(
+    store: Store, row: ExchangeRecord, request: Request, keys: Sequence[bytes], sent: SentTexts
+) -> SplicedRequest:
     """Return the request as it was planned: with its hidden rounds and added tools."""
-    tools = await _form(store, row, bytes.fromhex(sent.tools)) if sent.tools else b""
-    rounds: dict[bytes, list[Round]] = {}
+    tools = await _load_form(store, row, bytes.fromhex(sent.tools)) if sent.tools else b""
+    rounds: dict[bytes, list[HiddenRound]] = {}
     if sent.rounds:
-        for found in await store.rounds(row.tenant, row.session, keys):
+        for found in await store.read_hidden_rounds(row.tenant, row.session, keys):
             if found.created_at <= row.started_at:  # a later round was not there to be put back
-                one = read_round(found.key, found.head, found.body, found.created_at)
+                one = decode_round(found.key, found.head, found.body, found.created_at)
                 rounds.setdefault(found.head, []).append(one)
-    woven = weave(request, keys, rounds, tools)
-    if woven.rounds != sent.rounds:
+    woven = splice_hidden_rounds(request, keys, rounds, tools)
+    if woven.round_count != sent.rounds:
         raise StoreUnavailable("hidden rounds of a stored exchange are missing")
     return woven
 
 
-def _keys(request: Request, chain: Sequence[MessageRecord]) -> tuple[bytes, ...]:
+def _find_stored_keys(request: Request, chain: Sequence[MessageRecord]) -> tuple[bytes, ...]:
     """The messages' chain keys as they are stored: a message that was removed for good has another digest now. () where
     the chain is not that of the request."""
     if not chain or len(chain) != sum(not m.is_system for m in request.messages):
@@ -112,15 +120,15 @@ def _keys(request: Request, chain: Sequence[MessageRecord]) -> tuple[bytes, ...]
     return tuple(keys)
 
 
-async def _original(store: Store, row: ExchangeRecord, records: Sequence[MessageRecord]) -> bytes:
-    forms = msgspec.json.decode(row.forms, type=Forms)
-    envelope = await _form(store, row, row.envelope)
+async def _rebuild_original(store: Store, row: ExchangeRecord, records: Sequence[MessageRecord]) -> bytes:
+    forms = msgspec.json.decode(row.forms, type=MessageForms)
+    envelope = await _load_form(store, row, row.envelope)
     if forms.whole:
-        array = await _form(store, row, bytes.fromhex(forms.whole))
+        array = await _load_form(store, row, bytes.fromhex(forms.whole))
     else:
         chain = [record.body for record in records]
-        raws = {n: await _form(store, row, bytes.fromhex(form)) for n, form in forms.system}
-        others = await _others(store, row, forms)
+        raws = {n: await _load_form(store, row, bytes.fromhex(form)) for n, form in forms.system}
+        others = await _find_other_forms(store, row, forms)
         if len(chain) != row.messages - len(raws):
             raise StoreUnavailable("messages of a stored exchange are missing")
         array_of = []
@@ -130,15 +138,15 @@ async def _original(store: Store, row: ExchangeRecord, records: Sequence[Message
                 array_of.append(raws[n])
                 continue
             form = others.get(position)
-            array_of.append(await _form(store, row, bytes.fromhex(form)) if form else chain[position])
+            array_of.append(await _load_form(store, row, bytes.fromhex(form)) if form else chain[position])
             position += 1
         array = b"[" + forms.gap.encode().join(array_of) + b"]"
     # The envelope is the body with an empty array in the place of its messages.
-    at = _hole(envelope)
+    at = _find_messages_array(envelope)
     return envelope[:at] + array + envelope[at + 2 :]
 
 
-async def _others(store: Store, row: ExchangeRecord, forms: Forms) -> dict[int, str]:
+async def _find_other_forms(store: Store, row: ExchangeRecord, forms: MessageForms) -> dict[int, str]:
     """Return the forms of messages that came in another form than the first stored one, by position. A position that
     this exchange does not list has the form of the exchange before it."""
     found: dict[int, str] = {}
@@ -147,23 +155,23 @@ async def _others(store: Store, row: ExchangeRecord, forms: Forms) -> dict[int, 
             found.setdefault(position, form)
         if not forms.base:
             return found
-        base = await store.exchange(row.tenant, row.session, forms.base)
+        base = await store.read_exchange(row.tenant, row.session, forms.base)
         if base is None:
             raise StoreUnavailable(f"the exchange {forms.base}, on which another one builds, is missing")
-        forms = msgspec.json.decode(base.forms, type=Forms)
+        forms = msgspec.json.decode(base.forms, type=MessageForms)
 
 
-def _hole(envelope: bytes) -> int:
-    found = slices.member(envelope, "messages")
+def _find_messages_array(envelope: bytes) -> int:
+    found = slices.find_member(envelope, "messages")
     if found is None:
         raise StoreUnavailable("an envelope without a place for its messages")
     return found.start
 
 
-async def _edits(store: Store, row: ExchangeRecord, keys: Sequence[bytes]) -> dict[bytes, Edit]:
+async def _load_edits(store: Store, row: ExchangeRecord, keys: Sequence[bytes]) -> dict[bytes, Edit]:
     here = set(keys)
     found = {}
-    for edit, _ in await store.edits(row.tenant, row.session, row.thread, row.edits):
+    for edit, _ in await store.read_edits(row.tenant, row.session, row.thread, row.edits):
         if edit.action == "withdrawn" or edit.action == "pin" or edit.action == "unpin":
             continue
         if edit.key in here:
@@ -171,29 +179,29 @@ async def _edits(store: Store, row: ExchangeRecord, keys: Sequence[bytes]) -> di
     return found
 
 
-async def _sent(
+async def _render_sent_body(
     store: Store,
     row: ExchangeRecord,
     request: Request,
     keys: Sequence[bytes],
     edits: Mapping[bytes, Edit],
-    sent: Sent,
+    sent: SentTexts,
 ) -> bytes:
     by_index: dict[int, list[Insert]] = {}
     after: list[Insert] = []
     for index, place, form in sent.inserts:
-        text = (await _form(store, row, bytes.fromhex(form))).decode()
+        text = (await _load_form(store, row, bytes.fromhex(form))).decode()
         insert = Insert("system" if place == "system" else "tail", "stored", text)
         if index < 0:
             after.append(insert)
         else:
             by_index.setdefault(index, []).append(insert)
     made = render(request.messages, keys, edits, [0] * len(keys), by_index, after)
-    return write_request(request, made.raws, ask_usage=sent.usage)
+    return write_request(request, made.raws, request_usage=sent.usage)
 
 
-async def _form(store: Store, row: ExchangeRecord, form: bytes) -> bytes:
-    found = await store.form(row.tenant, row.session, form)
+async def _load_form(store: Store, row: ExchangeRecord, form: bytes) -> bytes:
+    found = await store.read_form(row.tenant, row.session, form)
     if found is None:
         raise StoreUnavailable(f"the form {form.hex()} of a stored exchange is missing")
     return found

@@ -14,9 +14,9 @@ from proxy.chat.message import Message
 from proxy.context.policy import Policy
 from proxy.errors import StoreUnavailable
 from proxy.exchange import background
-from proxy.exchange.parts import Parts
-from proxy.exchange.thread import Recollected
-from proxy.exchange.threads import Threads
+from proxy.exchange.parts import Services
+from proxy.exchange.thread import LoadedNotes
+from proxy.exchange.threads import LiveSessions
 from proxy.exchange.turn import Turn
 from proxy.memory import memos
 from proxy.memory.memos import Memo
@@ -27,75 +27,78 @@ MANY = 20
 """Memos from which they are compared with the message in a worker thread: the words of all have to be read."""
 
 
-class Told(TypedDict):
+class PromptNotes(TypedDict):
     """The notes as arguments of `rewrite`."""
 
     scratchpad: str
     memos: tuple[Memo, ...]
 
 
-def told(turn: Turn) -> Told:
+def find_prompt_notes(turn: Turn) -> PromptNotes:
     """Return the notes that are known for the turn."""
-    found = turn.place.thread.recollected
-    if found is None or not wanted(turn.policy):
+    found = turn.located.thread.loaded_notes
+    if found is None or not find_wanted_notes(turn.policy):
         return {"scratchpad": "", "memos": ()}
     return {"scratchpad": found.scratchpad, "memos": found.memos}
 
 
-def wanted(policy: Policy) -> frozenset[str]:
+def find_wanted_notes(policy: Policy) -> frozenset[str]:
     """`scratchpad` and `memos`, where a voice of the policy gives them to the model."""
     if policy.mode != "rewrite":
         return frozenset()
     return frozenset(name for voice in policy.voices if (name := getattr(voice, "recollects", None)))
 
 
-def project_of(settings: Settings, headers: Mapping[str, str]) -> str:
+def find_project(settings: Settings, headers: Mapping[str, str]) -> str:
     """The namespace of memos that the client names; "": the tenant's own. headers: names in small letters."""
-    return memos.tidy_project(headers.get(settings.memos.project_header.lower(), ""))
+    return memos.normalize_project(headers.get(settings.memos.project_header.lower(), ""))
 
 
-def forget(threads: Threads, tenant: str, session: str) -> None:
+def forget_notes(live_sessions: LiveSessions, tenant: str, session: str) -> None:
     """Drop the remembered notes of a session that was written to: its next requests read them again."""
-    memory = threads.session(tenant, session)
-    for thread in memory.threads.values() if memory is not None else ():
-        thread.recollected = None
+    memory = live_sessions.find_session(tenant, session)
+    for thread in memory.branches.values() if memory is not None else ():
+        thread.loaded_notes = None
 
 
-async def recollect(parts: Parts, turn: Turn, project: str) -> None:
+async def load_notes(services: Services, turn: Turn, project: str) -> None:
     """Load the notes of the turn's prompt into its thread, where they are not known yet. Side calls get none."""
-    found, names = background.task(turn), wanted(turn.policy)
-    thread = turn.place.thread
+    found, names = background.find_task(turn), find_wanted_notes(turn.policy)
+    thread = turn.located.thread
     if found is None or not names or thread.kind == "side":
         return
-    prompt, calls = turn.keys[found[0]], len(turn.woven.hidden)  # after a call of ours the store may hold other notes
-    known = thread.recollected
-    if known is not None and (known.prompt, known.calls) == (prompt, calls):
+    prompt, calls = (
+        turn.keys[found[0]],
+        len(turn.spliced.hidden_at),
+    )  # after a call of ours the store may hold other notes
+    known = thread.loaded_notes
+    if known is not None and (known.prompt_key, known.hidden_count) == (prompt, calls):
         return
     pad, fitting = known.scratchpad if known is not None else "", known.memos if known is not None else ()
-    fits = "memos" in names and memos.reachable(turn.place.explicit, parts.settings.memos.scope)
-    if fits or not turn.place.is_new:  # a session that has no name yet cannot have been written to
+    fits = "memos" in names and memos.may_use_memos(turn.located.explicit, services.settings.memos.scope)
+    if fits or not turn.located.is_new:  # a session that has no name yet cannot have been written to
         try:
-            async with asyncio.timeout(parts.settings.limits.commit_wait_ms / 1000):
+            async with asyncio.timeout(services.settings.limits.commit_wait_ms / 1000):
                 if "scratchpad" in names:
-                    row = await parts.store.scratchpad(turn.tenant, thread.session)
+                    row = await services.store.read_scratchpad(turn.tenant, thread.session)
                     pad = row.text if row is not None else ""
-                if known is None or known.prompt != prompt:  # memos that fit a message are loaded when it comes
+                if known is None or known.prompt_key != prompt:  # memos that fit a message are loaded when it comes
                     fitting = ()
-                    fitting = await _fitting(parts, turn, found[1], project) if fits else ()
+                    fitting = await _load_fitting_memos(services, turn, found[1], project) if fits else ()
         except (TimeoutError, StoreUnavailable):
-            parts.metrics.swallowed_total.labels(where="recollect").inc()
-    thread.recollected = Recollected(prompt, calls, pad, fitting)
+            services.metrics.swallowed_total.labels(where="recollect").inc()
+    thread.loaded_notes = LoadedNotes(prompt, calls, pad, fitting)
 
 
-async def _fitting(parts: Parts, turn: Turn, about: Message, project: str) -> tuple[Memo, ...]:
+async def _load_fitting_memos(services: Services, turn: Turn, about: Message, project: str) -> tuple[Memo, ...]:
     """Return the memos that fit the message."""
-    limits = parts.settings.memos
+    limits = services.settings.memos
     if not limits.most:
         return ()
-    kept = await notebook.all_of(parts.store, turn.tenant, project, limits.keep)
+    kept = await notebook.load_project_memos(services.store, turn.tenant, project, limits.keep)
     if not kept:
         return ()
     most, chars = limits.most, limits.max_chars
     if len(kept) < MANY:
-        return tuple(memos.fits(kept, about.text, most, chars))
-    return tuple(await asyncio.to_thread(memos.fits, kept, about.text, most, chars))
+        return tuple(memos.select_memos(kept, about.text, most, chars))
+    return tuple(await asyncio.to_thread(memos.select_memos, kept, about.text, most, chars))

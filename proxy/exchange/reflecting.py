@@ -15,18 +15,18 @@ from proxy.chat import group
 from proxy.chat.group import Step
 from proxy.chat.key import public_id
 from proxy.context.evidence import reflecting
-from proxy.context.evidence.reflecting import KIND
+from proxy.context.evidence.reflecting import REFLECTION_KIND
 from proxy.context.plan import Ask
-from proxy.context.voices.reflect import ASK, Reflect
-from proxy.exchange.asking import remember
-from proxy.exchange.identify import new_id
-from proxy.exchange.parts import Parts
-from proxy.exchange.thread import Name
+from proxy.context.voices.reflect import ASK_SOURCE, Reflect
+from proxy.exchange.asking import remember_answer
+from proxy.exchange.identify import make_id
+from proxy.exchange.parts import Services
+from proxy.exchange.thread import BranchId
 from proxy.exchange.turn import Turn
 from proxy.memory import reflection, state
-from proxy.memory.reflection import Iteration, Relevance
+from proxy.memory.reflection import IterationReport, Relevance
 from proxy.store.base import Row, Store
-from proxy.store.derived import AnswerRow, IterationRow
+from proxy.store.derived import HelperAnswerRow, IterationRow
 from proxy.store.written import NoteRow
 
 log = logging.getLogger(__name__)
@@ -36,56 +36,56 @@ RANKED = 200
 history."""
 
 
-def asked(turn: Turn) -> tuple[bytes, ...]:
+def find_reflected_keys(turn: Turn) -> tuple[bytes, ...]:
     """The keys of the results that the sent prompt asked the model to reflect on; () where it did not ask."""
     if turn.observed or turn.fallback == "upstream_reject":
         return ()
-    return next((insert.about for _, insert in turn.plan.placed if insert.source == ASK), ())
+    return next((insert.quoted_keys for _, insert in turn.plan.placed_inserts if insert.source == ASK_SOURCE), ())
 
 
-def headings(parts: Parts, turn: Turn) -> tuple[str, ...]:
+def find_withheld_headings(services: Services, turn: Turn) -> tuple[str, ...]:
     """Headings of the blocks that are withheld from the client."""
     if turn.fallback == "upstream_reject":
         return ()
-    mine = (state.HEADING,) if turn.plan.asked and parts.settings.state.withhold else ()
-    return (*mine, reflection.HEADING) if asked(turn) else mine
+    mine = (state.HEADING,) if turn.plan.asks_for_state and services.settings.state.withhold else ()
+    return (*mine, reflection.HEADING) if find_reflected_keys(turn) else mine
 
 
-def rows(parts: Parts, turn: Turn, written: list[str]) -> list[Row]:
+def make_iteration_rows(services: Services, turn: Turn, reflections: list[str]) -> list[Row]:
     """Return the rows of the iteration whose results this exchange has brought upstream, and of the reflection on it;
     memory is updated. written: the REFLECTION blocks of the answer. Empty for policies that do not reflect."""
     voice = next((one for one in turn.policy.voices if isinstance(one, Reflect)), None)
     if voice is None:
         return []
     try:
-        return [*_reflection(parts, turn, written), *_iteration(turn, voice)]
+        return [*_reflection(services, turn, reflections), *_iteration(turn, voice)]
     except Exception:  # P4: the answer is there, and a fault in its record must not lose it
-        parts.metrics.swallowed_total.labels(where="reflection").inc()
+        services.metrics.swallowed_total.labels(where="reflection").inc()
         log.exception("an iteration cannot be recorded")
         return []
 
 
-async def feedback(parts: Parts, place: Name, text: str) -> NoteRow:
+async def store_feedback(services: Services, branch_id: BranchId, text: str) -> NoteRow:
     """Store the user's feedback on the iterations so far, beside the user's messages in the conversation itself. Raises
     ValueError for an empty text, StoreUnavailable if it cannot be stored."""
-    said = text.strip()[: reflection.RAW]
+    said = text.strip()[: reflection.MAX_RESULT_CHARS]
     if not said:
         raise ValueError("feedback without a text")
-    row = NoteRow(*place, new_id(), "feedback", said, parts.now())
-    await parts.store.put([row])
+    row = NoteRow(*branch_id, make_id(), "feedback", said, services.now())
+    await services.store.put([row])
     return row
 
 
-async def records(store: Store, place: Name) -> list[Iteration]:
+async def read_iterations(store: Store, branch_id: BranchId) -> list[IterationReport]:
     """Return the whole records of a thread's iterations, oldest first. Each has its reflection, and the feedback that
     came after it and before the next. StoreUnavailable passes through."""
-    rows = await store.iterations(*place)
-    notes = [note for note in await store.notes(*place) if note.kind == "feedback"]
+    rows = await store.read_iterations(*branch_id)
+    notes = [note for note in await store.read_notes(*branch_id) if note.kind == "feedback"]
     made = []
     for n, row in enumerate(rows):
-        one = msgspec.json.decode(row.body, type=Iteration)
+        one = msgspec.json.decode(row.body, type=IterationReport)
         if row.reflection is not None:
-            one = reflection.reflected(one, row.reflection)
+            one = reflection.add_reflection(one, row.reflection)
         until = rows[n + 1].created_at if n + 1 < len(rows) else float("inf")
         since = row.created_at if n else 0.0
         said = [note.text for note in notes if since <= note.created_at < until]
@@ -96,42 +96,46 @@ async def records(store: Store, place: Name) -> list[Iteration]:
     return made
 
 
-def _reflection(parts: Parts, turn: Turn, written: list[str]) -> list[Row]:
-    about = asked(turn)
+def _reflection(services: Services, turn: Turn, written: list[str]) -> list[Row]:
+    about = find_reflected_keys(turn)
     if not about:
         return []
-    tokens = parts.metrics.reflection_tokens_total
+    tokens = services.metrics.reflection_tokens_total
     tokens.labels(kind="asked").inc(
-        sum(turn.weigh.count(insert.text) for _, insert in turn.plan.placed if insert.source == ASK)
+        sum(turn.weigh.count_text(insert.text) for _, insert in turn.plan.placed_inserts if insert.source == ASK_SOURCE)
     )
-    text = written[-1][: reflection.MAX].strip() if written else ""
-    outcome = "missing" if not text else "text" if reflection.parse(text) is None else "json"
-    parts.metrics.reflections_total.labels(outcome=outcome).inc()
+    text = written[-1][: reflection.MAX_CHARS].strip() if written else ""
+    outcome = "missing" if not text else "text" if reflection.parse_reflection(text) is None else "json"
+    services.metrics.reflections_total.labels(outcome=outcome).inc()
     if not text:
         return []
-    size = turn.weigh.count(written[-1])
+    size = turn.weigh.count_text(written[-1])
     tokens.labels(kind="written").inc(size)
-    thread, name = turn.place.thread, Ask(KIND, "", about).id
-    remember(thread, name, text)
-    return [AnswerRow(turn.tenant, thread.session, name, KIND, turn.request.model, 0, size, 0.0, parts.now(), text)]
+    thread, name = turn.located.thread, Ask(REFLECTION_KIND, "", about).id
+    remember_answer(thread, name, text)
+    return [
+        HelperAnswerRow(
+            turn.tenant, thread.session, name, REFLECTION_KIND, turn.request.model, 0, size, 0.0, services.now(), text
+        )
+    ]
 
 
 def _iteration(turn: Turn, voice: Reflect) -> list[Row]:
     """Return the record of the newest step, where only the user has spoken since. The steps that were reflected on
     together with it are recorded again: only now the name of their reflection is known."""
     messages, keys = turn.request.messages, turn.keys
-    steps = group.steps(messages)
+    steps = group.split_steps(messages)
     step = next((s for s in reversed(steps) if messages[s.start].role == "assistant"), None)
     if step is None or step.end - step.start == 1:
         return []
     ranks = _ranks(turn, [s for s in steps if s.end - s.start > 1][-RANKED:])
-    if voice.mode(turn.options) == "off":
+    if voice.read_mode(turn.options) == "off":
         return [_row(turn, step, "", {}, ranks)]
-    batches = reflecting.batches(messages, keys, steps, voice)
-    batch = batches[-1] if batches and batches[-1].done[-1].source == step.start else None
-    told = {one.source for one in batch.done} if batch is not None else set()
-    places = reflecting.place(messages, steps, voice)
-    name = batch.ask if batch is not None else ""
+    batches = reflecting.find_batches(messages, keys, steps, voice)
+    batch = batches[-1] if batches and batches[-1].calls[-1].call_index == step.start else None
+    told = {one.call_index for one in batch.calls} if batch is not None else set()
+    places = reflecting.number_newest_calls(messages, steps, voice)
+    name = batch.ask_id if batch is not None else ""
     mine = [s for s in steps if s is step or s.start in told]
     return [_row(turn, s, name if s.start in told else "", places, ranks) for s in mine]
 
@@ -139,30 +143,32 @@ def _iteration(turn: Turn, voice: Reflect) -> list[Row]:
 def _ranks(turn: Turn, steps: Sequence[Step]) -> dict[int, Relevance]:
     """Rank the results of these steps by their relevance to the goal, by words and compared with each other."""
     messages = turn.request.messages
-    found = [one for step in steps for one in reflecting.done(messages, step)]
-    wanted = reflecting.goal(turn.place.thread.state.state, messages)
-    return {one.result: rank for one, rank in zip(found, reflecting.ranks(wanted, messages, found), strict=True)}
+    found = [one for step in steps for one in reflecting.find_answered_calls(messages, step)]
+    wanted = reflecting.find_goal(turn.located.thread.state.state, messages)
+    return {
+        one.result_index: rank for one, rank in zip(found, reflecting.rank_calls(wanted, messages, found), strict=True)
+    }
 
 
 def _row(turn: Turn, step: Step, name: str, places: Mapping[int, int], ranks: Mapping[int, Relevance]) -> IterationRow:
-    messages, keys, thread = turn.request.messages, turn.keys, turn.place.thread
-    node = thread.memory.nodes.get(keys[step.start])
-    came = node.seen if node is not None else 0.0
+    messages, keys, thread = turn.request.messages, turn.keys, turn.located.thread
+    node = thread.live_session.nodes.get(keys[step.start])
+    came = node.seen_at if node is not None else 0.0
     prompt = max((n for n in range(step.start) if messages[n].role == "user"), default=-1)
     number = sum(messages[n].role == "assistant" for n in range(prompt + 1, step.start + 1))
-    record = reflection.record(
+    record = reflection.build_report(
         number,
-        turn.began,
-        turn.request.effort,
+        turn.started_at,
+        turn.request.reasoning_effort,
         messages[step.start],
         [
-            (one.call, m, public_id(keys[n]), ranks.get(n), places.get(n, 0), reflecting.reading(one.call, m))
-            for one in reflecting.done(messages, step)
-            for n, m in ((one.result, messages[one.result]),)
+            (one.call, m, public_id(keys[n]), ranks.get(n), places.get(n, 0), reflecting.read_call_outcome(one.call, m))
+            for one in reflecting.find_answered_calls(messages, step)
+            for n, m in ((one.result_index, messages[one.result_index]),)
         ],
-        seconds=turn.began - came if 0 < came < turn.began else None,
-        weigh=turn.weigh.count,
+        seconds=turn.started_at - came if 0 < came < turn.started_at else None,
+        weigh=turn.weigh.count_text,
         feedback="\n".join(m.text for m in messages[step.end :] if m.role == "user"),
     )
     body = msgspec.json.encode(record)
-    return IterationRow(turn.tenant, thread.session, thread.name, keys[step.start], number, name, turn.began, body)
+    return IterationRow(turn.tenant, thread.session, thread.name, keys[step.start], number, name, turn.started_at, body)

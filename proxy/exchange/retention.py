@@ -10,7 +10,7 @@ import logging
 import random
 
 from proxy.errors import StoreUnavailable
-from proxy.exchange.parts import Parts
+from proxy.exchange.parts import Services
 
 log = logging.getLogger(__name__)
 
@@ -26,36 +26,36 @@ PAUSE_S = 0.05
 LOCK = "retention"
 
 
-async def keep(parts: Parts, first_s: float = FIRST_S, every_s: float = EVERY_S) -> None:
+async def run_retention(services: Services, first_s: float = FIRST_S, every_s: float = EVERY_S) -> None:
     """Run a round at intervals, until it is cancelled. Returns at once where nothing is ever to be removed."""
-    if not parts.settings.store.retention_days:
+    if not services.settings.store.retention_days:
         return
     await asyncio.sleep(first_s * random.uniform(1, 2))
     while True:
         try:
-            await sweep(parts)
+            await remove_expired(services)
         except StoreUnavailable as problem:
-            parts.metrics.swallowed_total.labels(where="retention").inc()
+            services.metrics.swallowed_total.labels(where="retention").inc()
             log.warning("retention waits for its next round: %s", problem)
         except Exception:  # nobody awaits this task, and it must not end: counted and logged
-            parts.metrics.swallowed_total.labels(where="retention").inc()
+            services.metrics.swallowed_total.labels(where="retention").inc()
             log.exception("a round of retention failed")
         await asyncio.sleep(every_s * random.uniform(0.9, 1.1))
 
 
-async def sweep(parts: Parts) -> int:
+async def remove_expired(services: Services) -> int:
     """Run one round: return the number of sessions and threads removed, 0 where another replica runs it.
     StoreUnavailable passes through."""
     removed = 0
-    before = parts.now() - parts.settings.store.retention_days * DAY_S
-    async with parts.store.alone(LOCK) as mine:
+    before = services.now() - services.settings.store.retention_days * DAY_S
+    async with services.store.try_lock(LOCK) as mine:
         while mine:
-            parts.threads.forget_idle(before)
-            count = await parts.store.retention(before, STEP)
+            services.live_sessions.forget_idle(before)
+            count = await services.store.remove_expired(before, STEP)
             if not count:
                 break
             removed += count
-            parts.metrics.retired_total.inc(count)
+            services.metrics.retired_total.inc(count)
             await asyncio.sleep(PAUSE_S)
     if removed:
         log.info("retention: %d sessions and threads removed", removed)

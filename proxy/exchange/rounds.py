@@ -20,16 +20,16 @@ from proxy.chat.dialects.completions import read_message
 from proxy.errors import ClientGone, NotManaged, UpstreamBroken, UpstreamError, UpstreamTimeout
 from proxy.exchange import announcing
 from proxy.exchange import offer as offers
-from proxy.exchange.parts import Headers, Incoming, Outgoing, Parts
+from proxy.exchange.parts import Headers, Incoming, ResponseWriter, Services
 from proxy.exchange.turn import Turn
-from proxy.exchange.weave import Round, appended
-from proxy.stream.assemble import Answer
+from proxy.exchange.weave import HiddenRound, append_messages
+from proxy.stream.assemble import AssembledAnswer
 from proxy.stream.chunk import Usage
 from proxy.stream.hidden import HiddenCall
 from proxy.stream.relay import Relay
 from proxy.stream.whole import join_rounds, may_call, read_round
-from proxy.tools.desk import Desk
-from proxy.tools.run import failure, run
+from proxy.tools.desk import ToolContext
+from proxy.tools.run import make_error_result, run_tool_call
 from proxy.upstream.client import Reply, Target
 
 KEEPALIVE_S = 10.0
@@ -39,222 +39,228 @@ READ_SHARE = 0.5
 
 REPEATS = 3
 """Number of times that the same call is made in one answer before no more calls are run."""
-REPEATED = "This very call was made before in this turn; its result stands above. Use it, or ask for something else."
-ENDED = {
+REPEATED_CALL = (
+    "This very call was made before in this turn; its result stands above. Use it, or ask for something else."
+)
+LIMIT_RESULTS = {
     "rounds": "This tool is not answered any more in this turn. Answer with what there is.",
     "time": "There is no time left for this tool in this turn. Answer with what there is.",
     "repeats": "This very call was made three times in this turn. Answer with what there is.",
 }
 """Results of calls that are not run any more, by the limit that ended the rounds."""
 
-Make = Callable[[Relay], Relay]
+MakeRelay = Callable[[Relay], Relay]
 """Makes the relay of the next round from the relay of the round before."""
 
 
-class Rounds:
+class ToolLoop:
     """The rounds behind one answer. Made where tools of ours are offered; costs nothing until one is called."""
 
-    def __init__(self, parts: Parts, turn: Turn, target: Target, incoming: Incoming) -> None:
-        self.names = frozenset(turn.offer.names)
-        self._parts = parts
+    def __init__(self, services: Services, turn: Turn, target: Target, incoming: Incoming) -> None:
+        self.tool_names = frozenset(turn.tool_offer.names)
+        self._services = services
         self._turn = turn
         self._target = target
         self._incoming = incoming
-        self._sent = turn.body
-        self._behind: list[bytes] = []
-        self._asked: Counter[tuple[str, str]] = Counter()
-        self._count = 0
-        self._until: float | None = None
-        self._bare = False  # the request that was sent last has none of our tools
-        self._original = False  # the request that was sent last has nothing of ours
+        self._sent_body = turn.sent_body
+        self._hidden_messages: list[bytes] = []
+        self._call_counts: Counter[tuple[str, str]] = Counter()
+        self._round_count = 0
+        self._deadline: float | None = None
+        self._without_tools = False  # the request that was sent last has none of our tools
+        self._sends_original = False  # the request that was sent last has nothing of ours
 
-    async def stream(self, relay: Relay, out: Outgoing, make: Make) -> tuple[Relay, UpstreamError | None]:
+    async def run_stream(
+        self, relay: Relay, out: ResponseWriter, make_relay: MakeRelay
+    ) -> tuple[Relay, UpstreamError | None]:
         """Continue from a round that has ended until the answer has ended. Return the last round's relay, and the
         reason why it broke or None. The client's part of the rounds is written to `out`."""
         broken: UpstreamError | None = None
         while relay.goes_on and broken is None:
-            message = relay.message()
-            if self._bare or message is None:
-                rest = relay.stop()  # nothing is left to be asked: the client gets the text so far
+            message = relay.build_round_message()
+            if self._without_tools or message is None:
+                rest = relay.end_answer()  # nothing is left to be asked: the client gets the text so far
                 if rest:
                     await out.write(rest)
                 break
-            relay, broken = await self._next(relay, message, out, make)
-        if broken is None and not relay.answer.truncated:
-            await self._keep(relay.message(), relay.hidden_calls, relay.answer.message())
+            relay, broken = await self._run_round(relay, message, out, make_relay)
+        if broken is None and not relay.answer.is_truncated:
+            await self._keep_round(relay.build_round_message(), relay.hidden_calls, relay.answer.build_message())
         return relay, broken
 
-    async def _next(
-        self, before: Relay, message: bytes, out: Outgoing, make: Make
+    async def _run_round(
+        self, before: Relay, message: bytes, out: ResponseWriter, make: MakeRelay
     ) -> tuple[Relay, UpstreamError | None]:
         """Run one more round of a stream; send the original request instead if the round fails before any output."""
-        self._spend(before.usage)
+        self._add_usage(before.round_usage)
         relay: Relay | None = None
         broken: UpstreamError | None = None
         try:
-            reply = await self._go_on(message, before.hidden_calls)
+            reply = await self._send_results(message, before.hidden_calls)
             relay = make(before)
-            broken = await pump(reply, relay, out)
+            broken = await relay_stream(reply, relay, out)
         except UpstreamError as problem:
             broken = problem
-        if relay is not None and broken is None and (relay.goes_on or not relay.answer.truncated):
+        if relay is not None and broken is None and (relay.goes_on or not relay.answer.is_truncated):
             return relay, None
-        if _said(relay or before):
+        if _has_output(relay or before):
             return relay or before, broken
         self._give_up()
         try:
-            reply = await self._send(self._incoming.body)
+            reply = await self._send_round(self._incoming.body)
         except UpstreamError as problem:
             return relay or before, problem
         relay = make(relay or before)
-        relay.drop_held()
-        return relay, await pump(reply, relay, out)
+        relay.drop_held_text()
+        return relay, await relay_stream(reply, relay, out)
 
-    async def whole(self, body: bytes, clean: Callable[[bytes], bytes]) -> bytes | None:
+    async def run_body(self, body: bytes, strip_blocks: Callable[[bytes], bytes]) -> bytes | None:
         """Run the rounds of answers that come in one body each, and return the body for the client. None where the
         original request has to be sent. clean: takes out of a body the blocks that the client must not see."""
-        if not may_call(body, self.names):
+        if not may_call(body, self.tool_names):
             return body
         bodies = [body]
-        found = read_round(body, self.names)
-        while found.goes_on and not self._bare and found.message is not None:
-            self._spend(found.usage)
+        found = read_round(body, self.tool_names)
+        while found.goes_on and not self._without_tools and found.message is not None:
+            self._add_usage(found.usage)
             try:
-                reply = await self._go_on(found.message, found.hidden_calls)
+                reply = await self._send_results(found.message, found.hidden_calls)
                 try:
-                    body = clean(await reply.read(self._parts.settings.limits.body_mb << 20))
+                    body = strip_blocks(await reply.read_body(self._services.settings.limits.body_mb << 20))
                 finally:
                     await reply.close()
             except UpstreamError:
                 self._give_up()
                 return None
             bodies.append(body)
-            found = read_round(body, self.names)
+            found = read_round(body, self.tool_names)
             if found.message is None:
                 self._give_up()
                 return None
-        joined = join_rounds(bodies, self.names)
-        await self._keep(found.message, found.hidden_calls, Answer.from_body(joined).message())
+        joined = join_rounds(bodies, self.tool_names)
+        await self._keep_round(found.message, found.hidden_calls, AssembledAnswer.from_body(joined).build_message())
         return joined
 
-    async def _go_on(self, message: bytes, calls: Sequence[HiddenCall]) -> Reply:
+    async def _send_results(self, message: bytes, calls: Sequence[HiddenCall]) -> Reply:
         """Run the calls of a round, and send the request with their results. Raises UpstreamError."""
-        results = await self._results(calls)
-        self._behind += [message, *results]
-        body = appended(self._sent, [message, *results])
-        if offers.choice(self._turn.request) == "required":
-            self._bare = True  # the model has to call a tool: one of ours may satisfy that once
+        results = await self._make_results(calls)
+        self._hidden_messages += [message, *results]
+        body = append_messages(self._sent_body, [message, *results])
+        if offers.read_tool_choice(self._turn.request) == "required":
+            self._without_tools = True  # the model has to call a tool: one of ours may satisfy that once
         tools = self._turn.request.tools
-        if self._bare and tools is not None:
-            body = slices.with_member(body, "tools", tools)
-        self._sent = body
-        return await self._send(body)
+        if self._without_tools and tools is not None:
+            body = slices.set_member(body, "tools", tools)
+        self._sent_body = body
+        return await self._send_round(body)
 
-    async def _results(self, calls: Sequence[HiddenCall]) -> list[bytes]:
+    async def _make_results(self, calls: Sequence[HiddenCall]) -> list[bytes]:
         """Return the tool message for each call. The message of a call that is not run any more gives the reason."""
-        ended = self._ended(calls)
-        self._parts.metrics.tool_rounds_total.labels(outcome=ended or "run").inc()
+        ended = self._find_limit(calls)
+        self._services.metrics.tool_rounds_total.labels(outcome=ended or "run").inc()
         if not ended:
-            await self._stored()
+            await self._wait_for_messages()
         made = []
         for call in calls:
-            text = failure(ENDED[ended]) if ended else await self._run(call)
+            text = make_error_result(LIMIT_RESULTS[ended]) if ended else await self._run_call(call)
             made.append(msgspec.json.encode({"role": "tool", "tool_call_id": call.id, "content": text}))
         return made
 
-    async def _stored(self) -> None:
+    async def _wait_for_messages(self) -> None:
         """Wait for the client's new messages to be in the store, where tools look for them; no longer than for any
         other write."""
-        written = self._turn.written
+        written = self._turn.pending_write
         if written is not None and not written.done():
-            self._parts.store.hurry()
-            await asyncio.wait([written], timeout=self._parts.settings.limits.commit_wait_ms / 1000)
+            self._services.store.flush_deferred()
+            await asyncio.wait([written], timeout=self._services.settings.limits.commit_wait_ms / 1000)
 
-    def _ended(self, calls: Sequence[HiddenCall]) -> str:
+    def _find_limit(self, calls: Sequence[HiddenCall]) -> str:
         """Return the reason why calls are not run any more, "" while they are. Then our tools are left out of the next
         request."""
-        limits, now = self._parts.settings.tools, asyncio.get_running_loop().time()
-        self._count += 1
-        if self._until is None:
-            self._until = now + self._seconds()
-        self._asked.update({_fingerprint(call) for call in calls})
+        limits, now = self._services.settings.tools, asyncio.get_running_loop().time()
+        self._round_count += 1
+        if self._deadline is None:
+            self._deadline = now + self._find_time_limit()
+        self._call_counts.update({_fingerprint(call) for call in calls})
         ended = ""
-        if self._bare or self._count > limits.rounds:
+        if self._without_tools or self._round_count > limits.rounds:
             ended = "rounds"
-        elif now >= self._until:
+        elif now >= self._deadline:
             ended = "time"
-        elif any(self._asked[_fingerprint(call)] >= REPEATS for call in calls):
+        elif any(self._call_counts[_fingerprint(call)] >= REPEATS for call in calls):
             ended = "repeats"
-        self._bare = self._bare or bool(ended)
+        self._without_tools = self._without_tools or bool(ended)
         return ended
 
-    async def _run(self, call: HiddenCall) -> str:
-        if self._asked[_fingerprint(call)] > 1:
-            return failure(REPEATED)
+    async def _run_call(self, call: HiddenCall) -> str:
+        if self._call_counts[_fingerprint(call)] > 1:
+            return make_error_result(REPEATED_CALL)
         try:
-            async with asyncio.timeout_at(self._until):
-                return await run(call, self._desk())
+            async with asyncio.timeout_at(self._deadline):
+                return await run_tool_call(call, self._make_context())
         except TimeoutError:
-            self._bare = True
-            return failure(ENDED["time"])
+            self._without_tools = True
+            return make_error_result(LIMIT_RESULTS["time"])
 
-    def _desk(self) -> Desk:
-        parts, turn = self._parts, self._turn
+    def _make_context(self) -> ToolContext:
+        parts, turn = self._services, self._turn
         header = parts.settings.memos.project_header.lower().encode()
         named = [value for name, value in self._incoming.headers if header and name.lower() == header]
-        return Desk(
+        return ToolContext(
             tenant=turn.tenant,
-            session=turn.place.thread.session,
-            thread=turn.place.thread.name,
-            explicit=turn.place.explicit,
+            session=turn.located.thread.session,
+            branch=turn.located.thread.name,
+            explicit=turn.located.explicit,
             project=named[0].decode("latin-1").strip() if named else "",
             store=parts.store,
             settings=parts.settings,
             metrics=parts.metrics,
             now=parts.now,
             sandbox=parts.sandbox,
-            prompt=turn.woven.request.messages,
-            keys=turn.woven.keys,
-            saved=lambda memo, merged: announcing.memo(parts, turn, memo, merged=merged),
-            offered=self.names,
+            prompt=turn.spliced.request.messages,
+            prompt_keys=turn.spliced.keys,
+            on_memo_saved=lambda memo, merged: announcing.publish_memo_saved(parts, turn, memo, merged=merged),
+            offered_tools=self.tool_names,
         )
 
-    def _seconds(self) -> float:
+    def _find_time_limit(self) -> float:
         """Seconds that all rounds may take: less than the client's read timeout where nothing is streamed meanwhile."""
-        seconds = self._parts.settings.tools.seconds
+        seconds = self._services.settings.tools.seconds
         for name, value in self._incoming.headers:
             if name.lower() == b"x-stainless-read-timeout" and not self._turn.request.stream:
                 with suppress(ValueError):
                     seconds = min(seconds, float(value) * READ_SHARE)
         return seconds
 
-    async def _keep(self, message: bytes | None, calls: Sequence[HiddenCall], shown: bytes | None) -> None:
+    async def _keep_round(self, message: bytes | None, calls: Sequence[HiddenCall], shown: bytes | None) -> None:
         """Put the hidden round of a whole answer on the turn, to be stored with the answer. calls: those of ours in its
         last message."""
-        if self._original or message is None or shown is None:
+        if self._sends_original or message is None or shown is None:
             return
-        if not self._behind and not calls:
+        if not self._hidden_messages and not calls:
             return
         try:
-            ours = any(call.name in self.names for call in read_message(message).calls)
+            ours = any(call.name in self.tool_names for call in read_message(message).calls)
             theirs = read_message(shown).calls
         except NotManaged:
             return
         if ours and not calls:
             return  # they were cut off: a call without its result is refused by every strict upstream
-        bare = self._bare
-        results = await self._results(calls) if calls else ()
+        bare = self._without_tools
+        results = await self._make_results(calls) if calls else ()
         ids = tuple(call.id for call in theirs) if calls else ()
-        self._turn.hidden = Round(b"", b"", (*self._behind, message), tuple(results), ids, bare=bare)
+        self._turn.hidden_round = HiddenRound(
+            b"", b"", (*self._hidden_messages, message), tuple(results), ids, without_tools=bare
+        )
 
-    def _spend(self, usage: Usage | None) -> None:
+    def _add_usage(self, usage: Usage | None) -> None:
         if usage is not None:
-            self._turn.spent.append(usage)
+            self._turn.earlier_usage.append(usage)
 
-    async def _send(self, body: bytes) -> Reply:
+    async def _send_round(self, body: bytes) -> Reply:
         """Send a body of a round. Raises UpstreamError also for an answer that cannot be a round."""
         came = self._incoming
-        reply = await self._parts.client.send(self._target, came.method, came.path, came.query, came.headers, body)
+        reply = await self._services.client.send(self._target, came.method, came.path, came.query, came.headers, body)
         streams = reply.content_type.startswith("text/event-stream")
         if reply.status == 200 and not reply.encoding and streams == self._turn.request.stream:
             return reply
@@ -263,37 +269,39 @@ class Rounds:
 
     def _give_up(self) -> None:
         """Drop the hidden rounds so far: the original request is sent instead."""
-        self._original = True
+        self._sends_original = True
         self._turn.fallback = "rounds"
         self._turn.usage_added = False
-        self._turn.hidden = None
-        self._parts.metrics.bypasses_total.labels(reason="rounds").inc()
+        self._turn.hidden_round = None
+        self._services.metrics.bypasses_total.labels(reason="rounds").inc()
 
-    async def original(self) -> Reply:
+    async def send_original(self) -> Reply:
         """Return the answer to the client's own bytes, whatever it is. Raises UpstreamError."""
         came = self._incoming
-        return await self._parts.client.send(self._target, came.method, came.path, came.query, came.headers, came.body)
+        return await self._services.client.send(
+            self._target, came.method, came.path, came.query, came.headers, came.body
+        )
 
 
 def _fingerprint(call: HiddenCall) -> tuple[str, str]:
-    return call.name, key.canonical_arguments(call.arguments)
+    return call.name, key.canonicalize_arguments(call.arguments)
 
 
-def _said(relay: Relay) -> bool:
+def _has_output(relay: Relay) -> bool:
     """True if the client has got any part of the answer that it would get twice from another one."""
-    raw = relay.answer.message()
+    raw = relay.answer.build_message()
     if raw is None:
         return False
     found = msgspec.json.decode(raw)
     return any(value for name, value in found.items() if name != "role")
 
 
-async def pump(reply: Reply, relay: Relay, out: Outgoing) -> UpstreamError | None:
+async def relay_stream(reply: Reply, relay: Relay, out: ResponseWriter) -> UpstreamError | None:
     """Relay one stream to the client, up to its end. Return the error that broke it, or None."""
     broken: UpstreamError | None = None
     try:
         try:
-            async for data in reply.chunks():
+            async for data in reply.iter_bytes():
                 visible = relay.feed(data)
                 if visible:
                     await out.write(visible)
@@ -307,35 +315,35 @@ async def pump(reply: Reply, relay: Relay, out: Outgoing) -> UpstreamError | Non
     return broken
 
 
-class _Stamped:
+class _KeepaliveWriter:
     """A client with one writer at a time, and the time of its last bytes."""
 
-    def __init__(self, out: Outgoing) -> None:
+    def __init__(self, out: ResponseWriter) -> None:
         self._out = out
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._clock = asyncio.get_running_loop().time
-        self.last = self._clock()
+        self.last_write_at = self._clock()
 
     async def start(self, status: int, headers: Headers) -> None:
         await self._out.start(status, headers)
 
     async def write(self, data: bytes) -> None:
-        async with self._turn:
+        async with self._lock:
             await self._out.write(data)
-        self.last = self._clock()
+        self.last_write_at = self._clock()
 
     async def end(self, data: bytes = b"") -> None:
-        async with self._turn:
+        async with self._lock:
             await self._out.end(data)
 
     async def abort(self) -> None:
         await self._out.abort()
 
-    async def beat(self) -> None:
+    async def send_keepalives(self) -> None:
         """Send a comment when nothing has gone out for KEEPALIVE_S; it stands between two events, since only whole
         events go out."""
         while True:
-            silent = self._clock() - self.last
+            silent = self._clock() - self.last_write_at
             if silent >= KEEPALIVE_S:
                 await self.write(b": keepalive\n\n")
                 silent = 0.0
@@ -343,10 +351,10 @@ class _Stamped:
 
 
 @asynccontextmanager
-async def beating(out: Outgoing) -> AsyncIterator[Outgoing]:
+async def keep_alive(out: ResponseWriter) -> AsyncIterator[ResponseWriter]:
     """Wrap the client's stream: while it is silent, keepalive comments are sent."""
-    stamped = _Stamped(out)
-    task = asyncio.create_task(stamped.beat())
+    stamped = _KeepaliveWriter(out)
+    task = asyncio.create_task(stamped.send_keepalives())
     try:
         yield stamped
     finally:

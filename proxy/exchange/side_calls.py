@@ -13,24 +13,26 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from proxy.chat.message import Request
-from proxy.exchange.thread import SessionMemory, Thread
+from proxy.exchange.thread import Branch, LiveSession
 from proxy.store.base import Row, Store
-from proxy.store.standing import Kind, KindRow, WorkRow
+from proxy.store.standing import BranchKind, BranchKindRow, WorkingBranchRow
 
-SHORT = 3
+MAX_MESSAGES = 3
 """Messages beside the system prompt that a side call has at most (WIRE.md 2.2)."""
 
 
-class Sign(NamedTuple):
+class BranchTraits(NamedTuple):
     """Facts that tell a thread from a side call of its session. works: it has called tools, or continued after its
     first answer."""
 
-    kind: Kind
+    kind: BranchKind
     system: bytes
     works: bool
 
 
-def begins_as(system: bytes, others: Sequence[Sign], *, short: bool, tools: bool) -> tuple[Kind, bool]:
+def classify_branch(
+    system: bytes, others: Sequence[BranchTraits], *, short: bool, tools: bool
+) -> tuple[BranchKind, bool]:
     """(the kind of a new thread, True where an answer without calls makes a side call of it). others: the session's
     threads."""
     beside = [one for one in others if one.kind != "side"]
@@ -41,45 +43,47 @@ def begins_as(system: bytes, others: Sequence[Sign], *, short: bool, tools: bool
     return "main", any(one.works for one in beside)
 
 
-async def signs(store: Store, memory: SessionMemory) -> list[Sign]:
+async def read_branch_traits(store: Store, live_session: LiveSession) -> list[BranchTraits]:
     """Return the threads of a session, as they are in memory, else as they are stored. StoreUnavailable passes
     through."""
-    found: dict[str, Sign] = {}
-    if memory.partial:  # other threads of the session may be in the store alone
-        rows = await store.thread_kinds(memory.tenant, memory.session)
-        found = {row.thread: Sign(row.kind, row.system, row.works) for row in rows}
-    for name, thread in memory.threads.items():
+    found: dict[str, BranchTraits] = {}
+    if live_session.partial:  # other threads of the session may be in the store alone
+        rows = await store.read_branch_kinds(live_session.tenant, live_session.session)
+        found = {row.thread: BranchTraits(row.kind, row.system, row.works) for row in rows}
+    for name, thread in live_session.branches.items():
         stored = found.get(name)
-        found[name] = Sign(thread.kind, thread.system, thread.works or (stored is not None and stored.works))
+        found[name] = BranchTraits(
+            thread.kind, thread.system, thread.is_working or (stored is not None and stored.works)
+        )
     return list(found.values())
 
 
-def goes_on(request: Request, thread: Thread) -> bool:
+def is_first_continuation(request: Request, branch: Branch) -> bool:
     """True where this is the first request by which its thread continues after an answer."""
-    if thread.works or thread.head is None:
+    if branch.is_working or branch.tip_key is None:
         return False
     return any(not m.is_system and m.role == "assistant" for m in request.messages)
 
 
-def works(thread: Thread) -> list[Row]:
+def mark_working(branch: Branch) -> list[Row]:
     """Note that a thread works: return the rows that say so; memory is updated. Empty where it is known."""
-    if thread.works:
+    if branch.is_working:
         return []
-    memory, was, thread.works = thread.memory, thread.kind, True
+    memory, was, branch.is_working = branch.live_session, branch.kind, True
     if was == "side":
-        thread.kind = "main"
-    for other in memory.threads.values():
-        if other is not thread and other.kind == "main" and not other.works and other.system != thread.system:
+        branch.kind = "main"
+    for other in memory.branches.values():
+        if other is not branch and other.kind == "main" and not other.is_working and other.system != branch.system:
             # A thread that was read back may have worked before; its next request makes it a conversation again.
             other.kind = "side"
-    if not memory.explicit or not (was == "side" or memory.partial or len(memory.threads) > 1):
+    if not memory.explicit or not (was == "side" or memory.partial or len(memory.branches) > 1):
         return []
-    return [WorkRow(thread.tenant, thread.session, thread.name, thread.system, SHORT)]
+    return [WorkingBranchRow(branch.tenant, branch.session, branch.name, branch.system, MAX_MESSAGES)]
 
 
-def ended(thread: Thread) -> list[Row]:
+def mark_side_call(branch: Branch) -> list[Row]:
     """Note that an answer without calls has come to a thread's first request: return the rows; memory is updated."""
-    if thread.works or not thread.ends_beside or thread.kind != "main":
+    if branch.is_working or not branch.may_become_side_call or branch.kind != "main":
         return []
-    thread.kind, thread.ends_beside = "side", False
-    return [KindRow(thread.tenant, thread.session, thread.name, "side")]
+    branch.kind, branch.may_become_side_call = "side", False
+    return [BranchKindRow(branch.tenant, branch.session, branch.name, "side")]

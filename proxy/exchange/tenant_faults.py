@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 
-from proxy.context.session import Session
+from proxy.context.session import BranchState
 
 TENANTS = 1_000
 """Limit on the tenants that are remembered, the last used."""
 SORTS = 200
 """Limit on the sorts of results of each tenant: clients choose the names of tools."""
 
-Sums = dict[str, tuple[int, int]]
+FaultCounts = dict[str, tuple[int, int]]
 """Sums by sort: (cut results added up over requests, those that were fetched again)."""
 
 
@@ -24,16 +24,16 @@ class TenantFaults:
     """The sums of each tenant."""
 
     def __init__(self) -> None:
-        self._sums: OrderedDict[str, Sums] = OrderedDict()
+        self._counts: OrderedDict[str, FaultCounts] = OrderedDict()
 
-    def note(self, tenant: str, before: Session, after: Session) -> None:
+    def add_counts(self, tenant: str, before: BranchState, after: BranchState) -> None:
         """Add the counts of one request: the difference of its session after and before."""
         if after.exposed == before.exposed and after.refetched == before.refetched:
             return
-        sums = self._sums.setdefault(tenant, {})
-        self._sums.move_to_end(tenant)
-        if len(self._sums) > TENANTS:
-            self._sums.popitem(last=False)
+        sums = self._counts.setdefault(tenant, {})
+        self._counts.move_to_end(tenant)
+        if len(self._counts) > TENANTS:
+            self._counts.popitem(last=False)
         for sort in {*after.exposed, *after.refetched}:
             if sort in sums or len(sums) < SORTS:
                 cut, fetched = sums.get(sort, (0, 0))
@@ -41,9 +41,9 @@ class TenantFaults:
                 fetched += max(0, after.refetched.get(sort, 0) - before.refetched.get(sort, 0))
                 sums[sort] = cut, fetched
 
-    def elsewhere(self, tenant: str, own: Session) -> Mapping[str, tuple[int, int]]:
+    def count_elsewhere(self, tenant: str, own: BranchState) -> Mapping[str, tuple[int, int]]:
         """The sums of the tenant without the counts of the session itself."""
         return {
             sort: (max(0, cut - own.exposed.get(sort, 0)), max(0, fetched - own.refetched.get(sort, 0)))
-            for sort, (cut, fetched) in self._sums.get(tenant, {}).items()
+            for sort, (cut, fetched) in self._counts.get(tenant, {}).items()
         }

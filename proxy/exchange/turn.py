@@ -12,22 +12,22 @@ from typing import Any
 
 from proxy.chat import group
 from proxy.chat.group import Group
-from proxy.chat.message import Front, Message, Request
-from proxy.chat.tokens import Weigh
+from proxy.chat.message import Message, PrefixCache, Request
+from proxy.chat.tokens import TokenCounter
 from proxy.context.plan import Plan
 from proxy.context.policy import Policy
 from proxy.context.prices import Model
 from proxy.exchange import offer as offers
-from proxy.exchange.identify import Place
-from proxy.exchange.offer import Offer
-from proxy.exchange.weave import Round, Woven
+from proxy.exchange.identify import Located
+from proxy.exchange.offer import ToolOffer
+from proxy.exchange.weave import HiddenRound, SplicedRequest
 from proxy.store.base import Row
 from proxy.stream.chunk import Usage
 
-EMPTY = Plan(None, (), {}, (), (), (), (), (), (), 0, 0, 0, asked=False)
+UNPLANNED = Plan(None, (), {}, (), (), (), (), (), (), 0, 0, 0, asks_for_state=False)
 """The plan of a turn that has not been planned yet."""
 
-ORIGINAL = ("upstream_reject", "rounds")
+ORIGINAL_FALLBACKS = ("upstream_reject", "rounds")
 """Fallbacks in which the client's own bytes go out, whatever was planned."""
 
 
@@ -41,79 +41,79 @@ class Turn:
 
     id: str
     tenant: str
-    place: Place
+    located: Located
     request: Request
     keys: Sequence[bytes]
     policy: Policy
     model: Model
     upstream: str
     strategy: str
-    weigh: Weigh
-    began: float
-    front: Front | None = None
-    plan: Plan = EMPTY
-    body: bytes = b""
+    weigh: TokenCounter
+    started_at: float
+    prefix_cache: PrefixCache | None = None
+    plan: Plan = UNPLANNED
+    sent_body: bytes = b""
     usage_added: bool = False
     fallback: str | None = None
     observed: bool = False
-    rehearsed: bool = False
+    is_simulated: bool = False
     """True if the request was planned in full and went out without the plan (`observe`)."""
     rows: list[Row] = field(default_factory=list)
     relevance: Mapping[bytes, float] = field(default_factory=dict)
     """Nearness of messages to the task, by form, as `View.relevance`."""
-    facts: dict[str, Any] = field(default_factory=dict)
+    log_fields: dict[str, Any] = field(default_factory=dict)
     """Fields of the request log, as `Incoming.facts`."""
     warnings: tuple[str, ...] = ()
     """Faults of the x-context-* headers (`header_warnings`)."""
     options: Mapping[str, str] = field(default_factory=dict)
     """The request's x-context-* headers, as `View.options`."""
-    resent: int = 0
+    cached_without_proxy: int = 0
     """Tokens of the client's own prompt that the provider's cache would hold without the proxy (`money`)."""
 
-    woven: Woven = field(init=False)
+    spliced: SplicedRequest = field(init=False)
     """The request as upstream should see it, which is planned: the client's own where nothing is hidden."""
-    offer: Offer = offers.NONE
+    tool_offer: ToolOffer = offers.NO_TOOLS
     """The tools of ours that are in the bytes that are sent."""
-    pending: Offer | None = None
+    pending_tool_offer: ToolOffer | None = None
     """The tools that are added with the thread's first edit, until there is one."""
-    spent: list[Usage] = field(default_factory=list)
+    earlier_usage: list[Usage] = field(default_factory=list)
     """The usage of the rounds before the last one."""
-    hidden: Round | None = None
+    hidden_round: HiddenRound | None = None
     """The hidden round behind the answer; its `key` is not known before the answer is."""
-    task: tuple[re.Pattern[str] | None, tuple[int, Message] | None] | None = None
+    task_cache: tuple[re.Pattern[str] | None, tuple[int, Message] | None] | None = None
     """The task of the request, and the pattern with which it was found (`background.task`)."""
-    length: int = 0
+    chain_length: int = 0
     """Number of the request's messages beside system messages."""
     groups: Sequence[Group] | None = None
     """The groups of the request's messages, once one of them was asked for."""
-    written: Future[None] | None = None
+    pending_write: Future[None] | None = None
     """Done when the rows that were last given to the store are there."""
-    unstored: bool = False
+    has_lost_rows: bool = False
     """True if rows of the turn were given to the store and will not be there."""
 
     def __post_init__(self) -> None:
-        self.woven = Woven(self.request, self.keys)
+        self.spliced = SplicedRequest(self.request, self.keys)
 
     @property
-    def sent(self) -> int:
+    def sent_tokens(self) -> int:
         """Tokens of the prompt that went out, by our own count."""
-        as_it_came = self.observed or self.plan.messages is None or self.fallback in ORIGINAL
+        as_it_came = self.observed or self.plan.messages is None or self.fallback in ORIGINAL_FALLBACKS
         return self.plan.before if as_it_came else self.plan.after
 
     @property
     def over_budget(self) -> int:
         """Tokens by which the prompt that went out is over its budget; 0 where it is not, or no budget is known."""
-        return max(0, self.sent - self.plan.limit) if self.plan.limit is not None else 0
+        return max(0, self.sent_tokens - self.plan.limit) if self.plan.limit is not None else 0
 
     @property
-    def head(self) -> bytes:
+    def tip_key(self) -> bytes:
         """The chain key of the request's end."""
         return self.keys[-1]
 
-    def group_id(self, n: int) -> str:
+    def find_group_id(self, n: int) -> str:
         """The id of the group that the request's n-th message belongs to. Groups that an earlier request of the same
         history has found for its prefix are reused."""
         if self.groups is None:
-            self.groups = group.of(self.request, self.keys, self.policy.observation)
+            self.groups = group.split_request_groups(self.request, self.keys, self.policy.observation)
         found = self.groups
         return found[bisect_right(found, n, key=attrgetter("start")) - 1].id

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from proxy.chat import key, slices
-from proxy.chat.dialects.completions import Reader, read_message
+from proxy.chat.dialects.completions import MessageReader, read_message
 from proxy.chat.message import Message, Request
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class HiddenRound:
     """The messages that are hidden behind one answer of ours.
 
     key: the answer's chain key, as the client has it. head: the chain key of the end of the request that it answers.
@@ -28,20 +28,20 @@ class Round:
     client's calls. at: when the round was stored, in seconds. bare: our tools were left out of the last request.
     """
 
-    key: bytes
-    head: bytes
+    answer_key: bytes
+    request_tip: bytes
     replaces: tuple[bytes, ...]
     results: tuple[bytes, ...] = ()
-    calls: tuple[str, ...] = ()
-    at: float = 0.0
-    bare: bool = False
+    client_call_ids: tuple[str, ...] = ()
+    stored_at: float = 0.0
+    without_tools: bool = False
 
     @property
     def size(self) -> int:
         """Bytes of its messages."""
         return sum(map(len, self.replaces)) + sum(map(len, self.results))
 
-    def asked(self) -> list[tuple[bytes, ...]]:
+    def split_requests(self) -> list[tuple[bytes, ...]]:
         """Return the messages that each later request added to the one before it: an answer, and the results of its
         calls."""
         found: list[tuple[bytes, ...]] = []
@@ -65,62 +65,66 @@ class _Body(msgspec.Struct, frozen=True, omit_defaults=True):
 _BODY = msgspec.json.Decoder(_Body)
 
 
-def write_round(found: Round) -> bytes:
+def encode_round(found: HiddenRound) -> bytes:
     """Encode the part of a round that is stored as JSON."""
     replaces, results = ([raw.decode() for raw in raws] for raws in (found.replaces, found.results))
-    return msgspec.json.encode(_Body(replaces, results, list(found.calls), found.bare))
+    return msgspec.json.encode(_Body(replaces, results, list(found.client_call_ids), found.without_tools))
 
 
-def read_round(chain_key: bytes, head: bytes, body: bytes, at: float) -> Round:
+def decode_round(chain_key: bytes, head: bytes, body: bytes, at: float) -> HiddenRound:
     """Decode a stored round. Raises ValueError if it cannot be read."""
     found = _BODY.decode(body)
     replaces, results = (tuple(raw.encode() for raw in raws) for raws in (found.replaces, found.results))
-    return Round(chain_key, head, replaces, results, tuple(found.calls), at, found.bare)
+    return HiddenRound(chain_key, head, replaces, results, tuple(found.calls), at, found.bare)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Woven:
+class SplicedRequest:
     """A request with the messages that were put into it. keys: the chain key of each message; the client's messages
     keep theirs. rounds: the number that were put back. hidden: when each message that the client does not have was
     made, by its key. tools: the definitions that were added, b"" for none."""
 
     request: Request
     keys: Sequence[bytes]
-    rounds: int = 0
-    hidden: Mapping[bytes, float] = field(default_factory=dict)
-    tools: bytes = b""
+    round_count: int = 0
+    hidden_at: Mapping[bytes, float] = field(default_factory=dict)
+    added_tools: bytes = b""
 
 
-Rounds = Mapping[bytes, Sequence[Round]]
+RoundsByTip = Mapping[bytes, Sequence[HiddenRound]]
 """Hidden rounds by the chain key of the end of the request that they answer."""
 
 
-def weave(
-    request: Request, keys: Sequence[bytes], rounds: Rounds, tools: bytes = b"", read: Reader = read_message
-) -> Woven:
+def splice_hidden_rounds(
+    request: Request,
+    keys: Sequence[bytes],
+    rounds_by_tip: RoundsByTip,
+    tools: bytes = b"",
+    message_reader: MessageReader = read_message,
+) -> SplicedRequest:
     """Put the hidden rounds into a request, and `tools` (definitions, with commas between) behind the client's own.
 
     Return the request itself where there is nothing to add. Raises NotManaged if a stored message cannot be read.
     """
-    found = matching(request, keys, rounds) if any(rounds.values()) else {}
+    found = match_rounds(request, keys, rounds_by_tip) if any(rounds_by_tip.values()) else {}
     if not found and not tools:
-        return Woven(request, keys)
+        return SplicedRequest(request, keys)
     messages, names, hidden = request.messages, keys, dict[bytes, float]()
     if found:
-        messages, names, hidden = _put_back(request.messages, keys, found, read)
+        messages, names, hidden = _put_back(request.messages, keys, found, message_reader)
     array = request.tools[:-1] + b"," + tools + b"]" if tools and request.tools is not None else request.tools
-    woven = request.woven or bool(found)
-    made = replace(request, messages=messages, tools=array, shared=0, rest=0, woven=woven)
-    return Woven(made, names, len(found), hidden, tools if array is not request.tools else b"")
+    woven = request.is_spliced or bool(found)
+    made = replace(request, messages=messages, tools=array, prefix_messages=0, prefix_bytes=0, is_spliced=woven)
+    return SplicedRequest(made, names, len(found), hidden, tools if array is not request.tools else b"")
 
 
-def with_tools(woven: Woven, tools: bytes) -> Woven:
+def add_tools(spliced: SplicedRequest, tools: bytes) -> SplicedRequest:
     """Return the request with definitions added, for a tool that is offered once the prompt has been planned."""
-    added = weave(woven.request, woven.keys, {}, tools)
-    return replace(woven, request=added.request, tools=added.tools)
+    added = splice_hidden_rounds(spliced.request, spliced.keys, {}, tools)
+    return replace(spliced, request=added.request, added_tools=added.added_tools)
 
 
-def matching(request: Request, keys: Sequence[bytes], rounds: Rounds) -> dict[int, Round]:
+def match_rounds(request: Request, keys: Sequence[bytes], rounds_by_tip: RoundsByTip) -> dict[int, HiddenRound]:
     """Return each round that belongs to this history, by the index of its answer.
 
     An answer is known by its chain key. If the client rewords it, the answer is known by its position and the ids of
@@ -130,15 +134,17 @@ def matching(request: Request, keys: Sequence[bytes], rounds: Rounds) -> dict[in
     for n, message in enumerate(request.messages):
         if message.role != "assistant" or not n:
             continue
-        for one in rounds.get(keys[n - 1], ()):
-            if one.key == keys[n] or (one.calls and one.calls == tuple(call.id for call in message.calls)):
+        for one in rounds_by_tip.get(keys[n - 1], ()):
+            if one.answer_key == keys[n] or (
+                one.client_call_ids and one.client_call_ids == tuple(call.id for call in message.calls)
+            ):
                 found[n] = one
                 break
     return found
 
 
 def _put_back(
-    messages: Sequence[Message], keys: Sequence[bytes], found: Mapping[int, Round], read: Reader
+    messages: Sequence[Message], keys: Sequence[bytes], found: Mapping[int, HiddenRound], read: MessageReader
 ) -> tuple[tuple[Message, ...], list[bytes], dict[bytes, float]]:
     made: list[Message] = []
     names: list[bytes] = []
@@ -147,7 +153,7 @@ def _put_back(
     def hide(raw: bytes, after: bytes, at: float) -> bytes:
         # A chain of its own within the round: the same whatever the client puts beside it.
         message = read(raw)
-        name = key.step(after, message.digest)
+        name = key.derive_next_key(after, message.digest)
         hidden[name] = at
         made.append(message)
         names.append(name)
@@ -159,9 +165,9 @@ def _put_back(
             continue
         made += messages[done:n]
         names += keys[done:n]
-        last = one.head
+        last = one.request_tip
         for raw in one.replaces[:-1]:
-            last = hide(raw, last, one.at)
+            last = hide(raw, last, one.stored_at)
         answer = read(one.replaces[-1])
         made.append(answer)
         names.append(keys[n])
@@ -169,24 +175,24 @@ def _put_back(
         # Our results stand where their calls stand among all of the answer's, and the client's keep their own order.
         places = {call.id: place for place, call in enumerate(answer.calls)}
         ours = sorted(((places.get(read(raw).call_id or "", 0), raw) for raw in one.results), key=lambda pair: pair[0])
-        last = one.key
+        last = one.answer_key
         while done < len(messages) and messages[done].is_result:
             place = places.get(messages[done].call_id or "", -1)
             while ours and ours[0][0] < place:
-                last = hide(ours.pop(0)[1], last, one.at)
+                last = hide(ours.pop(0)[1], last, one.stored_at)
             made.append(messages[done])
             names.append(keys[done])
             done += 1
         for _, raw in ours:
-            last = hide(raw, last, one.at)
+            last = hide(raw, last, one.stored_at)
     made += messages[done:]
     names += keys[done:]
     return tuple(made), names, hidden
 
 
-def appended(body: bytes, messages: Sequence[bytes]) -> bytes:
+def append_messages(body: bytes, messages: Sequence[bytes]) -> bytes:
     """Return a body with more messages at the end of its own. Raises ValueError if the place cannot be found."""
-    found = slices.member(body, "messages")
+    found = slices.find_member(body, "messages")
     if found is None:
         raise ValueError("a body without messages that can be told apart")
     end = body.rindex(b"]", found.start, found.end)

@@ -17,14 +17,14 @@ Outcome = Literal["success", "failure", "timeout", "error", "unknown"]
 """unknown: the result of a command does not prove how the command ended."""
 
 
-class Reading(NamedTuple):
+class QuotedOutcome(NamedTuple):
     """The outcome of a call, and the line of its result that states the outcome, empty if no line does."""
 
     outcome: Outcome
-    line: str = ""
+    quoted_line: str = ""
 
 
-VERBS: tuple[tuple[str, str], ...] = (
+ACTION_VERBS: tuple[tuple[str, str], ...] = (
     ("searched", "search|find|query|grep|lookup|glob"),
     ("wrote", "write|create|edit|update|save|patch|replace|insert|append"),
     ("read", "read|get|open|fetch|view|cat|browse|load|show|visit"),
@@ -34,29 +34,43 @@ VERBS: tuple[tuple[str, str], ...] = (
 )
 """(verb, words in a tool's name): the first word of a tool's name that is in the table decides the verb."""
 
-MAIN = ("query", "q", "pattern", "path", "file_path", "file", "filename", "url", "command", "cmd", "code", "name", "id")
+SUBJECT_ARGUMENTS = (
+    "query",
+    "q",
+    "pattern",
+    "path",
+    "file_path",
+    "file",
+    "filename",
+    "url",
+    "command",
+    "cmd",
+    "code",
+    "name",
+    "id",
+)
 """Names of arguments that say the most about a call, the most telling first."""
 
-LOOK = 4000
+MAX_SEARCHED_CHARS = 4000
 """Characters at each end of a result that are searched for the line to quote."""
-SUBJECT, LINE = 80, 120
+MAX_SUBJECT_CHARS, MAX_LINE_CHARS = 80, 120
 """Limits in characters: of a call's subject, and of the line that is quoted from a result."""
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-_VERB_OF = {word: verb for verb, words in VERBS for word in words.split("|")}
-_TELLS = re.compile(
+_VERB_OF = {word: verb for verb, words in ACTION_VERBS for word in words.split("|")}
+_ERROR_WORDS = re.compile(
     r"(?:Error|Exception)\b|\berrors?\b|\bfatal\b|\bnot found\b|\bno such\b|\bdenied\b|\brefused\b|\btimed? ?out\b",
     re.IGNORECASE,
 )
 
 
-def action(call: Call) -> str:
+def describe_call(call: Call) -> str:
     """`searched 'python tutorial'`: the verb by the tool's name, and the subject of the call."""
     verb = next((_VERB_OF[w] for w in map(str.lower, _WORDS.findall(call.name)) if w in _VERB_OF), "")
     subject = _subject(call.arguments)
-    said = verb or f"called {line(call.name, SUBJECT)}"
+    said = verb or f"called {shorten_to_line(call.name, MAX_SUBJECT_CHARS)}"
     if not subject:
-        return said if not verb else f"{verb} with {line(call.name, SUBJECT)}"
+        return said if not verb else f"{verb} with {shorten_to_line(call.name, MAX_SUBJECT_CHARS)}"
     return f"{said} '{subject}'" if verb == "searched" or not verb else f"{said} {subject}"
 
 
@@ -64,12 +78,12 @@ def _subject(arguments: str) -> str:
     try:
         value = decode_embedded(arguments)
     except (ValueError, RecursionError):
-        return line(arguments, SUBJECT)
+        return shorten_to_line(arguments, MAX_SUBJECT_CHARS)
     if isinstance(value, dict):
-        named = (value.get(name) for name in MAIN)
+        named = (value.get(name) for name in SUBJECT_ARGUMENTS)
         found = next((v for v in (*named, *_texts(value)) if isinstance(v, str) and v.strip()), "")
-        return line(found, SUBJECT)
-    return line(value, SUBJECT) if isinstance(value, str) else ""
+        return shorten_to_line(found, MAX_SUBJECT_CHARS)
+    return shorten_to_line(value, MAX_SUBJECT_CHARS) if isinstance(value, str) else ""
 
 
 def _texts(value: object) -> Iterator[str]:
@@ -79,28 +93,28 @@ def _texts(value: object) -> Iterator[str]:
             yield str(inner)
 
 
-def finding(result: Message, reading: Reading) -> str:
+def describe_result(result: Message, outcome: QuotedOutcome) -> str:
     """The outcome of a call in words, read from its result: the number of results, the end of the run, or the
     failure."""
     text = result.text.strip()
     if not text:
-        return "an image or file" if result.media else "empty"
-    lines = text[:LOOK].splitlines()
-    first = reading.line or next((one for one in lines if one.strip()), "")
-    if reading.outcome in ("success", "unknown"):
-        found = None if reading.line else _count(text)
+        return "an image or file" if result.media_count else "empty"
+    lines = text[:MAX_SEARCHED_CHARS].splitlines()
+    first = outcome.quoted_line or next((one for one in lines if one.strip()), "")
+    if outcome.outcome in ("success", "unknown"):
+        found = None if outcome.quoted_line else _count(text)
         if found is not None:
             return found
         more = text.count("\n")
-        return line(first, LINE) + (f" ({more + 1} lines)" if more else "")
-    tail = reversed(text[-LOOK:].splitlines())
-    said = reading.line or next((one for one in tail if _TELLS.search(one)), first)
-    return f"{reading.outcome}: {line(said, LINE)}"
+        return shorten_to_line(first, MAX_LINE_CHARS) + (f" ({more + 1} lines)" if more else "")
+    tail = reversed(text[-MAX_SEARCHED_CHARS:].splitlines())
+    said = outcome.quoted_line or next((one for one in tail if _ERROR_WORDS.search(one)), first)
+    return f"{outcome.outcome}: {shorten_to_line(said, MAX_LINE_CHARS)}"
 
 
 def _count(text: str) -> str | None:
     """The number of results in a JSON list, in words; None if the text is no such list or is too long."""
-    if text[0] != "[" or len(text) > 16 * LOOK:
+    if text[0] != "[" or len(text) > 16 * MAX_SEARCHED_CHARS:
         return None
     try:
         value = decode_embedded(text)
@@ -111,7 +125,7 @@ def _count(text: str) -> str | None:
     return f"found {len(value)} results" if len(value) != 1 else "found 1 result"
 
 
-def line(text: str, most: int) -> str:
+def shorten_to_line(text: str, max_chars: int) -> str:
     """The text on one line, at most `most` characters of it."""
-    flat = " ".join(text[: 4 * most].split())
-    return flat if len(flat) <= most else flat[: most - 3].rstrip() + "..."
+    flat = " ".join(text[: 4 * max_chars].split())
+    return flat if len(flat) <= max_chars else flat[: max_chars - 3].rstrip() + "..."

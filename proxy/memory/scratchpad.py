@@ -10,34 +10,34 @@ START = "[Your scratchpad, as you left it: notes of yours, not a new request]"
 END = "[End of your scratchpad]"
 
 
-class TooLong(ValueError):
+class ScratchpadTooLong(ValueError):
     """Error: the text would be longer than a scratchpad may be."""
 
-    def __init__(self, chars: int, most: int) -> None:
+    def __init__(self, chars: int, max_chars: int) -> None:
         super().__init__(
-            f"the scratchpad would have {chars} characters, {most} are allowed; nothing was changed. Write it shorter"
-            " with action update."
+            f"the scratchpad would have {chars} characters, {max_chars} are allowed; nothing was changed."
+            " Write it shorter with action update."
         )
 
 
-def updated(content: str, most: int) -> str:
+def replace_text(content: str, max_chars: int) -> str:
     """The text that replaces the scratchpad. Raises TooLong if it has more than `most` characters."""
     text = content.strip()
-    if len(text) > most:
-        raise TooLong(len(text), most)
+    if len(text) > max_chars:
+        raise ScratchpadTooLong(len(text), max_chars)
     return text
 
 
-def appended(current: str, content: str, most: int) -> str:
+def append_text(current: str, content: str, max_chars: int) -> str:
     """The old text and, on a new line, the added text. Raises TooLong if both have more than `most` characters."""
-    return updated(f"{current.rstrip()}\n{content.strip()}" if current.strip() else content, most)
+    return replace_text(f"{current.rstrip()}\n{content.strip()}" if current.strip() else content, max_chars)
 
 
-def shown(text: str, most: int) -> str:
+def render_scratchpad(text: str, max_chars: int) -> str:
     """The scratchpad as a prompt shows it. Every line begins with a mark. So no line can pass for the end of the
     scratchpad, for a heading that makes a request, or for a speaker's turn."""
     body = text.strip()
-    if len(body) > most:
-        body = body[:most] + "\n[cut here; manage_scratchpad reads all of it]"
+    if len(body) > max_chars:
+        body = body[:max_chars] + "\n[cut here; manage_scratchpad reads all of it]"
     lines = "\n".join(f"| {line}" for line in body.splitlines() or [""])
     return f"{START}\n{lines}\n{END}"

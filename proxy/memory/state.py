@@ -26,17 +26,17 @@ from dataclasses import dataclass
 HEADING = "### STATE"
 HEADINGS = (HEADING,)
 """Headings of the blocks that are looked for by default."""
-HEADING_MAX = 80
+MAX_HEADING_CHARS = 80
 """Characters above which a line is no heading of a block, so the stream need not wait for the line's end."""
 FENCE_WINDOW = 43
 """Characters from the line's start within which the three characters of an opening fence, or the first of a closing
 one, stand."""
-GAP = 2
+MAX_GAP_NEWLINES = 2
 """Maximum number of newline characters before a block that belong to the block."""
-BLOCK_MAX = 1 << 20
+MAX_BLOCK_CHARS = 1 << 20
 """Maximum length of a block in characters. So much text is held until it is clear whether it is a block; 4,000
 characters are stored."""
-LEAST_FIELDS = 2
+MIN_FIELDS = 2
 """Minimum number of the four requested fields in a note."""
 
 _SPACES = " \t\r"
@@ -98,7 +98,7 @@ Leave the note out of an answer that only calls tools."""
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class NoteBlock:
     """One block: `text[start:end]`, with its heading. `body` is the text under the heading, stripped."""
 
     start: int
@@ -107,9 +107,9 @@ class Block:
     heading: str = HEADING
 
 
-def heading_of(line: str, headings: tuple[str, ...] = HEADINGS) -> str | None:
+def find_heading(line: str, headings: tuple[str, ...] = HEADINGS) -> str | None:
     """The heading that a whole line (without its newline) is; None if the line is no heading."""
-    if len(line) > HEADING_MAX or line.lstrip(" ")[:1] not in _STARTS:
+    if len(line) > MAX_HEADING_CHARS or line.lstrip(" ")[:1] not in _STARTS:
         return None
     for heading in headings:
         if heading == HEADING:
@@ -122,14 +122,14 @@ def heading_of(line: str, headings: tuple[str, ...] = HEADINGS) -> str | None:
 
 def is_heading(line: str) -> bool:
     """True if a whole line is the heading of a STATE block."""
-    return heading_of(line) is not None
+    return find_heading(line) is not None
 
 
 def may_be_heading(head: str, headings: tuple[str, ...] = HEADINGS) -> bool:
     """True if a line that begins with `head` can still become one of the headings."""
-    if len(head) > HEADING_MAX or head.lstrip(" ")[:1] not in ("", *_STARTS):
+    if len(head) > MAX_HEADING_CHARS or head.lstrip(" ")[:1] not in ("", *_STARTS):
         return False
-    if heading_of(head, headings) is not None:
+    if find_heading(head, headings) is not None:
         return True
     for heading in headings:
         if heading == HEADING:
@@ -140,25 +140,25 @@ def may_be_heading(head: str, headings: tuple[str, ...] = HEADINGS) -> bool:
     return False
 
 
-def ends_block(line: str) -> bool:
+def is_section_heading(line: str) -> bool:
     """True if a line is an ATX heading of level 1 to 3. The text after its first space makes no difference."""
     return "#" in line[:4] and _ENDER.match(line) is not None
 
 
-def leaves(line: str, inside: str) -> bool:
+def is_block_end(line: str, block_heading: str) -> bool:
     """True if a whole line ends the block `inside`. The line is outside a code fence and no heading of a block. The
     fields of a STATE block may be headings."""
-    return ends_block(line) and not (inside == HEADING and _FIELD_HEAD.match(line))
+    return is_section_heading(line) and not (block_heading == HEADING and _FIELD_HEAD.match(line))
 
 
-def must_leave(head: str, inside: str) -> bool:
+def must_end_block(head: str, block_heading: str) -> bool:
     """True if a line that begins with `head` ends the block `inside`, whatever follows `head`."""
-    return ends_block(head) and not (inside == HEADING and _may_be_field(head))
+    return is_section_heading(head) and not (block_heading == HEADING and _may_be_field(head))
 
 
-def opening(line: str) -> str:
+def read_fence_opening(line: str) -> str:
     """The run of fence characters in a line that opens a code fence, or ""."""
-    at = fence_at(line)
+    at = find_fence(line)
     if at is None:
         return ""
     rest = line[at:]
@@ -168,16 +168,16 @@ def opening(line: str) -> str:
     return rest[: len(rest) - len(info)]
 
 
-def closes(line: str, mark: str, run: int) -> bool:
+def is_fence_end(line: str, mark: str, length: int) -> bool:
     """True if a line closes a code fence that was opened by `run` characters `mark`."""
     marks = line.lstrip(" \t")
     if len(line) - len(marks) >= FENCE_WINDOW:
         return False
     rest = marks.lstrip(mark)
-    return len(marks) - len(rest) >= run and not rest.strip(_SPACES)
+    return len(marks) - len(rest) >= length and not rest.strip(_SPACES)
 
 
-def fence_at(line: str) -> int | None:
+def find_fence(line: str) -> int | None:
     """Index of the fence characters in a line that may open a code fence; None if the line opens none."""
     if "```" not in line and "~~~" not in line:
         return None
@@ -185,15 +185,15 @@ def fence_at(line: str) -> int | None:
     return found.start(1) if found else None
 
 
-def is_note(body: str, *, cut: bool = False) -> bool:
+def is_note(body: str, *, is_cut_off: bool = False) -> bool:
     """True if the text under a heading is the requested note, and nothing follows the note. cut: the answer was cut off
     inside the note, so that its beginning is enough."""
     lines = body.split("\n")
-    if cut:
+    if is_cut_off:
         first = next((line for line in lines if line.strip()), "")
         return _may_be_field(first)
     named = [_field(line) for line in lines]
-    return len({name for name, _ in filter(None, named)}) >= LEAST_FIELDS and not _is_followed(lines, named)
+    return len({name for name, _ in filter(None, named)}) >= MIN_FIELDS and not _is_followed(lines, named)
 
 
 def _field(line: str) -> tuple[str, bool] | None:
@@ -228,65 +228,67 @@ def _is_followed(lines: Sequence[str], named: Sequence[tuple[str, bool] | None])
     return bool(_PROSE.match(first)) and not _LABEL.match(first) and text.endswith(_STOPS)
 
 
-def find(text: str, headings: tuple[str, ...] = HEADINGS, *, last: bool = True, cut: bool = False) -> list[Block]:
+def find_blocks(
+    text: str, headings: tuple[str, ...] = HEADINGS, *, is_complete: bool = True, is_cut_off: bool = False
+) -> list[NoteBlock]:
     """The valid blocks of an answer, in their order. last: the answer ends with the text. cut: the answer was cut off
     there."""
     if not any(_WORD.search(text) if heading == HEADING else heading in text for heading in headings):
         return []
     found = _blocks(text, headings)
     newest = next((n for n in range(len(found) - 1, -1, -1) if found[n].heading == HEADING), -1)
-    counts = newest >= 0 and last and _ends_with_note(text, found[newest:], cut=cut)
+    counts = newest >= 0 and is_complete and _ends_with_note(text, found[newest:], cut=is_cut_off)
     return [
         block
         for n, block in enumerate(found)
-        if (n == newest and counts if block.heading == HEADING else block.end - block.start <= BLOCK_MAX)
+        if (n == newest and counts if block.heading == HEADING else block.end - block.start <= MAX_BLOCK_CHARS)
     ]
 
 
-def _ends_with_note(text: str, found: Sequence[Block], *, cut: bool) -> bool:
+def _ends_with_note(text: str, found: Sequence[NoteBlock], *, cut: bool) -> bool:
     """True if the first of these blocks is a note, and only the other blocks follow it up to the end of the text."""
-    if len(text) - found[0].start > BLOCK_MAX:
+    if len(text) - found[0].start > MAX_BLOCK_CHARS:
         return False
     ends = [*(other.start for other in found[1:]), len(text)]
     together = all(block.end == end for block, end in zip(found, ends, strict=True))
-    return together and is_note(found[0].body, cut=cut and len(found) == 1)
+    return together and is_note(found[0].body, is_cut_off=cut and len(found) == 1)
 
 
-def _blocks(text: str, headings: tuple[str, ...]) -> list[Block]:
+def _blocks(text: str, headings: tuple[str, ...]) -> list[NoteBlock]:
     """Every heading with the text under it, as blocks."""
-    blocks: list[Block] = []
+    blocks: list[NoteBlock] = []
     start, body, at, fence, which = -1, 0, 0, "", ""
     for line in text.split("\n"):
         if fence:
-            fence = "" if closes(line, fence[0], len(fence)) else fence
+            fence = "" if is_fence_end(line, fence[0], len(fence)) else fence
         else:
-            heading = heading_of(line, headings)
-            if start >= 0 and (heading is not None or leaves(line, which)):
-                blocks.append(Block(start, at, text[body:at].strip(), which))
+            heading = find_heading(line, headings)
+            if start >= 0 and (heading is not None or is_block_end(line, which)):
+                blocks.append(NoteBlock(start, at, text[body:at].strip(), which))
                 start = -1
             if heading is not None:
                 start, body, which = at, at + len(line) + 1, heading
             else:
-                fence = opening(line)
+                fence = read_fence_opening(line)
         at += len(line) + 1
     if start >= 0:
-        blocks.append(Block(start, len(text), text[body:].strip(), which))
+        blocks.append(NoteBlock(start, len(text), text[body:].strip(), which))
     return blocks
 
 
-def split(
-    text: str, headings: tuple[str, ...] = HEADINGS, *, last: bool = True, cut: bool = False
-) -> tuple[str, list[Block]]:
+def split_blocks(
+    text: str, headings: tuple[str, ...] = HEADINGS, *, is_complete: bool = True, is_cut_off: bool = False
+) -> tuple[str, list[NoteBlock]]:
     """(the text for the client, the blocks). last, cut: see `find`.
 
     Each block is removed with at most two newline characters before it. If text follows the block, these characters
     stay. Otherwise the heading that follows would be joined to the line before.
     """
-    blocks = find(text, headings, last=last, cut=cut)
-    return without(text, blocks)[0], blocks
+    blocks = find_blocks(text, headings, is_complete=is_complete, is_cut_off=is_cut_off)
+    return remove_blocks(text, blocks)[0], blocks
 
 
-def without(text: str, blocks: Sequence[Block]) -> tuple[str, str]:
+def remove_blocks(text: str, blocks: Sequence[NoteBlock]) -> tuple[str, str]:
     """(the text without these blocks, the removed newline characters before the last block if that block ends the
     text)."""
     if not blocks:
@@ -296,7 +298,7 @@ def without(text: str, blocks: Sequence[Block]) -> tuple[str, str]:
     for block in blocks:
         piece = text[at : block.start]
         if piece:
-            kept = stripped(piece)
+            kept = strip_gap(piece)
             pieces += (gap, kept)
             gap = piece[len(kept) :]
         at = block.end
@@ -306,15 +308,15 @@ def without(text: str, blocks: Sequence[Block]) -> tuple[str, str]:
     return "".join(pieces), gap
 
 
-def stripped(text: str) -> str:
+def strip_gap(text: str) -> str:
     """The text without the newline characters at its end that belong to a block after it."""
     end = len(text)
-    while end and len(text) - end < GAP and text[end - 1] == "\n":
+    while end and len(text) - end < MAX_GAP_NEWLINES and text[end - 1] == "\n":
         end -= 1
     return text[:end]
 
 
-def shorten(body: str, limit: int = 4000) -> str:
+def shorten_body(body: str, limit: int = 4000) -> str:
     """The first `limit` characters at most: cut after the last line that fits whole, or within a first line that does
     not fit."""
     if len(body) <= limit:
@@ -323,22 +325,22 @@ def shorten(body: str, limit: int = 4000) -> str:
     return body[: cut if cut > 0 else limit].rstrip()
 
 
-def ask() -> str:
+def build_prompt() -> str:
     """The prompt that asks the model to end its answer with a STATE block of four fields."""
     return _ASK
 
 
-def guidelines() -> str:
+def get_guidelines() -> str:
     """Guidelines for the model on its history: order, state, authority (FEATURES.md A9). The default of a setting."""
     return _GUIDELINES
 
 
-def anchor(body: str) -> str:
+def render_anchor(body: str) -> str:
     """The state as literal policies return it to the model: the Global Anchor, under the block's own heading."""
     return f"## Global Anchor\n\n{HEADING}\n{body}"
 
 
-def recap(body: str) -> str:
+def render_recap(body: str) -> str:
     """The state as a note at the end of a prompt. The note never holds the block's heading, which would ask for a new
     block."""
     note = body.replace(HEADING, HEADING.lstrip("# "))

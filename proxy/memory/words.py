@@ -23,7 +23,7 @@ _EITHER = re.compile(f"[{_RANGES}]+|[^\\W_{_RANGES}]{{2,40}}")
 _GRAMMAR = re.compile("[的了吗呢吧啊着嗎]|^[\u3040-\u309f]+$")
 """Pattern of pairs that are grammar: those with a particle, and those of hiragana only."""
 
-STOP = frozenset(re.findall(r"\w+",
+STOP_WORDS = frozenset(re.findall(r"\w+",
     "the and for that this with you are was were not but have has had its it is in on of to be as at by or an if do"
     " does did so we me my your our us they them he she his her from into out up down over then than there here what"
     " which who when where why how all any each can could should would will may might must just now also please let"
@@ -34,16 +34,16 @@ STOP = frozenset(re.findall(r"\w+",
 """Stop words: words of grammar, and words that occur in every request to an agent."""
 
 
-def telling(text: str) -> list[str]:
+def find_topic_words(text: str) -> list[str]:
     """The words of two characters or more in their order, in lower case, with names split into parts, without stop
     words."""
     text = text.lower()
     if text.isascii() or not _UNSPACED.search(text):
-        return [word for word in WORD.findall(text) if word not in STOP]
-    return [word for run in _EITHER.findall(text) for word in pairs(run) if word not in STOP]
+        return [word for word in WORD.findall(text) if word not in STOP_WORDS]
+    return [word for run in _EITHER.findall(text) for word in split_pairs(run) if word not in STOP_WORDS]
 
 
-def pairs(run: str) -> list[str]:
+def split_pairs(run: str) -> list[str]:
     """The pairs of characters of a run in a script without blanks, without pairs of grammar. Any other word, and a
     single character, is returned unchanged."""
     if not _UNSPACED.match(run) or len(run) == 1:
@@ -51,7 +51,7 @@ def pairs(run: str) -> list[str]:
     return [pair for pair in ("".join(two) for two in pairwise(run)) if not _GRAMMAR.search(pair)]
 
 
-def spaced(text: str) -> str:
+def prepare_index_text(text: str) -> str:
     """The text in the form for an index that looks for words between blanks. A run of a script without blanks becomes
     all its pairs of letters, grammar included; all other text stays unchanged."""
     if text.isascii() or not _UNSPACED.search(text):
@@ -64,14 +64,14 @@ def _apart(found: re.Match[str]) -> str:
     return f" {' '.join(map(''.join, pairwise(run))) if len(run) > 1 else run} "
 
 
-def sought(text: str) -> list[str]:
+def find_search_words(text: str) -> list[str]:
     """The search words for an index of `spaced` texts, in lower case, each once. A single letter counts only in a
     script without blanks. Pairs of grammar count only if there is nothing else."""
-    found = re.findall(r"[^\W_]{1,40}", spaced(unicodedata.normalize("NFC", text.lower())))
+    found = re.findall(r"[^\W_]{1,40}", prepare_index_text(unicodedata.normalize("NFC", text.lower())))
     words = list(dict.fromkeys(word for word in found if len(word) > 1 or _UNSPACED.match(word)))
     return [word for word in words if not (_UNSPACED.match(word) and _GRAMMAR.search(word))] or words
 
 
-def weight(text: str) -> int:
+def measure_text(text: str) -> int:
     """Length of a text in characters of a script with blanks: a character of a script without blanks counts twice."""
     return len(text) + sum(map(len, _UNSPACED.findall(text)))

@@ -10,17 +10,17 @@ import hashlib
 from collections.abc import Callable, Sequence
 
 from proxy.chat import group
-from proxy.chat.dialects.completions import with_text
+from proxy.chat.dialects.completions import replace_text
 from proxy.chat.message import Message
-from proxy.chat.tokens import Weigh
+from proxy.chat.tokens import TokenCounter
 
 STUB = "[an old tool result was here]"
 
-Baseline = Callable[[Sequence[Message], Weigh], list[bytes]]
+Baseline = Callable[[Sequence[Message], TokenCounter], list[bytes]]
 """Function from a history to the bytes of the messages to send. It gets the token counter as well."""
 
 
-def mask(messages: Sequence[Message], keep: int, batch: int = 1) -> list[bytes]:
+def mask_results(messages: Sequence[Message], keep: int, batch: int = 1) -> list[bytes]:
     """Replace every tool result but the last `keep` with a stub. The boundary moves `batch` results at a time."""
     results = [n for n, m in enumerate(messages) if m.is_result]
     old = set(results[: max(0, len(results) - keep) // batch * batch])
@@ -28,13 +28,13 @@ def mask(messages: Sequence[Message], keep: int, batch: int = 1) -> list[bytes]:
 
 
 def _stub(message: Message) -> bytes:
-    return message.derive(lambda m: with_text(m.raw, STUB), "stub")
+    return message.derive(lambda m: replace_text(m.raw, STUB), "stub")
 
 
-def half(messages: Sequence[Message], weigh: Weigh, *, newest: bool) -> list[bytes]:
+def keep_half(messages: Sequence[Message], weigh: TokenCounter, *, newest: bool) -> list[bytes]:
     """Keep system messages, the first and the last user message, and the last step. Of all other steps keep half of the
     tokens: the newest steps, or steps chosen by a hash of their position."""
-    steps = group.steps(messages)
+    steps = group.split_steps(messages)
     first = next((n for n, m in enumerate(messages) if m.role == "user"), 0)
     stay = {n for n, s in enumerate(steps) if messages[s.start].is_system or s.start == first} | {len(steps) - 1}
     # The last user message stays as well, as it does with every policy.
@@ -55,10 +55,10 @@ def half(messages: Sequence[Message], weigh: Weigh, *, newest: bool) -> list[byt
 
 
 BASELINES: dict[str, Baseline] = {
-    "mask-10": lambda messages, _: mask(messages, 10),
-    "mask-10-by-15": lambda messages, _: mask(messages, 10, 15),
-    "newest-half": lambda messages, weigh: half(messages, weigh, newest=True),
-    "random-half": lambda messages, weigh: half(messages, weigh, newest=False),
+    "mask-10": lambda messages, _: mask_results(messages, 10),
+    "mask-10-by-15": lambda messages, _: mask_results(messages, 10, 15),
+    "newest-half": lambda messages, weigh: keep_half(messages, weigh, newest=True),
+    "random-half": lambda messages, weigh: keep_half(messages, weigh, newest=False),
 }
 """Baselines by their name in `--policy`: observation masking, sliding and in batches; the newer half or a random half
 of the history."""

@@ -20,29 +20,29 @@ from dataclasses import dataclass
 
 from proxy.chat.message import Message
 from proxy.context.prices import Model
-from proxy.replay.cache import served
-from proxy.replay.score import Tally
-from proxy.replay.wants import Wants
-from proxy.replay.words import Ruler
+from proxy.replay.cache import count_served_tokens
+from proxy.replay.score import ReplayTotals
+from proxy.replay.wants import WantedReferences
+from proxy.replay.words import WireTokenCounter
 
 BOUNDS = ("results", "messages")
 
 
 @dataclass(frozen=True, slots=True)
-class Hindsight:
+class BoundInput:
     """The input of a bound, in addition to what is wanted."""
 
-    leaving: Sequence[bool]
+    removable: Sequence[bool]
     """For each message: True if it may leave."""
-    head: int
+    prefix_tokens: int
     """Tokens of the tools."""
     times: Sequence[float]
     """The time at which each message was seen, in seconds."""
-    shared: int = 0
+    shared_messages: int = 0
     """Number of messages at the front whose requests are not counted."""
 
 
-def leaving(name: str, messages: Sequence[Message], observations: Iterable[re.Pattern[str]]) -> list[bool]:
+def find_removable(name: str, messages: Sequence[Message], observations: Iterable[re.Pattern[str]]) -> list[bool]:
     """Return for each message: True if it may leave under a bound. observations: patterns of user messages that are
     really tool output."""
     if name == "messages":
@@ -51,23 +51,30 @@ def leaving(name: str, messages: Sequence[Message], observations: Iterable[re.Pa
     return [m.is_result or (m.role == "user" and any(pattern.search(m.text) for pattern in patterns)) for m in messages]
 
 
-def bound(wants: Wants, ruler: Ruler, model: Model, seen: Hindsight, *, pairs: int) -> Tally:
+def compute_bound(
+    references: WantedReferences,
+    token_counter: WireTokenCounter,
+    model: Model,
+    bound_input: BoundInput,
+    *,
+    price_pairs: int,
+) -> ReplayTotals:
     """Return the sums of a bound. pairs: the number of price pairs."""
-    sizes = [ruler(message) for message in wants.messages]
+    sizes = [token_counter(message) for message in references.messages]
     gone: dict[int, int] = {}  # position of a request -> tokens of the messages that leave after it
-    for n, position in last_use(wants, seen.leaving).items():
+    for n, position in find_last_uses(references, bound_input.removable).items():
         gone[position] = gone.get(position, 0) + sizes[n]
-    tally = Tally(fetching=[0.0] * pairs)
-    carried, before, then = seen.head, 0, None
-    for step in wants.steps:
+    tally = ReplayTotals(fetching=[0.0] * price_pairs)
+    carried, before, then = bound_input.prefix_tokens, 0, None
+    for step in references.requests:
         kept = carried
         carried += sum(sizes[before : step.position])
-        now = seen.times[step.position - 1]
+        now = bound_input.times[step.position - 1]
         warm = then is not None and now - then <= model.ttl_s and model.cache != "none"
-        if step.position >= seen.shared:
-            tally.steps += 1
+        if step.position >= bound_input.shared_messages:
+            tally.requests += 1
             tally.prompt += carried
-            tally.cached += served(kept, model) if warm else 0
+            tally.cached += count_served_tokens(kept, model) if warm else 0
             tally.peak = max(tally.peak, carried)
             tally.atoms += len(step.atoms)
             tally.far_atoms += sum(atom.far for atom in step.atoms)
@@ -80,16 +87,16 @@ def bound(wants: Wants, ruler: Ruler, model: Model, seen: Hindsight, *, pairs: i
     return tally
 
 
-def last_use(wants: Wants, leaving: Sequence[bool]) -> dict[int, int]:
+def find_last_uses(references: WantedReferences, removable: Sequence[bool]) -> dict[int, int]:
     """Return, for each message that may leave, the position of the last request that has to carry it. A message that no
     request follows is not in the result."""
     last: dict[int, int] = {}
     before, newest = 0, -1
-    for step in wants.steps:
+    for step in references.requests:
         for n in range(before, step.position):
-            if leaving[n]:
+            if removable[n]:
                 last[n] = step.position
-            if wants.messages[n].role == "user":
+            if references.messages[n].role == "user":
                 newest = n
         for n in (newest, *(wanted.holder for wanted in (*step.atoms, *step.lines))):
             if n in last:

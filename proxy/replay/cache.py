@@ -12,31 +12,31 @@ from itertools import accumulate
 
 from proxy.chat.message import Message
 from proxy.context.prices import Model
-from proxy.replay.words import Ruler, rendered
+from proxy.replay.words import WireTokenCounter, render_message
 
-PROMPTS = 4
+MAX_CACHED_PROMPTS = 4
 """Number of earlier prompts of a conversation that the cache still holds."""
 
-Earlier = tuple[float, list[Message]]
+CachedPrompt = tuple[float, list[Message]]
 """(time of sending in seconds, messages)"""
 
 
-class PrefixCache:
+class ProviderCache:
     """The cached prompts of one conversation."""
 
-    def __init__(self, model: Model, ruler: Ruler, head: int) -> None:
+    def __init__(self, model: Model, token_counter: WireTokenCounter, prefix_tokens: int) -> None:
         """Start with no cached prompt. head: tokens in front of the messages (tools), the same in every prompt."""
         self._model = model
-        self._ruler = ruler
-        self._head = head
-        self._earlier: list[Earlier] = []
+        self._ruler = token_counter
+        self._head = prefix_tokens
+        self._earlier: list[CachedPrompt] = []
 
-    def moved(self, head: int) -> None:
+    def change_tools(self, prefix_tokens: int) -> None:
         """Change the tools. Prompts that were sent before serve no more. head: tokens of the new tools."""
-        self._head = head
+        self._head = prefix_tokens
         self._earlier.clear()
 
-    def send(self, prompt: list[Message], now: float) -> tuple[int, int]:
+    def send_prompt(self, prompt: list[Message], now: float) -> tuple[int, int]:
         """Put a prompt into the cache, and return (its tokens, the cached tokens among them). now: seconds."""
         offsets = list(accumulate(map(self._ruler, prompt), initial=self._head))
         model = self._model
@@ -45,8 +45,8 @@ class PrefixCache:
             alive = [old for at, old in self._earlier if now - at <= model.ttl_s]
             hit = max((self._common(prompt, offsets, old) for old in alive), default=0)
         self._earlier.append((now, prompt))
-        del self._earlier[:-PROMPTS]
-        return offsets[-1], served(hit, model)
+        del self._earlier[:-MAX_CACHED_PROMPTS]
+        return offsets[-1], count_served_tokens(hit, model)
 
     def _common(self, prompt: list[Message], offsets: Sequence[int], old: list[Message]) -> int:
         """Return the tokens of the longest common prefix with an earlier prompt."""
@@ -57,22 +57,22 @@ class PrefixCache:
             mine, theirs = prompt[n], old[n]
             if mine is theirs:
                 continue
-            a, b = rendered(mine), rendered(theirs)
+            a, b = render_message(mine), render_message(theirs)
             if a == b:
                 continue
             if self._model.cache == "breakpoint":
                 return 0
-            return offsets[n] + (self._ruler(mine) * alike(a, b) // len(a) if a else 0)
+            return offsets[n] + (self._ruler(mine) * count_common_characters(a, b) // len(a) if a else 0)
         return offsets[shorter]
 
 
-def served(hit: int, model: Model) -> int:
+def count_served_tokens(hit: int, model: Model) -> int:
     """Return the tokens of a common prefix that a cache serves: whole blocks, none below the model's minimum."""
     hit = hit // model.block * model.block
     return hit if hit >= model.min else 0
 
 
-def alike(a: str, b: str) -> int:
+def count_common_characters(a: str, b: str) -> int:
     """Return the number of characters that two texts share at their beginning."""
     low, high = 0, min(len(a), len(b))
     while low < high:  # a[:low] == b[:low] always holds

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
 
-from proxy.replay.report import Entry, Report
+from proxy.replay.report import ReplayReport, ReportEntry
 
 WIDTH, HEIGHT = 880, 560
 LEFT, RIGHT, TOP, BOTTOM = 76, 28, 100, 64
-CHARACTER, LETTERING = 6.7, 12
+CHARACTER_WIDTH, CHARACTER_HEIGHT = 6.7, 12
 """Width of a label's character, and its height, in pixels: near enough for any sans-serif typeface."""
 
 STYLE = """
@@ -37,7 +37,7 @@ STYLE = """
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class PlotPoint:
     """A policy in the picture."""
 
     name: str
@@ -61,7 +61,7 @@ class Axis:
     log: bool = False
     """True if equal ratios, not equal differences, have equal distances."""
 
-    def at(self, value: float) -> float:
+    def find_pixel(self, value: float) -> float:
         """Return the pixel of a value."""
         low, high = self.low, self.high
         if self.log:
@@ -69,12 +69,12 @@ class Axis:
         return self.start + (value - low) / (high - low) * (self.end - self.start)
 
 
-def svg(report: Report) -> str:
+def render_svg(report: ReplayReport) -> str:
     """Return the picture of a report, at its first price pair."""
     points = [p for p in (_point(entry, report.prices[0]) for entry in report.entries) if p is not None]
     bounds = [p for p in (_point(entry, report.prices[0]) for entry in report.bounds) if p is not None]
-    lines = share_axis([p.lines for p in (*points, *bounds)], LEFT, WIDTH - RIGHT)
-    costs = ratio_axis([p.cost for p in (*points, *bounds)], HEIGHT - BOTTOM, TOP)
+    lines = make_share_axis([p.lines for p in (*points, *bounds)], LEFT, WIDTH - RIGHT)
+    costs = make_ratio_axis([p.cost for p in (*points, *bounds)], HEIGHT - BOTTOM, TOP)
     body = [
         *_frame(report, lines, costs),
         *_bounds(bounds, lines, costs),
@@ -89,15 +89,15 @@ def svg(report: Report) -> str:
     return "\n".join([head, title, f"<style>{STYLE}</style>", *body, "</svg>"]) + "\n"
 
 
-def _point(entry: Entry, prices: str) -> Point | None:
+def _point(entry: ReportEntry, prices: str) -> PlotPoint | None:
     cost = entry.total.cost[prices].effective_relative
     if cost is None:
         return None
     kept = entry.total.lines.all
-    return Point(entry.name, entry.kind, 1.0 if kept is None else kept, cost)
+    return PlotPoint(entry.name, entry.kind, 1.0 if kept is None else kept, cost)
 
 
-def share_axis(values: Sequence[float], start: float, end: float) -> Axis:
+def make_share_axis(values: Sequence[float], start: float, end: float) -> Axis:
     """Return an axis of shares with a margin. Its ticks are round numbers, at most seven and none above 1."""
     low, high = min(values, default=0.9), max(values, default=1.0)
     room = max((high - low) * 0.05, 0.01)
@@ -117,7 +117,7 @@ TICKS = (
 """Round numbers on an axis of ratios, from near to far apart."""
 
 
-def ratio_axis(values: Sequence[float], start: float, end: float) -> Axis:
+def make_ratio_axis(values: Sequence[float], start: float, end: float) -> Axis:
     """Return an axis of ratios with a margin and at most ten ticks."""
     positive = [value for value in values if value > 0] or [1.0]
     low, high = min(positive), max(positive)
@@ -127,20 +127,20 @@ def ratio_axis(values: Sequence[float], start: float, end: float) -> Axis:
     return Axis(low, high, start, end, tuple(ticks), log=True)
 
 
-def frontier(points: Sequence[Point]) -> list[Point]:
+def find_frontier(points: Sequence[PlotPoint]) -> list[PlotPoint]:
     """Return the points that no other point beats in both cost and lines, by lines kept."""
-    best: list[Point] = []
+    best: list[PlotPoint] = []
     for point in sorted(points, key=lambda p: (-p.lines, p.cost)):
         if not best or point.cost < best[-1].cost:
             best.append(point)
     return best[::-1]
 
 
-def _title(report: Report) -> str:
+def _title(report: ReplayReport) -> str:
     return f"What each policy costs, and what it keeps, at {report.prices[0]}"
 
 
-def _frame(report: Report, lines: Axis, costs: Axis) -> Iterator[str]:
+def _frame(report: ReplayReport, lines: Axis, costs: Axis) -> Iterator[str]:
     yield f'<rect class="bg" width="{WIDTH}" height="{HEIGHT}"/>'
     yield f'<text class="title" x="{LEFT}" y="32">{escape(_title(report))}</text>'
     what = f"{report.conversations:,} conversations, {report.requests:,} requests"
@@ -149,11 +149,11 @@ def _frame(report: Report, lines: Axis, costs: Axis) -> Iterator[str]:
     yield f'<text class="soft" x="{LEFT}" y="74">{how}</text>'
     yield f'<text class="soft" x="{LEFT}" y="54">{escape(what)}</text>'
     for tick in costs.ticks:
-        y = costs.at(tick)
+        y = costs.find_pixel(tick)
         yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
         yield f'<text class="soft" x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{_number(tick)}</text>'
     for tick in lines.ticks:
-        x = lines.at(tick)
+        x = lines.find_pixel(tick)
         yield f'<line class="grid" y1="{TOP}" y2="{HEIGHT - BOTTOM}" x1="{x:.1f}" x2="{x:.1f}"/>'
         yield f'<text class="soft" x="{x:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{_number(tick)}</text>'
     middle = (TOP + HEIGHT - BOTTOM) / 2
@@ -172,9 +172,9 @@ def _number(value: float) -> str:
     return f"{value:.3f}".rstrip("0").rstrip(".") if value else "0"
 
 
-def _bounds(bounds: Sequence[Point], lines: Axis, costs: Axis) -> Iterator[str]:
+def _bounds(bounds: Sequence[PlotPoint], lines: Axis, costs: Axis) -> Iterator[str]:
     for point in bounds:
-        x, y = lines.at(point.lines), costs.at(point.cost)
+        x, y = lines.find_pixel(point.lines), costs.find_pixel(point.cost)
         yield f'<line class="least" x1="{LEFT}" x2="{x:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>'
         yield f'<path class="bound" d="M{x:.1f} {y - 6:.1f}l6 6-6 6-6-6z"/>'
         what = {"results": "tool result", "messages": "message"}[point.name]
@@ -182,16 +182,16 @@ def _bounds(bounds: Sequence[Point], lines: Axis, costs: Axis) -> Iterator[str]:
         yield from _text(f"{text} ({point.cost:.2f})", LEFT + 8, y - 5, "soft")
 
 
-def _frontier(points: Sequence[Point], lines: Axis, costs: Axis) -> Iterator[str]:
+def _frontier(points: Sequence[PlotPoint], lines: Axis, costs: Axis) -> Iterator[str]:
     path = "".join(f"M{x:.1f} {y:.1f}V{below:.1f}H{right:.1f}" for x, y, right, below in _stairs(points, lines, costs))
     if path:
         yield f'<path class="front" d="{path}"/>'
 
 
-def _stairs(points: Sequence[Point], lines: Axis, costs: Axis) -> list[tuple[float, float, float, float]]:
+def _stairs(points: Sequence[PlotPoint], lines: Axis, costs: Axis) -> list[tuple[float, float, float, float]]:
     """Return (x, y, x, y) from each point of the frontier to the next. To keep more lines than the cheaper point one
     pays the cost of the dearer one: a stair, not a slope."""
-    best = [(lines.at(p.lines), costs.at(p.cost)) for p in frontier(points)]
+    best = [(lines.find_pixel(p.lines), costs.find_pixel(p.cost)) for p in find_frontier(points)]
     return [(*one, *after) for one, after in pairwise(best)]
 
 
@@ -199,20 +199,20 @@ Box = tuple[float, float, float, float]
 """(left, top, right, bottom)"""
 
 
-def _points(points: Sequence[Point], bounds: Sequence[Point], lines: Axis, costs: Axis) -> Iterator[str]:
-    places = [(p, lines.at(p.lines), costs.at(p.cost)) for p in points]
+def _points(points: Sequence[PlotPoint], bounds: Sequence[PlotPoint], lines: Axis, costs: Axis) -> Iterator[str]:
+    places = [(p, lines.find_pixel(p.lines), costs.find_pixel(p.cost)) for p in points]
     taken: list[Box] = [(x - 6, y - 6, x + 6, y + 6) for _, x, y in places]
     for bound in bounds:
-        y = costs.at(bound.cost)
+        y = costs.find_pixel(bound.cost)
         taken += [
             (LEFT, y - 17, LEFT + 370, y + 1),
-            (lines.at(bound.lines) - 6, y - 6, lines.at(bound.lines) + 6, y + 6),
+            (lines.find_pixel(bound.lines) - 6, y - 6, lines.find_pixel(bound.lines) + 6, y + 6),
         ]
     for x, y, right, above in _stairs(points, lines, costs):
         taken += [(x - 2, above, x + 2, y), (x, above - 2, right, above + 2)]
     # Policies choose their places first. A label without a free place is drawn across others, not left out.
     order = sorted(places, key=lambda place: (place[0].kind != "policy", place[2]))
-    labels = [(p, x, y, _place(len(_label(p)) * CHARACTER, x, y, taken)) for p, x, y in order]
+    labels = [(p, x, y, _place(len(_label(p)) * CHARACTER_WIDTH, x, y, taken)) for p, x, y in order]
     for _, x, y, box in labels:
         near_x, near_y = min(max(x, box[0]), box[2]), min(max(y, box[1]), box[3])
         if abs(near_x - x) + abs(near_y - y) > 16:
@@ -221,11 +221,11 @@ def _points(points: Sequence[Point], bounds: Sequence[Point], lines: Axis, costs
         yield f'<circle class="{point.kind}" cx="{x:.1f}" cy="{y:.1f}" r="{5 if point.kind == "policy" else 4}"/>'
     for point, _, _, box in labels:
         # A label to the left of its point ends there, however wide the reader's letters are.
-        at, anchor = (box[2], "end") if box[2] < lines.at(point.lines) else (box[0], "start")
+        at, anchor = (box[2], "end") if box[2] < lines.find_pixel(point.lines) else (box[0], "start")
         yield from _text(_label(point), at, box[3] - 3, "" if point.kind == "policy" else "soft", anchor)
 
 
-def _label(point: Point) -> str:
+def _label(point: PlotPoint) -> str:
     return f"{point.name} {point.cost:.2f}"
 
 
@@ -250,7 +250,7 @@ def _text(text: str, x: float, y: float, kind: str, anchor: str = "start") -> It
 def _around(x: float, y: float, width: float) -> Iterator[Box]:
     """Yield places for a label, the nearest first."""
     for far in (9, 22, 36, 52, 70, 92, 120):
-        half = LETTERING / 2 + 2
+        half = CHARACTER_HEIGHT / 2 + 2
         for left, middle in (
             (x - width - far, y),
             (x + far, y),

@@ -17,14 +17,14 @@ from proxy.chat import slices
 from proxy.chat.dialects.completions import read_message
 from proxy.errors import ConfigError, NotManaged
 
-SHOWN = 40
+MAX_QUOTED_CHARS = 40
 """Characters of a wrong value that an error quotes."""
 _LINE = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _NAME = msgspec.json.Decoder(str | int)
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class RecordedConversation:
     """A recorded conversation."""
 
     id: str
@@ -36,7 +36,7 @@ class Conversation:
     """The bytes of the tools array as recorded, None if there is none."""
     times: tuple[float, ...] = ()
     """The time at which each message was first seen, in seconds; empty if not known."""
-    shared: int = 0
+    shared_messages: int = 0
     """Number of messages at the front that belong to another thread. Their requests are played, so that the policy
     remembers what it should, but not counted."""
     tenant: str = ""
@@ -45,7 +45,7 @@ class Conversation:
     """Answers of helper models in it, by the id of the Ask."""
 
 
-def conversations(path: Path) -> Iterator[Conversation]:
+def read_conversations(path: Path) -> Iterator[RecordedConversation]:
     """Yield every conversation of a file; blank lines are skipped. Raises ConfigError, with the line, if a line holds
     none."""
     if not path.is_file():
@@ -56,9 +56,9 @@ def conversations(path: Path) -> Iterator[Conversation]:
                 yield _conversation(line, path, number)
 
 
-def _conversation(line: bytes, path: Path, number: int) -> Conversation:
+def _conversation(line: bytes, path: Path, number: int) -> RecordedConversation:
     def wrong(key: str, value: bytes | None, allowed: str) -> ConfigError:
-        shown = None if value is None else value.decode("utf-8", "replace").strip()[:SHOWN]
+        shown = None if value is None else value.decode("utf-8", "replace").strip()[:MAX_QUOTED_CHARS]
         return ConfigError(key, shown, allowed, line=number, source=str(path))
 
     try:
@@ -66,7 +66,7 @@ def _conversation(line: bytes, path: Path, number: int) -> Conversation:
     except (ValueError, RecursionError) as problem:
         raise wrong("line", line, f'one JSON object: {{"id", "messages", "tools"}} ({problem})') from None
     given = bytes(fields.get("messages", b""))
-    spans = slices.elements(given)
+    spans = slices.find_elements(given)
     if not spans:
         raise wrong("messages", given or None, "a list with at least one message")
     messages = tuple(given[start:end] for start, end in spans)
@@ -77,10 +77,10 @@ def _conversation(line: bytes, path: Path, number: int) -> Conversation:
             raise wrong(f"messages[{at}]", raw, f"a chat message ({problem})") from None
     tools = bytes(fields.get("tools", b""))
     if tools in (b"", b"null", b"[]"):
-        return Conversation(_name(fields, number), path.name, messages)
-    if slices.elements(tools) is None:
+        return RecordedConversation(_name(fields, number), path.name, messages)
+    if slices.find_elements(tools) is None:
         raise wrong("tools", tools, "a list of tool definitions")
-    return Conversation(_name(fields, number), path.name, messages, tools)
+    return RecordedConversation(_name(fields, number), path.name, messages, tools)
 
 
 def _name(fields: dict[str, msgspec.Raw], number: int) -> str:
@@ -91,7 +91,7 @@ def _name(fields: dict[str, msgspec.Raw], number: int) -> str:
         return f"line {number}"
 
 
-def count(paths: Iterable[Path]) -> int:
+def count_conversations(paths: Iterable[Path]) -> int:
     """Return the number of conversations. All files are read, so that an error in any of them is reported now:
     ConfigError."""
-    return sum(1 for path in paths for _ in conversations(path))
+    return sum(1 for path in paths for _ in read_conversations(path))

@@ -10,15 +10,15 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct
 
 from proxy.replay.bound import BOUNDS
-from proxy.replay.play import Contender, Match, Played
-from proxy.replay.score import Prices, Scale, Tally
+from proxy.replay.play import Contender, ConversationResult, ReplaySettings
+from proxy.replay.score import PricePair, PriceScale, ReplayTotals
 
 FORMAT = 1
 NOTHING = "nothing"
 """The contender with which every other is compared."""
 
 
-class Cost(Struct, frozen=True):
+class RelativeCost(Struct, frozen=True):
     """A cost in units of one plain input token."""
 
     paid: float
@@ -31,7 +31,7 @@ class Cost(Struct, frozen=True):
     """`effective` relative to doing nothing; null if doing nothing costs nothing."""
 
 
-class Kept(Struct, frozen=True):
+class KeptShares(Struct, frozen=True):
     """The share of later references that stood in the prompt, between 0 and 1; null if there was no reference."""
 
     all: float | None
@@ -47,7 +47,7 @@ class Kept(Struct, frozen=True):
     """The share of atoms that stood with the text around them, for atoms only."""
 
 
-class Row(Struct, frozen=True):
+class ReportRow(Struct, frozen=True):
     """The sums of one policy."""
 
     requests: int
@@ -58,10 +58,10 @@ class Row(Struct, frozen=True):
     """Cached tokens of all prompts."""
     peak: int
     """Tokens of the largest prompt."""
-    cost: dict[str, Cost]
+    cost: dict[str, RelativeCost]
     """Cost by price pair ("1.25/0.1")."""
-    atoms: Kept
-    lines: Kept
+    atoms: KeptShares
+    lines: KeptShares
     faults: float | None
     """Share of requests that lacked something."""
     written: int
@@ -76,7 +76,7 @@ class Row(Struct, frozen=True):
     """Reasons of refused and failed plans, with their number."""
 
 
-class Entry(Struct, frozen=True):
+class ReportEntry(Struct, frozen=True):
     """The result of a contender or a bound."""
 
     name: str
@@ -84,12 +84,12 @@ class Entry(Struct, frozen=True):
     """policy, baseline, nothing or bound."""
     policy: str | None
     schedule: str | None
-    total: Row
-    sources: dict[str, Row]
+    total: ReportRow
+    sources: dict[str, ReportRow]
     """The sums by file, or by store."""
 
 
-class Report(Struct, frozen=True):
+class ReplayReport(Struct, frozen=True):
     """A whole report."""
 
     format: int
@@ -103,68 +103,68 @@ class Report(Struct, frozen=True):
     conversations: int
     requests: int
     sources: dict[str, int]
-    entries: list[Entry]
+    entries: list[ReportEntry]
     """The contenders in the order of the command line."""
-    bounds: list[Entry]
+    bounds: list[ReportEntry]
     """The bounds from hindsight (`results`, `messages`)."""
 
 
-class Sums:
+class ReportBuilder:
     """Adds up the results of conversations."""
 
-    def __init__(self, match: Match) -> None:
-        self._match = match
+    def __init__(self, settings: ReplaySettings) -> None:
+        self._match = settings
         self._sources: dict[str, int] = {}
-        self._tallies: dict[str, dict[str, Tally]] = {}
+        self._tallies: dict[str, dict[str, ReplayTotals]] = {}
 
-    def add(self, played: Played) -> None:
+    def add_result(self, result: ConversationResult) -> None:
         """Add another conversation."""
-        self._sources[played.source] = self._sources.get(played.source, 0) + 1
-        named = {c.label: tally for c, tally in zip(self._match.contenders, played.tallies, strict=True)}
-        named |= {_bound_name(name): tally for name, tally in played.bounds.items()}
+        self._sources[result.source] = self._sources.get(result.source, 0) + 1
+        named = {c.label: tally for c, tally in zip(self._match.contenders, result.totals, strict=True)}
+        named |= {_bound_name(name): tally for name, tally in result.bounds.items()}
         for name, tally in named.items():
             by_source = self._tallies.setdefault(name, {})
-            for source in (played.source, ""):
-                by_source.setdefault(source, Tally()).add(tally)
+            for source in (result.source, ""):
+                by_source.setdefault(source, ReplayTotals()).add(tally)
 
     @property
-    def requests(self) -> int:
+    def request_count(self) -> int:
         """Number of requests played so far."""
         found = self._tallies.get(NOTHING, {}).get("")
-        return found.steps if found else 0
+        return found.requests if found else 0
 
-    def report(self) -> Report:
+    def build_report(self) -> ReplayReport:
         """Return the report so far."""
         match = self._match
-        return Report(
+        return ReplayReport(
             format=FORMAT,
             tokens=match.model.tokenizer,
             model=match.model.name,
             window=match.model.window,
-            prices=[pair(prices) for prices in match.prices],
+            prices=[format_price_pair(prices) for prices in match.prices],
             played_state=match.play_state,
             conversations=sum(self._sources.values()),
-            requests=self.requests,
+            requests=self.request_count,
             sources=dict(self._sources),
             entries=[self._entry(contender) for contender in match.contenders],
             bounds=[
-                Entry(name, "bound", None, None, *self._rows(_bound_name(name)))
+                ReportEntry(name, "bound", None, None, *self._rows(_bound_name(name)))
                 for name in BOUNDS
                 if _bound_name(name) in self._tallies
             ],
         )
 
-    def _entry(self, contender: Contender) -> Entry:
+    def _entry(self, contender: Contender) -> ReportEntry:
         policy = contender.policy
         kind = "policy" if policy else "baseline" if contender.baseline else NOTHING
         name, schedule = (policy.name, policy.schedule) if policy else (None, None)
-        return Entry(contender.label, kind, name, schedule, *self._rows(contender.label))
+        return ReportEntry(contender.label, kind, name, schedule, *self._rows(contender.label))
 
-    def _rows(self, name: str) -> tuple[Row, dict[str, Row]]:
+    def _rows(self, name: str) -> tuple[ReportRow, dict[str, ReportRow]]:
         nothing = self._tallies.get(NOTHING, {})
         made = {
-            source: row(tally, nothing.get(source), self._match.scale)
-            for source, tally in self._tallies.get(name, {"": Tally()}).items()
+            source: build_row(tally, nothing.get(source), self._match.price_scale)
+            for source, tally in self._tallies.get(name, {"": ReplayTotals()}).items()
         }
         return made.pop(""), made
 
@@ -173,21 +173,21 @@ def _bound_name(name: str) -> str:
     return f"bound: {name}"
 
 
-def pair(prices: Prices) -> str:
+def format_price_pair(prices: PricePair) -> str:
     """Return a price pair as a person writes it: 1.25/0.1."""
     return f"{prices[0]:g}/{prices[1]:g}"
 
 
-def row(tally: Tally, nothing: Tally | None, scale: Scale) -> Row:
+def build_row(tally: ReplayTotals, nothing: ReplayTotals | None, scale: PriceScale) -> ReportRow:
     """Return a tally as a row. nothing: the tally of doing nothing with the same requests."""
     fetching = tally.fetching or [0.0] * len(scale.prices)
-    return Row(
-        requests=tally.steps,
+    return ReportRow(
+        requests=tally.requests,
         prompt=tally.prompt,
         cached=tally.cached,
         peak=tally.peak,
         cost=dict(_costs(tally, nothing, scale, fetching)),
-        atoms=Kept(
+        atoms=KeptShares(
             all=_share(tally.atoms_kept, tally.atoms),
             near=_share(tally.atoms_kept - tally.far_atoms_kept, tally.atoms - tally.far_atoms),
             far=_share(tally.far_atoms_kept, tally.far_atoms),
@@ -195,14 +195,14 @@ def row(tally: Tally, nothing: Tally | None, scale: Scale) -> Row:
             wanted_far=tally.far_atoms,
             in_place=_share(tally.in_place, tally.atoms),
         ),
-        lines=Kept(
+        lines=KeptShares(
             all=_share(tally.lines_kept, tally.lines),
             near=_share(tally.lines_kept - tally.far_lines_kept, tally.lines - tally.far_lines),
             far=_share(tally.far_lines_kept, tally.far_lines),
             wanted=tally.lines,
             wanted_far=tally.far_lines,
         ),
-        faults=_share(tally.faults, tally.steps),
+        faults=_share(tally.faults, tally.requests),
         written=tally.written,
         asks=tally.asks,
         refused=tally.refused,
@@ -211,13 +211,15 @@ def row(tally: Tally, nothing: Tally | None, scale: Scale) -> Row:
     )
 
 
-def _costs(tally: Tally, nothing: Tally | None, scale: Scale, fetching: Iterable[float]) -> Iterator[tuple[str, Cost]]:
+def _costs(
+    tally: ReplayTotals, nothing: ReplayTotals | None, scale: PriceScale, fetching: Iterable[float]
+) -> Iterator[tuple[str, RelativeCost]]:
     for prices, again in zip(scale.prices, fetching, strict=True):
-        paid = tally.cost(prices, scale.output)
-        least = nothing.cost(prices, scale.output) if nothing else 0.0
+        paid = tally.compute_cost(prices, scale.output_price)
+        least = nothing.compute_cost(prices, scale.output_price) if nothing else 0.0
         yield (
-            pair(prices),
-            Cost(round(paid, 2), round(paid + again, 2), _share(paid, least), _share(paid + again, least)),
+            format_price_pair(prices),
+            RelativeCost(round(paid, 2), round(paid + again, 2), _share(paid, least), _share(paid + again, least)),
         )
 
 

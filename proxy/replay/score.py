@@ -14,23 +14,23 @@ from dataclasses import dataclass, field
 
 from proxy.chat.message import Message
 from proxy.replay import words
-from proxy.replay.wants import Step, Wanted, Wants
-from proxy.replay.words import Ruler
+from proxy.replay.wants import RecordedRequest, Reference, WantedReferences
+from proxy.replay.words import WireTokenCounter
 
-Prices = tuple[float, float]
+PricePair = tuple[float, float]
 """(w, r): price of an input token that is written to the cache, and of one that the cache serves."""
 
-CALL = 120
+FETCH_CALL_TOKENS = 120
 """Tokens of the call by which an agent fetches something again."""
-AT_HAND = 5
+FETCH_LIFETIME = 5
 """Number of requests for which a fetched message stays available."""
 
 
 @dataclass(slots=True)
-class Tally:
+class ReplayTotals:
     """The sums of one policy."""
 
-    steps: int = 0
+    requests: int = 0
     prompt: int = 0
     cached: int = 0
     peak: int = 0
@@ -57,7 +57,7 @@ class Tally:
     why: Counter[str] = field(default_factory=Counter)
     """Reasons of refused and failed plans, with their number."""
 
-    def add(self, other: Tally) -> None:
+    def add(self, other: ReplayTotals) -> None:
         """Add another conversation's sums."""
         for name in _SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -67,70 +67,77 @@ class Tally:
         ]
         self.why.update(other.why)
 
-    def cost(self, prices: Prices, output: float) -> float:
+    def compute_cost(self, prices: PricePair, output_price: float) -> float:
         """Return the cost of the prompts, and of STATE blocks at `output` per token."""
         w, r = prices
-        return w * (self.prompt - self.cached) + r * self.cached + output * self.written
+        return w * (self.prompt - self.cached) + r * self.cached + output_price * self.written
 
 
-_SUMS = tuple(name for name in Tally.__dataclass_fields__ if name not in ("peak", "fetching", "why"))
+_SUMS = tuple(name for name in ReplayTotals.__dataclass_fields__ if name not in ("peak", "fetching", "why"))
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class PriceScale:
     """The prices by which costs are computed."""
 
-    prices: tuple[Prices, ...]
-    output: float
+    prices: tuple[PricePair, ...]
+    output_price: float
     """Price of an output token in units of an input token."""
 
 
-class Judge:
+class PromptScorer:
     """Judges the prompts of one policy in one conversation."""
 
-    def __init__(self, wants: Wants, ruler: Ruler, scale: Scale) -> None:
-        self.tally = Tally(fetching=[0.0] * len(scale.prices))
-        self._wants = wants
-        self._own = frozenset(wants.messages)
-        self._ruler = ruler
+    def __init__(self, references: WantedReferences, token_counter: WireTokenCounter, scale: PriceScale) -> None:
+        self.totals = ReplayTotals(fetching=[0.0] * len(scale.prices))
+        self._wants = references
+        self._own = frozenset(references.messages)
+        self._ruler = token_counter
         self._scale = scale
         self._fetched: dict[int, int] = {}
         self._step = 0
 
-    def see(
-        self, step: Step, prompt: Sequence[Message] | None, size: int, cached: int, *, written: int = 0, counts: bool
+    def score_request(
+        self,
+        request: RecordedRequest,
+        prompt: Sequence[Message] | None,
+        size: int,
+        cached: int,
+        *,
+        written: int = 0,
+        is_counted: bool,
     ) -> None:
         """Judge a request. prompt: the messages that were sent, None for the history as it was. counts: False if the
         request belongs to another thread. Then only the fetched messages are remembered."""
-        tally = self.tally
+        tally = self.totals
         missing: set[int] = set()
-        kept_atoms: Sequence[Wanted] = step.atoms
-        kept_lines: Sequence[Wanted] = step.lines
-        in_place = len(step.atoms)
-        if prompt is not None and (step.atoms or step.lines):
-            sent = Sent(self._wants, prompt, self._own, step.position)
-            kept_atoms = [atom for atom in step.atoms if sent.has_atom(atom)]
-            kept_lines = [line for line in step.lines if sent.has_line(line)]
-            in_place = sum(sent.in_place(atom) for atom in kept_atoms)
-            missing = _lost(step.atoms, kept_atoms) | _lost(step.lines, kept_lines)
-        missing = {n for n in missing if self._step - self._fetched.get(n, -99) > AT_HAND}
+        kept_atoms: Sequence[Reference] = request.atoms
+        kept_lines: Sequence[Reference] = request.lines
+        in_place = len(request.atoms)
+        if prompt is not None and (request.atoms or request.lines):
+            sent = SentPrompt(self._wants, prompt, self._own, request.position)
+            kept_atoms = [atom for atom in request.atoms if sent.has_atom(atom)]
+            kept_lines = [line for line in request.lines if sent.has_line(line)]
+            in_place = sum(sent.is_in_place(atom) for atom in kept_atoms)
+            missing = _lost(request.atoms, kept_atoms) | _lost(request.lines, kept_lines)
+        missing = {n for n in missing if self._step - self._fetched.get(n, -99) > FETCH_LIFETIME}
         self._fetched.update(dict.fromkeys(missing, self._step))
         self._step += 1
-        if not counts:
+        if not is_counted:
             return
-        tally.steps += 1
+        tally.requests += 1
         tally.prompt += size
         tally.cached += cached
         tally.written += written
         tally.peak = max(tally.peak, size)
-        tally.atoms += len(step.atoms)
+        tally.atoms += len(request.atoms)
         tally.atoms_kept += len(kept_atoms)
-        tally.far_atoms += _far(step.atoms)
+        tally.far_atoms += _far(request.atoms)
         tally.far_atoms_kept += _far(kept_atoms)
         tally.in_place += in_place
-        tally.lines += len(step.lines)
+        tally.lines += len(request.lines)
         tally.lines_kept += len(kept_lines)
-        tally.far_lines += _far(step.lines)
+        tally.far_lines += _far(request.lines)
         tally.far_lines_kept += _far(kept_lines)
         if missing:
             tally.faults += 1
@@ -139,53 +146,57 @@ class Judge:
     def _fetch(self, again: int, size: int) -> None:
         """Add the cost of fetching again. The agent reads its prompt again, writes a call, gets the messages and
         carries them for AT_HAND requests."""
-        output = self._scale.output
+        output = self._scale.output_price
         for n, (w, r) in enumerate(self._scale.prices):
-            self.tally.fetching[n] += r * size + output * CALL + w * (CALL + again) + AT_HAND * r * again
+            self.totals.fetching[n] += (
+                r * size + output * FETCH_CALL_TOKENS + w * (FETCH_CALL_TOKENS + again) + FETCH_LIFETIME * r * again
+            )
 
 
-def _lost(wanted: Iterable[Wanted], kept: Sequence[Wanted]) -> set[int]:
+def _lost(wanted: Iterable[Reference], kept: Sequence[Reference]) -> set[int]:
     return {w.holder for w in wanted if w not in kept}
 
 
-def _far(wanted: Iterable[Wanted]) -> int:
+def _far(wanted: Iterable[Reference]) -> int:
     return sum(w.far for w in wanted)
 
 
-class Sent:
+class SentPrompt:
     """A prompt as it was sent, in which atoms and lines are searched.
 
     An unchanged message of the history is not searched, since the positions of atoms and lines in it are known. Only
     edited messages and the proxy's own texts are searched, once for each atom or line.
     """
 
-    def __init__(self, wants: Wants, prompt: Sequence[Message], own: frozenset[Message], position: int) -> None:
-        self._wants = wants
+    def __init__(
+        self, references: WantedReferences, prompt: Sequence[Message], recorded: frozenset[Message], position: int
+    ) -> None:
+        self._wants = references
         self._there = frozenset(prompt)
-        self._others = [m for m in self._there if m not in own]
+        self._others = [m for m in self._there if m not in recorded]
         self._position = position
 
     def _whole(self, at: Sequence[int]) -> bool:
         messages, there = self._wants.messages, self._there
         return any(n < self._position and messages[n] in there for n in reversed(at))
 
-    def has_atom(self, atom: Wanted) -> bool:
+    def has_atom(self, atom: Reference) -> bool:
         """True if an atom stands in the prompt."""
         text = atom.text
-        return self._whole(self._wants.atom_at(text)) or any(
-            m.derive(lambda m: words.stands(text, words.said(m)), ("atom", text)) for m in self._others
+        return self._whole(self._wants.find_atom(text)) or any(
+            m.derive(lambda m: words.has_atom(text, words.collect_text(m)), ("atom", text)) for m in self._others
         )
 
-    def has_line(self, line: Wanted) -> bool:
+    def has_line(self, line: Reference) -> bool:
         """True if a line stands in the prompt."""
         text = line.text
-        return self._whole(self._wants.line_at(text)) or any(text in words.lines_of(m) for m in self._others)
+        return self._whole(self._wants.find_line(text)) or any(text in words.collect_lines(m) for m in self._others)
 
-    def in_place(self, atom: Wanted) -> bool:
+    def is_in_place(self, atom: Reference) -> bool:
         """True if the atom stands in the prompt with the text that last surrounded it."""
         if self._wants.messages[atom.holder] in self._there:
             return True
-        window = self._wants.window(atom)
-        return self._whole(self._wants.window_at(window)) or any(
-            m.derive(lambda m: window in words.collapsed(m), ("window", window)) for m in self._others
+        window = self._wants.read_window(atom)
+        return self._whole(self._wants.find_window(window)) or any(
+            m.derive(lambda m: window in words.collapse_text(m), ("window", window)) for m in self._others
         )

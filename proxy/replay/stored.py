@@ -16,33 +16,33 @@ from proxy.chat.dialects.completions import read_request
 from proxy.chat.message import Request
 from proxy.errors import ConfigError, NotManaged, StoreUnavailable
 from proxy.exchange import rebuild
-from proxy.replay.read import Conversation
-from proxy.store.base import ExchangeRecord, Store, ThreadRow
+from proxy.replay.read import RecordedConversation
+from proxy.store.base import BranchRow, ExchangeRecord, Store
 
-PAGE = 200
+PAGE_SIZE = 200
 """Exchanges read at once in the search for a thread's newest one."""
 
-Place = tuple[str, str]
+StoredSession = tuple[str, str]
 """(tenant, session)"""
 
 
-async def places(store: Store, wanted: Collection[str]) -> list[Place]:
+async def find_sessions(store: Store, session_names: Collection[str]) -> list[StoredSession]:
     """Return the sessions of these names, or all if no name is given. Raises ConfigError if a name is not in the
     store."""
-    found: list[Place] = []
-    while page := await store.sessions(found[-1] if found else ("", "")):
+    found: list[StoredSession] = []
+    while page := await store.read_session_names(found[-1] if found else ("", "")):
         found += page
     names = {session for _, session in found}
-    for name in wanted:
+    for name in session_names:
         if name not in names:
             raise ConfigError("SESSION", name, "a session in the store" + ("" if names else ", which is empty"))
-    return [place for place in found if not wanted or place[1] in wanted]
+    return [place for place in found if not session_names or place[1] in session_names]
 
 
-async def threads(store: Store, place: Place, source: str) -> AsyncIterator[Conversation]:
+async def read_branches(store: Store, session: StoredSession, source: str) -> AsyncIterator[RecordedConversation]:
     """Yield every thread of a session, oldest first. A thread with a part missing in the store is skipped."""
-    record = await store.session(*place)
-    newest = await _newest(store, place)
+    record = await store.read_session(*session)
+    newest = await _newest(store, session)
     for thread in record.threads if record else ():
         last = newest.get(thread.thread)
         if last is None:
@@ -53,35 +53,35 @@ async def threads(store: Store, place: Place, source: str) -> AsyncIterator[Conv
             continue  # a gap in what was stored: the others can still be played
 
 
-async def _newest(store: Store, place: Place) -> dict[str, ExchangeRecord]:
+async def _newest(store: Store, place: StoredSession) -> dict[str, ExchangeRecord]:
     """Return the newest exchange of each thread."""
     found: dict[str, ExchangeRecord] = {}
     before = None
     while True:
-        page = await store.exchanges(*place, PAGE, before)
+        page = await store.read_exchanges(*place, PAGE_SIZE, before)
         for exchange in page:
             found.setdefault(exchange.thread, exchange)
-        if len(page) < PAGE:
+        if len(page) < PAGE_SIZE:
             return found
         before = page[-1].started_at
 
 
 def _read(tenant: str, body: bytes) -> tuple[Request, Sequence[bytes]]:
     request = read_request(body)
-    return request, key.chain(tenant, request.messages)
+    return request, key.compute_keys(tenant, request.messages)
 
 
-async def _conversation(store: Store, thread: ThreadRow, last: ExchangeRecord, source: str) -> Conversation:
+async def _conversation(store: Store, thread: BranchRow, last: ExchangeRecord, source: str) -> RecordedConversation:
     place = thread.tenant, thread.session
-    built = await rebuild.prompt(store, *place, last.exchange)
+    built = await rebuild.rebuild_prompt(store, *place, last.exchange)
     if built is None:
         raise StoreUnavailable("an exchange has left the store")
-    request, keys = await asyncio.to_thread(_read, thread.tenant, built.original)
-    chain = await store.chain(*place, last.answer or last.head)
+    request, keys = await asyncio.to_thread(_read, thread.tenant, built.original_body)
+    chain = await store.read_chain(*place, last.answer or last.head)
     seen = {stored.key: stored.created_at for stored in chain}
     raws = [message.raw for message in request.messages]
     at = keys.index(thread.fork_key) + 1 if thread.fork_key in keys else 0
-    known = await store.thread(*place, thread.thread)
+    known = await store.read_branch(*place, thread.thread)
     answers = known.answers if known else {}
     times: list[float] = []
     for k in keys:  # a system message is not in the chain: it has the time of the message before it
@@ -89,13 +89,13 @@ async def _conversation(store: Store, thread: ThreadRow, last: ExchangeRecord, s
     if last.answer and chain and chain[-1].key == last.answer:
         raws.append(chain[-1].body)
         times.append(chain[-1].created_at)
-    return Conversation(
+    return RecordedConversation(
         id=f"{thread.session}/{thread.thread}",
         source=source,
         messages=tuple(raws),
         tools=request.tools,
         times=tuple(times),
-        shared=at,
+        shared_messages=at,
         tenant=thread.tenant,
         answers=tuple(answers.items()),
     )

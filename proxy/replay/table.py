@@ -13,17 +13,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from proxy.replay.report import NOTHING, Entry, Report
+from proxy.replay.report import NOTHING, ReplayReport, ReportEntry
 
-ENOUGH = 0.95
+MIN_LINES_KEPT = 0.95
 """Share of the lines that a policy must keep to be named as the cheapest."""
-WIDE = 110
+MIN_WIDE_COLUMNS = 110
 """Width of a terminal, in columns, from which effective costs and kept references stand in one table."""
 
-Column = tuple[str, Callable[[Entry], str]]
+ReportColumn = tuple[str, Callable[[ReportEntry], str]]
 
 
-def show(report: Report, console: Console) -> None:
+def print_report(report: ReplayReport, console: Console) -> None:
     """Print the report."""
     console.print()
     console.print(Text(_head(report)), soft_wrap=False)
@@ -33,7 +33,7 @@ def show(report: Report, console: Console) -> None:
         console.print(Text(line))
 
 
-def _head(report: Report) -> str:
+def _head(report: ReplayReport) -> str:
     window = f", window {report.window:,}" if report.window else ""
     sources = ", ".join(f"{name} ({count})" for name, count in report.sources.items())
     model = "an unknown model" if report.model == "*" else f"model {report.model}"
@@ -43,15 +43,15 @@ def _head(report: Report) -> str:
     )
 
 
-def _tables(report: Report, width: int) -> list[tuple[str, list[Column]]]:
-    sent: list[Column] = [
+def _tables(report: ReplayReport, width: int) -> list[tuple[str, list[ReportColumn]]]:
+    sent: list[ReportColumn] = [
         ("prompt", lambda e: _millions(e.total.prompt)),
         ("cached", lambda e: _percent(e.total.cached / e.total.prompt if e.total.prompt else None)),
         ("peak", lambda e: f"{e.total.peak / 1000:.1f}k"),
     ]
     paid = [(_two("cost", p), _cost(p, effective=False)) for p in report.prices]
     effective = [(_two("eff.", p), _cost(p, effective=True)) for p in report.prices]
-    kept: list[Column] = [
+    kept: list[ReportColumn] = [
         ("atoms", lambda e: _ratio(e.total.atoms.all, 3)),
         (_two("atoms", "far"), lambda e: _ratio(e.total.atoms.far, 3)),
         (_two("in", "place"), lambda e: _ratio(e.total.atoms.in_place, 3)),
@@ -61,7 +61,7 @@ def _tables(report: Report, width: int) -> list[tuple[str, list[Column]]]:
     ]
     costs = ("What is sent and paid, doing nothing being 1", [*sent, *paid])
     again, still = "Effective cost: with what has to be fetched again", "What is still there"
-    if width >= WIDE:
+    if width >= MIN_WIDE_COLUMNS:
         return [costs, (f"{again}; and {still[0].lower()}{still[1:]}", [*effective, *kept])]
     return [costs, (again, effective), (still, kept)]
 
@@ -70,15 +70,15 @@ def _two(above: str, below: str) -> str:
     return f"{above}\n{below}"
 
 
-def _cost(prices: str, *, effective: bool) -> Callable[[Entry], str]:
-    def found(entry: Entry) -> str:
+def _cost(prices: str, *, effective: bool) -> Callable[[ReportEntry], str]:
+    def found(entry: ReportEntry) -> str:
         cost = entry.total.cost[prices]
         return _ratio(cost.effective_relative if effective else cost.relative, 2)
 
     return found
 
 
-def _table(report: Report, title: str, columns: Sequence[Column]) -> Table:
+def _table(report: ReplayReport, title: str, columns: Sequence[ReportColumn]) -> Table:
     table = Table(
         title=title,
         title_justify="left",
@@ -100,14 +100,15 @@ def _table(report: Report, title: str, columns: Sequence[Column]) -> Table:
     return table
 
 
-def _notes(report: Report) -> list[str]:
+def _notes(report: ReplayReport) -> list[str]:
     found = []
     prices = report.prices[0]
-    best = cheapest(report)
+    best = find_cheapest(report)
     if best is not None:
         cost = best.total.cost[prices].effective_relative
         found.append(
-            f"Least effective cost at {prices} with {ENOUGH:.0%} of the lines kept: {best.name}, {_ratio(cost, 2)}."
+            f"Least effective cost at {prices} with {MIN_LINES_KEPT:.0%} of the lines kept:"
+            f" {best.name}, {_ratio(cost, 2)}."
         )
     elif report.entries and _kept(report.entries[0]) is None:
         found.append("No call refers back to anything that was said before: what a policy loses cannot be told here.")
@@ -121,19 +122,19 @@ def _notes(report: Report) -> list[str]:
     return found
 
 
-def cheapest(report: Report) -> Entry | None:
+def find_cheapest(report: ReplayReport) -> ReportEntry | None:
     """Return the contender with the least effective cost among those that keep enough lines. None if no contender
     does."""
     prices = report.prices[0]
     costs = [
         (entry.total.cost[prices].effective, n)
         for n, entry in enumerate(report.entries)
-        if entry.kind in ("policy", NOTHING) and (_kept(entry) or 0) >= ENOUGH
+        if entry.kind in ("policy", NOTHING) and (_kept(entry) or 0) >= MIN_LINES_KEPT
     ]
     return report.entries[min(costs)[1]] if costs else None
 
 
-def _kept(entry: Entry) -> float | None:
+def _kept(entry: ReportEntry) -> float | None:
     """Return the share of lines kept; of atoms if no line was wanted; None if nothing was wanted."""
     return entry.total.atoms.all if entry.total.lines.all is None else entry.total.lines.all
 

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from proxy.chat.message import Message
 from proxy.replay import words
 
-FAR = 20
+FAR_MESSAGES = 20
 """Number of messages since the last sight above which a reference is far."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Reference:
     """An atom or a line that the next answer needs."""
 
     text: str
@@ -30,15 +30,15 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RecordedRequest:
     """A request: messages[:position] is its history, and messages[position] is the recorded answer."""
 
     position: int
-    atoms: tuple[Wanted, ...]
-    lines: tuple[Wanted, ...]
+    atoms: tuple[Reference, ...]
+    lines: tuple[Reference, ...]
 
 
-class Joined:
+class JoinedTexts:
     """Texts joined into one, so that `str.find` searches all of them at once."""
 
     def __init__(self, texts: Sequence[str]) -> None:
@@ -49,13 +49,13 @@ class Joined:
             end += len(text) + 1
             self._ends.append(end)
 
-    def holding(self, needle: str, *, alone: bool) -> list[int]:
+    def find_texts(self, needle: str, *, is_whole_word: bool) -> list[int]:
         """Return the numbers of the texts that hold a needle, in order. alone: True for matches with no letter, digit
         or underscore on either side."""
         found: list[int] = []
         text, at = self._text, self._text.find(needle)
         while at >= 0:
-            if alone and not words.is_alone(text, at, at + len(needle)):
+            if is_whole_word and not words.is_whole_word(text, at, at + len(needle)):
                 at = text.find(needle, at + 1)
                 continue
             found.append(bisect_right(self._ends, at))
@@ -63,27 +63,33 @@ class Joined:
         return found
 
 
-class Wants:
+class WantedReferences:
     """The wants of every step of a conversation, and their positions in the conversation as recorded."""
 
     def __init__(self, messages: Sequence[Message], tools: bytes | None) -> None:
         self.messages = messages
-        self._sources = Joined(["" if m.is_system else words.said(m) for m in messages])
-        self._collapsed: Joined | None = None
+        self._sources = JoinedTexts(["" if m.is_system else words.collect_text(m) for m in messages])
+        self._collapsed: JoinedTexts | None = None
         self._atom_at: dict[str, list[int]] = {}
         self._window_at: dict[str, list[int]] = {}
         self._line_at: dict[str, list[int]] = {}
-        given = words.tools_text(tools) + "\n".join(m.text for m in messages if m.is_system)
-        at = positions(messages)
-        quoted = {n: list(dict.fromkeys(words.lines(words.arguments(messages[n])))) for n in at if messages[n].calls}
-        named = {n: words.atoms(messages[n]) for n in at if messages[n].calls}
+        given = words.render_tools(tools) + "\n".join(m.text for m in messages if m.is_system)
+        at = find_request_positions(messages)
+        quoted = {
+            n: list(dict.fromkeys(words.split_lines(words.join_argument_values(messages[n]))))
+            for n in at
+            if messages[n].calls
+        }
+        named = {n: words.find_atoms(messages[n]) for n in at if messages[n].calls}
         lines = self._find_lines({line for found in quoted.values() for line in found})
         seen = self._find_tokens({atom for found in named.values() for atom in found})
-        self.steps = tuple(
-            Step(
+        self.requests = tuple(
+            RecordedRequest(
                 n,
                 tuple(self._atoms(n, named.get(n, frozenset()), seen, given)),
-                tuple(Wanted(line, *last) for line in quoted.get(n, ()) if (last := _before(lines.get(line, ()), n))),
+                tuple(
+                    Reference(line, *last) for line in quoted.get(n, ()) if (last := _before(lines.get(line, ()), n))
+                ),
             )
             for n in at
         )
@@ -93,7 +99,7 @@ class Wants:
         messages."""
         outside: dict[str, list[int]] = {}
         for n, message in enumerate(self.messages):
-            for line in wanted.intersection(words.lines(words.said(message))):
+            for line in wanted.intersection(words.split_lines(words.collect_text(message))):
                 self._line_at.setdefault(line, []).append(n)
                 if not message.is_system:
                     outside.setdefault(line, []).append(n)
@@ -105,54 +111,54 @@ class Wants:
         seen: dict[str, list[int]] = {}
         for n, message in enumerate(self.messages):
             if not message.is_system:
-                for atom in wanted.intersection(words.ATOM.findall(words.said(message))):
+                for atom in wanted.intersection(words.ATOM.findall(words.collect_text(message))):
                     seen.setdefault(atom, []).append(n)
         return seen
 
-    def _atoms(self, n: int, named: frozenset[str], seen: dict[str, list[int]], given: str) -> list[Wanted]:
+    def _atoms(self, n: int, named: frozenset[str], seen: dict[str, list[int]], given: str) -> list[Reference]:
         found = []
         for atom in sorted(named):
-            holders = self.atom_at(atom)
+            holders = self.find_atom(atom)
             before = bisect_left(holders, n)
-            if before and not words.stands(atom, given):
+            if before and not words.has_atom(atom, given):
                 last = _before(seen.get(atom, ()), n)
-                found.append(Wanted(atom, holders[before - 1], far=last is not None and last[1]))
+                found.append(Reference(atom, holders[before - 1], far=last is not None and last[1]))
         return found
 
-    def atom_at(self, atom: str) -> list[int]:
+    def find_atom(self, atom: str) -> list[int]:
         """Return the numbers of the messages that hold an atom, without system messages."""
         found = self._atom_at.get(atom)
         if found is None:
-            found = self._atom_at[atom] = self._sources.holding(atom, alone=True)
+            found = self._atom_at[atom] = self._sources.find_texts(atom, is_whole_word=True)
         return found
 
-    def line_at(self, line: str) -> list[int]:
+    def find_line(self, line: str) -> list[int]:
         """Return the numbers of the messages that hold a wanted line."""
         return self._line_at.get(line, [])
 
-    def window(self, atom: Wanted) -> str:
+    def read_window(self, atom: Reference) -> str:
         """Return the atom with the text around it in its holder, white space collapsed."""
-        text = words.collapsed(self.messages[atom.holder])
+        text = words.collapse_text(self.messages[atom.holder])
         at = text.find(atom.text)
-        return text[max(0, at - words.AROUND) : at + len(atom.text) + words.AROUND]
+        return text[max(0, at - words.WINDOW_MARGIN) : at + len(atom.text) + words.WINDOW_MARGIN]
 
-    def window_at(self, window: str) -> list[int]:
+    def find_window(self, window: str) -> list[int]:
         """Return the numbers of the messages that hold a window."""
         if self._collapsed is None:
-            self._collapsed = Joined([words.collapsed(m) for m in self.messages])
+            self._collapsed = JoinedTexts([words.collapse_text(m) for m in self.messages])
         found = self._window_at.get(window)
         if found is None:
-            found = self._window_at[window] = self._collapsed.holding(window, alone=False)
+            found = self._window_at[window] = self._collapsed.find_texts(window, is_whole_word=False)
         return found
 
 
 def _before(at: Sequence[int], n: int) -> tuple[int, bool] | None:
     """Return (the last of these positions before n, True if it is more than FAR back), or None if there is none."""
     found = bisect_left(at, n)
-    return (at[found - 1], n - at[found - 1] > FAR) if found else None
+    return (at[found - 1], n - at[found - 1] > FAR_MESSAGES) if found else None
 
 
-def positions(messages: Sequence[Message]) -> list[int]:
+def find_request_positions(messages: Sequence[Message]) -> list[int]:
     """Return the positions of requests: before each assistant message that has a user message before it."""
     first = next((n for n, m in enumerate(messages) if m.role == "user"), len(messages))
     return [n for n, m in enumerate(messages) if m.role == "assistant" and n > first]

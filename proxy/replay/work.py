@@ -14,43 +14,47 @@ from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import closing, contextmanager
 
-from proxy.replay.play import Habits, Match, Played, play
-from proxy.replay.read import Conversation
+from proxy.replay.play import ConversationResult, OfferHistory, ReplaySettings, play_conversation
+from proxy.replay.read import RecordedConversation
 
-AHEAD = 2
+READ_AHEAD = 2
 """Conversations per worker that are read before they are needed."""
-WORTH = 4 << 20
+MIN_PARALLEL_BYTES = 4 << 20
 """Bytes of messages, times contenders, above which processes are started."""
 
 
-def spread(conversations: Iterator[Conversation], match: Match, jobs: int) -> Generator[Played, None, None]:
+def play_conversations(
+    conversations: Iterator[RecordedConversation], settings: ReplaySettings, jobs: int
+) -> Generator[ConversationResult, None, None]:
     """Yield the result of each conversation, in order. The caller must close it or use it up: workers that are still
     busy are ended then."""
-    habits = Habits()
-    with closing(_spread(conversations, match, jobs)) as played:
-        yield from map(habits.settle, played)
+    habits = OfferHistory()
+    with closing(_spread(conversations, settings, jobs)) as played:
+        yield from map(habits.choose_totals, played)
 
 
-def _spread(conversations: Iterator[Conversation], match: Match, jobs: int) -> Generator[Played, None, None]:
+def _spread(
+    conversations: Iterator[RecordedConversation], match: ReplaySettings, jobs: int
+) -> Generator[ConversationResult, None, None]:
     if jobs < 2:
-        yield from (play(conversation, match) for conversation in conversations)
+        yield from (play_conversation(conversation, match) for conversation in conversations)
         return
-    first: list[Conversation] = []
+    first: list[RecordedConversation] = []
     work = 0
     for conversation in conversations:
         first.append(conversation)
         work += sum(map(len, conversation.messages)) * len(match.contenders)
-        if work > WORTH and len(first) > 1:
+        if work > MIN_PARALLEL_BYTES and len(first) > 1:
             break
     else:
-        yield from (play(conversation, match) for conversation in first)
+        yield from (play_conversation(conversation, match) for conversation in first)
         return
     with _workers(jobs) as pool:
-        waiting: deque[Future[Played]] = deque()
+        waiting: deque[Future[ConversationResult]] = deque()
         for source in (first, conversations):
             for conversation in source:
                 waiting.append(_submit(pool, conversation, match))
-                if len(waiting) > AHEAD * jobs:
+                if len(waiting) > READ_AHEAD * jobs:
                     yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
@@ -72,11 +76,13 @@ def _workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _submit(pool: ProcessPoolExecutor, conversation: Conversation, match: Match) -> Future[Played]:
+def _submit(
+    pool: ProcessPoolExecutor, conversation: RecordedConversation, match: ReplaySettings
+) -> Future[ConversationResult]:
     """Give a conversation to a worker. A worker that this starts inherits a blocked SIGINT. On Ctrl-C this process ends
     the workers, and they print nothing."""
     held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        return pool.submit(play, conversation, match)
+        return pool.submit(play_conversation, conversation, match)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, held)

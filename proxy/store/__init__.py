@@ -10,15 +10,15 @@ from typing import Literal
 
 from proxy.errors import StoreRefused
 from proxy.store.base import Store
-from proxy.store.memory import MemoryStore
+from proxy.store.memory import InMemoryStore
 from proxy.store.sqlite import SqliteStore
 
 
-def connect(db: str, *, durability: Literal["full", "normal"] = "full", spool_mb: int = 64) -> Store:
+def create_store(db: str, *, durability: Literal["full", "normal"] = "full", spool_mb: int = 64) -> Store:
     """A store that is not open yet. `db`: a path, "sqlite:///path", "postgresql://..." or ":memory:". Raises
     StoreRefused if `db` names no store, or if the driver is not installed."""
     if db == ":memory:":
-        return MemoryStore()
+        return InMemoryStore()
     scheme, found, rest = db.partition("://")
     if not found:
         return SqliteStore(db, durability=durability, spool_mb=spool_mb)

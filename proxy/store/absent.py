@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal
 
-from proxy.store.written import MemoRow, RoundRow, ScratchpadRow
+from proxy.store.written import HiddenRoundRow, MemoRow, ScratchpadRow
 
-Table = Literal["memos", "rounds", "scratchpads"]
-Place = tuple[str, str]
+CachedTable = Literal["memos", "rounds", "scratchpads"]
+SessionKey = tuple[str, str]
 """(tenant, session)"""
 
-MOST = 10_000
+MAX_SESSIONS = 10_000
 """Sessions remembered per table; if more sessions have rows, all are queried."""
 _ROWS = 100_000
 """Rows above which a table is not scanned at the start, since the scan would take more than 0.1 s."""
 
-_WRITES: dict[type, Table] = {MemoRow: "memos", RoundRow: "rounds", ScratchpadRow: "scratchpads"}
+_WRITES: dict[type, CachedTable] = {MemoRow: "memos", HiddenRoundRow: "rounds", ScratchpadRow: "scratchpads"}
 
 _HAVING = {
     table: f"""
@@ -31,20 +31,20 @@ GROUP BY p.tenant, p.session LIMIT $1"""  # noqa: S608  names of ours
 }
 
 
-class Absent:
+class NegativeCache:
     """Sessions with rows in each table, as far as they are known."""
 
     def __init__(self) -> None:
-        self._having: dict[Table, set[Place] | None] = dict.fromkeys(_WRITES.values())
+        self._having: dict[CachedTable, set[SessionKey] | None] = dict.fromkeys(_WRITES.values())
 
-    async def read(self, fetch: Callable[[str, Sequence[Any]], Awaitable[list[tuple[Any, ...]]]]) -> None:
+    async def load_sessions(self, fetch: Callable[[str, Sequence[Any]], Awaitable[list[tuple[Any, ...]]]]) -> None:
         """Read the sessions that have rows, before the first put."""
         for table, text in _HAVING.items():
-            rows = await fetch(text, (MOST + 1,))
-            if len(rows) <= MOST and sum(row[2] for row in rows) <= _ROWS:
+            rows = await fetch(text, (MAX_SESSIONS + 1,))
+            if len(rows) <= MAX_SESSIONS and sum(row[2] for row in rows) <= _ROWS:
                 self._having[table] = {(row[0], row[1]) for row in rows}
 
-    def note(self, rows: Sequence[Any]) -> None:
+    def add_sessions(self, rows: Sequence[Any]) -> None:
         """Add the sessions of rows that are put."""
         if _WRITES.keys().isdisjoint(map(type, rows)):
             return
@@ -53,10 +53,10 @@ class Absent:
             having = self._having[table] if table is not None else None
             if table is not None and having is not None:
                 having.add((row.tenant, row.session))
-                if len(having) > MOST:
+                if len(having) > MAX_SESSIONS:
                     self._having[table] = None
 
-    def has_none(self, table: Table, tenant: str, session: str) -> bool:
+    def has_none(self, table: CachedTable, tenant: str, session: str) -> bool:
         """True if the session certainly has no row in the table."""
         having = self._having[table]
         return having is not None and (tenant, session) not in having

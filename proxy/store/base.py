@@ -16,18 +16,25 @@ from typing import Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from proxy.store.blanking import BlankFormRow, BlankRoundRow, BlankRow
-from proxy.store.derived import AnswerRow, IterationRecord, IterationRow, SpendingRow, VectorRow, WindowRow
-from proxy.store.keywords import IndexRow, Match
-from proxy.store.listing import ListingStore, MessageFilter
-from proxy.store.removal import EraseRow, RemovalStore
-from proxy.store.standing import Hit, Kind, KindRow, Known, StandingStore, WorkRow
-from proxy.store.written import NoteRow, WrittenRow, WrittenStore
+from proxy.store.blanking import EraseFormRow, EraseMessageRow, EraseRoundRow
+from proxy.store.derived import (
+    ContextWindowRow,
+    EmbeddingRow,
+    HelperAnswerRow,
+    IterationRecord,
+    IterationRow,
+    SpendingRow,
+)
+from proxy.store.keywords import IndexRow, SearchMatch
+from proxy.store.listing import MessageFilter, SessionListStore
+from proxy.store.removal import RemovalStepRow, RemovalStore
+from proxy.store.standing import BranchKind, BranchKindRow, BranchStore, ChainHit, KnownMessage, WorkingBranchRow
+from proxy.store.written import NoteRow, SessionNotesRow, SessionNotesStore
 
-Action = Literal["text", "gone", "text_only", "append", "withdrawn", "pin", "unpin"]
+EditAction = Literal["text", "gone", "text_only", "append", "withdrawn", "pin", "unpin"]
 """The effect of an edit on its message. `withdrawn`: an earlier version of the edit is taken back. `pin`: the message
 stays unchanged until an `unpin`; both are counted apart from the edits that change something."""
-Outcome = Literal["complete", "partial", "client_gone", "failed", "rejected", "deferred"]
+ExchangeStatus = Literal["complete", "partial", "client_gone", "failed", "rejected", "deferred"]
 
 
 class SessionRow(Struct, frozen=True, gc=False):
@@ -42,7 +49,7 @@ class SessionRow(Struct, frozen=True, gc=False):
     """JSON object."""
 
 
-class ThreadRow(Struct, frozen=True, gc=False):
+class BranchRow(Struct, frozen=True, gc=False):
     """One line of history in a session. Inserted once; `HeadRow` updates its position."""
 
     tenant: str
@@ -50,12 +57,12 @@ class ThreadRow(Struct, frozen=True, gc=False):
     thread: str
     parent: str | None
     fork_key: bytes | None
-    kind: Kind
+    kind: BranchKind
     system: bytes
     created_at: float
 
 
-class HeadRow(Struct, frozen=True, gc=False):
+class BranchTipRow(Struct, frozen=True, gc=False):
     """The current position of a thread: updates the thread's row, and does nothing if there is none."""
 
     tenant: str
@@ -116,7 +123,7 @@ class EditRow(Struct, frozen=True, gc=False):
     version: int
     stage: str
     reason: str
-    action: Action
+    action: EditAction
     text: str | None
     before: int
     after: int
@@ -169,7 +176,7 @@ class OutcomeRow(Struct, frozen=True, gc=False):
     tenant: str
     session: str
     exchange: str
-    status: Outcome
+    status: ExchangeStatus
     http_status: int
     finish: str | None
     prompt_tokens: int | None
@@ -198,13 +205,13 @@ class GapRow(Struct, frozen=True, gc=False):
 
 
 Row = (
-    SessionRow | ThreadRow | HeadRow | MessageRow | FormRow | EditRow | StateRow | ExchangeRow | OutcomeRow | GapRow
-    | KindRow | WorkRow | AnswerRow | SpendingRow | WindowRow | VectorRow | IndexRow | IterationRow
-    | WrittenRow | EraseRow | BlankRow | BlankFormRow | BlankRoundRow
+    SessionRow | BranchRow | BranchTipRow | MessageRow | FormRow | EditRow | StateRow | ExchangeRow | OutcomeRow
+    | GapRow | BranchKindRow | WorkingBranchRow | HelperAnswerRow | SpendingRow | ContextWindowRow | EmbeddingRow
+    | IndexRow | IterationRow | SessionNotesRow | RemovalStepRow | EraseMessageRow | EraseFormRow | EraseRoundRow
 )  # fmt: skip
 
 
-class ThreadRecord(ThreadRow, frozen=True, kw_only=True):
+class BranchRecord(BranchRow, frozen=True, kw_only=True):
     """A thread with its position, and the edits and states in force on it."""
 
     head: bytes
@@ -232,7 +239,7 @@ class SessionRecord(SessionRow, frozen=True, kw_only=True):
     last_at: float
     policy: str
     """The policy of the newest request, "" before there is one."""
-    threads: list[ThreadRow]
+    threads: list[BranchRow]
     counts: dict[str, int]
 
 
@@ -242,7 +249,7 @@ class MessageRecord(MessageRow, frozen=True, kw_only=True):
     seq: int
 
 
-class LeftOut(MessageRecord, frozen=True, kw_only=True):
+class LeftOutMessage(MessageRecord, frozen=True, kw_only=True):
     """A stored message that is left out of its thread's prompt: the stage, the reason, the exchange and the time of
     that edit."""
 
@@ -252,7 +259,7 @@ class LeftOut(MessageRecord, frozen=True, kw_only=True):
     edited_at: float
 
 
-class Decided(Struct, frozen=True, gc=False):
+class DecisionRows(Struct, frozen=True, gc=False):
     """The decisions for a session: see `SettingsRow`, `EditRow` and `NoteRow`."""
 
     settings: str
@@ -279,7 +286,7 @@ class ExchangeRecord(ExchangeRow, frozen=True, kw_only=True):
 
 
 @runtime_checkable
-class Store(WrittenStore, ListingStore, RemovalStore, StandingStore, Protocol):
+class Store(SessionNotesStore, SessionListStore, RemovalStore, BranchStore, Protocol):
     """The storage protocol. Reads raise StoreUnavailable if they fail or take too long; `open` raises StoreRefused."""
 
     @property
@@ -315,16 +322,16 @@ class Store(WrittenStore, ListingStore, RemovalStore, StandingStore, Protocol):
         """
         ...
 
-    def later(self, rows: Sequence[Row]) -> asyncio.Future[None]:
+    def put_deferred(self, rows: Sequence[Row]) -> asyncio.Future[None]:
         """Queue as `put`, for rows whose future nobody awaits. They may share a transaction with the rows of the next
         `put`, and are written alone if none comes soon. They keep their place in the order of the calls."""
         ...
 
-    def hurry(self) -> None:
+    def flush_deferred(self) -> None:
         """Write the rows put by `later` now, since a caller waits for them after all, or wants to read them."""
         ...
 
-    async def find(self, tenant: str, keys: Sequence[bytes], session: str | None) -> list[Hit]:
+    async def find_chain_hits(self, tenant: str, keys: Sequence[bytes], session: str | None) -> list[ChainHit]:
         """The stored nodes among `keys`, which are in chain order, root first. At most 32: deepest first, then of the
         thread used last.
 
@@ -333,37 +340,37 @@ class Store(WrittenStore, ListingStore, RemovalStore, StandingStore, Protocol):
         """
         ...
 
-    async def thread(self, tenant: str, session: str, thread: str) -> ThreadRecord | None: ...
+    async def read_branch(self, tenant: str, session: str, thread: str) -> BranchRecord | None: ...
 
-    async def newest_states(self, tenant: str, session: str, system: bytes, most: int) -> list[StateRow]:
+    async def read_newest_states(self, tenant: str, session: str, system: bytes, most: int) -> list[StateRow]:
         """The newest states of the session's threads with this system prompt, side calls excluded; newest first."""
         ...
 
-    async def session(self, tenant: str, session: str) -> SessionRecord | None: ...
+    async def read_session(self, tenant: str, session: str) -> SessionRecord | None: ...
 
-    async def sessions(self, after: tuple[str, str] = ("", ""), limit: int = 1000) -> list[tuple[str, str]]:
+    async def read_session_names(self, after: tuple[str, str] = ("", ""), limit: int = 1000) -> list[tuple[str, str]]:
         """(tenant, session) of the sessions after `after`, in the order of their names: for reports, not for
         serving."""
         ...
 
-    async def chain(self, tenant: str, session: str, key: bytes) -> list[MessageRecord]:
+    async def read_chain(self, tenant: str, session: str, key: bytes) -> list[MessageRecord]:
         """The messages from the root to this node, by the parent links; empty if the node is not stored."""
         ...
 
-    async def known(self, tenant: str, session: str, keys: Sequence[bytes]) -> dict[bytes, Known]:
+    async def find_known_messages(self, tenant: str, session: str, keys: Sequence[bytes]) -> dict[bytes, KnownMessage]:
         """The stored messages of this session among `keys`."""
         ...
 
-    async def search(self, tenant: str, session: str, query: str, limit: int = 10) -> list[Match]:
+    async def search(self, tenant: str, session: str, query: str, limit: int = 10) -> list[SearchMatch]:
         """Messages and summaries of the session that contain words of the query, best first. The search first brings
         the session's index up to date, which waits for the writer."""
         ...
 
-    async def message(self, tenant: str, session: str, public_id: str) -> MessageRecord | None:
+    async def find_message(self, tenant: str, session: str, public_id: str) -> MessageRecord | None:
         """The message with this public id; None if there is none, or if the id is not valid."""
         ...
 
-    async def messages(
+    async def read_messages(
         self,
         tenant: str,
         session: str,
@@ -377,48 +384,52 @@ class Store(WrittenStore, ListingStore, RemovalStore, StandingStore, Protocol):
         `seq`), in either direction."""
         ...
 
-    async def exchange(self, tenant: str, session: str, exchange: str) -> ExchangeRecord | None: ...
+    async def read_exchange(self, tenant: str, session: str, exchange: str) -> ExchangeRecord | None: ...
 
-    async def exchanges(
+    async def read_exchanges(
         self, tenant: str, session: str, limit: int = 100, before: float | None = None
     ) -> list[ExchangeRecord]:
         """Exchanges, newest first, before `before` (exclusive, a `started_at`), which turns the page."""
         ...
 
-    async def edits(self, tenant: str, session: str, thread: str, upto: int | None = None) -> list[tuple[EditRow, int]]:
+    async def read_edits(
+        self, tenant: str, session: str, thread: str, upto: int | None = None
+    ) -> list[tuple[EditRow, int]]:
         """The latest version of each key's edit whose number is at most `upto`, in the order of the numbers."""
         ...
 
-    async def decided(self, tenant: str, session: str, thread: str) -> Decided:
+    async def read_decisions(self, tenant: str, session: str, thread: str) -> DecisionRows:
         """`settings` of the session, and `edits` and `notes` of the thread, all of one moment."""
         ...
 
-    async def left_out(self, tenant: str, session: str, thread: str) -> list[LeftOut]:
+    async def read_left_out(self, tenant: str, session: str, thread: str) -> list[LeftOutMessage]:
         """The messages that are left out of the thread's prompt now, in the order in which they were stored."""
         ...
 
-    async def form(self, tenant: str, session: str, form: bytes) -> bytes | None: ...
+    async def read_form(self, tenant: str, session: str, form: bytes) -> bytes | None: ...
 
-    async def answer(self, tenant: str, session: str, ask: str) -> str | None:
+    async def read_helper_answer(self, tenant: str, session: str, ask: str) -> str | None:
         """A helper's stored answer, or None."""
         ...
 
-    async def iterations(self, tenant: str, session: str, thread: str) -> list[IterationRecord]:
+    async def read_iterations(self, tenant: str, session: str, thread: str) -> list[IterationRecord]:
         """The records of a thread's iterations, oldest first, each with its reflection."""
         ...
 
-    async def vectors(self, tenant: str, session: str, model: str, forms: Sequence[bytes]) -> dict[bytes, bytes]:
+    async def read_embeddings(
+        self, tenant: str, session: str, model: str, forms: Sequence[bytes]
+    ) -> dict[bytes, bytes]:
         """The stored embeddings of these forms, as bytes, by form."""
         ...
 
-    async def windows(self, since: float) -> list[WindowRow]:
+    async def read_context_windows(self, since: float) -> list[ContextWindowRow]:
         """The context windows that upstreams have reported since `since`, the newest 1,000, oldest first."""
         ...
 
-    async def spent(self, day: int) -> float:
+    async def sum_spending(self, day: int) -> float:
         """Dollars that helpers cost on this day."""
         ...
 
-    async def count(self) -> dict[str, int]:
+    async def count_rows(self) -> dict[str, int]:
         """Number of rows in each table."""
         ...

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 
-class BlankRow(Struct, frozen=True, gc=False):
+class EraseMessageRow(Struct, frozen=True, gc=False):
     """An erased message. body: the bytes that replace its own."""
 
     tenant: str
@@ -22,7 +22,7 @@ class BlankRow(Struct, frozen=True, gc=False):
     body: bytes
 
 
-class BlankFormRow(Struct, frozen=True, gc=False):
+class EraseFormRow(Struct, frozen=True, gc=False):
     """Another form of an erased message, or an array that contained the message: other bytes under the same name."""
 
     tenant: str
@@ -31,7 +31,7 @@ class BlankFormRow(Struct, frozen=True, gc=False):
     body: bytes
 
 
-class BlankRoundRow(Struct, frozen=True, gc=False):
+class EraseRoundRow(Struct, frozen=True, gc=False):
     """Erased hidden rounds of an erased message. body: as in `RoundRow`."""
 
     tenant: str
@@ -47,57 +47,57 @@ _BY_KEY: tuple[str, ...] = (
     "DELETE FROM states WHERE tenant = $1 AND session = $2 AND key = $3",
 )
 
-BLANK_VECTORS = """
+ERASE_EMBEDDINGS = """
 DELETE FROM embeddings WHERE tenant = $1 AND session = $2 AND form IN (
     SELECT m.form FROM messages m WHERE m.tenant = $3 AND m.session = $4 AND m.key = $5)"""
 
-BLANK_ANSWERS = """
+ERASE_ANSWERS = """
 DELETE FROM answers WHERE tenant = $1 AND session = $2 AND (kind = 'summary' OR ask IN (
     SELECT i.ask FROM iterations i WHERE i.tenant = $3 AND i.session = $4 AND i.key = $5 AND i.ask <> ''))"""
 """Deletes all summaries: which of them were made of the message is not recorded, and summaries can be asked for
 again."""
 
-BLANK_EDITS = """
+ERASE_EDITS = """
 UPDATE edits SET text = $1 WHERE tenant = $2 AND session = $3 AND key = $4 AND text IS NOT NULL"""
 
-BLANK_MESSAGE = "UPDATE messages SET body = $1, status = 'removed' WHERE tenant = $2 AND session = $3 AND key = $4"
+ERASE_MESSAGE = "UPDATE messages SET body = $1, status = 'removed' WHERE tenant = $2 AND session = $3 AND key = $4"
 
-BLANK_FORM = "UPDATE forms SET body = $1 WHERE tenant = $2 AND session = $3 AND form = $4"
+ERASE_FORM = "UPDATE forms SET body = $1 WHERE tenant = $2 AND session = $3 AND form = $4"
 
-BLANK_ROUND = "UPDATE rounds SET body = $1 WHERE tenant = $2 AND session = $3 AND key = $4"
+ERASE_ROUND = "UPDATE rounds SET body = $1 WHERE tenant = $2 AND session = $3 AND key = $4"
 
 
-def _by_key(row: BlankRow) -> tuple[Any, ...]:
+def _by_key(row: EraseMessageRow) -> tuple[Any, ...]:
     return (row.tenant, row.session, row.key)
 
 
-def _twice(row: BlankRow) -> tuple[Any, ...]:
+def _twice(row: EraseMessageRow) -> tuple[Any, ...]:
     return (row.tenant, row.session, row.tenant, row.session, row.key)
 
 
-def _edits(row: BlankRow) -> tuple[Any, ...]:
+def _edits(row: EraseMessageRow) -> tuple[Any, ...]:
     return (b"", row.tenant, row.session, row.key)
 
 
-def _message(row: BlankRow) -> tuple[Any, ...]:
+def _message(row: EraseMessageRow) -> tuple[Any, ...]:
     return (row.body, row.tenant, row.session, row.key)
 
 
-def form_args(row: BlankFormRow) -> tuple[Any, ...]:
+def erase_form_args(row: EraseFormRow) -> tuple[Any, ...]:
     """The arguments of BLANK_FORM."""
     return (row.body, row.tenant, row.session, row.form)
 
 
-def round_args(row: BlankRoundRow) -> tuple[Any, ...]:
+def erase_round_args(row: EraseRoundRow) -> tuple[Any, ...]:
     """The arguments of BLANK_ROUND."""
     return (row.body, row.tenant, row.session, row.key)
 
 
-BLANK: tuple[tuple[str, Callable[[BlankRow], tuple[Any, ...]]], ...] = (
-    (BLANK_ANSWERS, _twice),
+ERASE_STATEMENTS: tuple[tuple[str, Callable[[EraseMessageRow], tuple[Any, ...]]], ...] = (
+    (ERASE_ANSWERS, _twice),
     *((text, _by_key) for text in _BY_KEY),
-    (BLANK_VECTORS, _twice),
-    (BLANK_EDITS, _edits),
-    (BLANK_MESSAGE, _message),
+    (ERASE_EMBEDDINGS, _twice),
+    (ERASE_EDITS, _edits),
+    (ERASE_MESSAGE, _message),
 )
 """Every statement of a BlankRow with the function that makes its arguments, in the order of execution."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-OPERATOR = ("", "")
+NO_CONVERSATION = ("", "")
 """(tenant, session) of rows that belong to no conversation: a tenant is a hash and never empty."""
 
 
-class AnswerRow(Struct, frozen=True, gc=False):
+class HelperAnswerRow(Struct, frozen=True, gc=False):
     """A helper's answer to an `Ask`. Inserted once; a later row of the same name is ignored."""
 
     tenant: str
@@ -42,7 +42,7 @@ class SpendingRow(Struct, frozen=True, gc=False):
     dollars: float
 
 
-class WindowRow(Struct, frozen=True, gc=False):
+class ContextWindowRow(Struct, frozen=True, gc=False):
     """The context window that an upstream has reported for a model. A later row of the same names replaces it."""
 
     tenant: str
@@ -53,7 +53,7 @@ class WindowRow(Struct, frozen=True, gc=False):
     seen_at: float
 
 
-class VectorRow(Struct, frozen=True, gc=False):
+class EmbeddingRow(Struct, frozen=True, gc=False):
     """An embedding of a text, by the hash of the message's bytes. Inserted once."""
 
     tenant: str

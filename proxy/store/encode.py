@@ -13,29 +13,29 @@ from msgspec.structs import astuple
 
 from proxy.store import blanking, keywords, removal, sql, standing, written
 from proxy.store.base import (
+    BranchRow,
+    BranchTipRow,
     EditRow,
     ExchangeRow,
     FormRow,
     GapRow,
-    HeadRow,
     MessageRow,
     OutcomeRow,
     Row,
     SessionRow,
     StateRow,
-    ThreadRow,
 )
-from proxy.store.blanking import BlankFormRow, BlankRoundRow, BlankRow
-from proxy.store.derived import AnswerRow, IterationRow, SpendingRow, VectorRow, WindowRow
+from proxy.store.blanking import EraseFormRow, EraseMessageRow, EraseRoundRow
+from proxy.store.derived import ContextWindowRow, EmbeddingRow, HelperAnswerRow, IterationRow, SpendingRow
 from proxy.store.keywords import IndexRow
-from proxy.store.removal import EraseRow
-from proxy.store.standing import KindRow, WorkRow
-from proxy.store.texts import plain, to_bytes
-from proxy.store.written import MemoRow, NoteRow, OfferRow, RoundRow, ScratchpadRow, SettingsRow
+from proxy.store.removal import RemovalStepRow
+from proxy.store.standing import BranchKindRow, WorkingBranchRow
+from proxy.store.texts import sanitize_label, to_bytes
+from proxy.store.written import HiddenRoundRow, MemoRow, NoteRow, ScratchpadRow, SettingsRow, ToolOfferRow
 
 Args = tuple[Any, ...]
 
-OVERHEAD = 256
+ROW_OVERHEAD = 256
 """Bytes that a row counts in the spool in addition to its bodies: keys, labels, and the objects themselves."""
 
 
@@ -43,21 +43,21 @@ def _session(row: SessionRow) -> Args:
     return (*astuple(row), row.created_at)
 
 
-def _thread(row: ThreadRow) -> Args:
+def _thread(row: BranchRow) -> Args:
     return (*astuple(row), b"", row.created_at)
 
 
-def _head(row: HeadRow) -> Args:
+def _head(row: BranchTipRow) -> Args:
     return (row.head, row.answer, row.last_at, row.stopped, row.asked, row.tenant, row.session, row.thread)
 
 
-def _touch(row: HeadRow) -> Args:
+def _touch(row: BranchTipRow) -> Args:
     return (row.last_at, row.tenant, row.session, row.last_at)
 
 
 def _message(row: MessageRow) -> Args:
-    call = None if row.call_id is None else plain(row.call_id)
-    role, group = plain(row.role), plain(row.group_id)
+    call = None if row.call_id is None else sanitize_label(row.call_id)
+    role, group = sanitize_label(row.role), sanitize_label(row.group_id)
     args = astuple(row)
     return (*args[:6], role, group, *args[8:10], call, *args[11:], row.tenant, row.session)
 
@@ -65,7 +65,7 @@ def _message(row: MessageRow) -> Args:
 def _edit(row: EditRow) -> Args:
     args = astuple(row)
     text = None if row.text is None else to_bytes(row.text)
-    return (*args[:6], plain(row.reason), args[7], text, *args[9:], row.tenant, row.session, row.thread)
+    return (*args[:6], sanitize_label(row.reason), args[7], text, *args[9:], row.tenant, row.session, row.thread)
 
 
 def _state(row: StateRow) -> Args:
@@ -75,30 +75,30 @@ def _state(row: StateRow) -> Args:
     )
 
 
-def _answer(row: AnswerRow) -> Args:
+def _answer(row: HelperAnswerRow) -> Args:
     args = astuple(row)
-    return (*args[:4], plain(row.model), *args[5:-1], to_bytes(row.text))
+    return (*args[:4], sanitize_label(row.model), *args[5:-1], to_bytes(row.text))
 
 
 def _exchange(row: ExchangeRow) -> Args:
     args = astuple(row)
-    return (*args[:10], *map(plain, args[10:15]), *args[15:])
+    return (*args[:10], *map(sanitize_label, args[10:15]), *args[15:])
 
 
 def _policy(row: ExchangeRow) -> Args:
-    policy = plain(row.policy)
+    policy = sanitize_label(row.policy)
     return (policy, row.tenant, row.session, policy)
 
 
 def _outcome(row: OutcomeRow) -> Args:
-    args = tuple(plain(arg) if isinstance(arg, str) else arg for arg in astuple(row)[3:])
+    args = tuple(sanitize_label(arg) if isinstance(arg, str) else arg for arg in astuple(row)[3:])
     return (*args, row.tenant, row.session, row.exchange)
 
 
 _STATEMENTS: dict[type, tuple[tuple[str, Callable[[Any], Args]], ...]] = {
     SessionRow: ((sql.INSERT_SESSION, _session),),
-    ThreadRow: ((sql.INSERT_THREAD, _thread),),
-    HeadRow: ((sql.UPDATE_HEAD, _head), (sql.TOUCH_SESSION, _touch)),
+    BranchRow: ((sql.INSERT_THREAD, _thread),),
+    BranchTipRow: ((sql.UPDATE_BRANCH_TIP, _head), (sql.TOUCH_SESSION, _touch)),
     MessageRow: ((sql.INSERT_MESSAGE, _message),),
     FormRow: ((sql.INSERT_FORM, astuple),),
     EditRow: ((sql.INSERT_EDIT, _edit),),
@@ -106,35 +106,38 @@ _STATEMENTS: dict[type, tuple[tuple[str, Callable[[Any], Args]], ...]] = {
     ExchangeRow: ((sql.INSERT_EXCHANGE, _exchange), (sql.SESSION_POLICY, _policy)),
     OutcomeRow: ((sql.UPDATE_OUTCOME, _outcome),),
     GapRow: ((sql.ADD_GAP, astuple),),
-    IndexRow: ((keywords.DROP_EARLIER, keywords.earlier_args), (keywords.INDEX_SESSION, keywords.index_args)),
-    AnswerRow: ((sql.INSERT_ANSWER, _answer),),
+    IndexRow: ((keywords.DROP_OLD_FORM, keywords.old_form_args), (keywords.INDEX_SESSION, keywords.index_args)),
+    HelperAnswerRow: ((sql.INSERT_ANSWER, _answer),),
     SpendingRow: ((sql.ADD_SPENDING, astuple),),
-    WindowRow: ((sql.PUT_WINDOW, astuple),),
-    VectorRow: ((sql.INSERT_VECTOR, astuple),),
+    ContextWindowRow: ((sql.PUT_WINDOW, astuple),),
+    EmbeddingRow: ((sql.INSERT_VECTOR, astuple),),
     IterationRow: ((sql.INSERT_ITERATION, astuple),),
-    RoundRow: ((written.INSERT_ROUND, astuple),),
-    OfferRow: ((written.UPDATE_OFFER, written.offer_args),),
+    HiddenRoundRow: ((written.INSERT_ROUND, astuple),),
+    ToolOfferRow: ((written.UPDATE_OFFER, written.offer_args),),
     ScratchpadRow: ((written.INSERT_SCRATCHPAD, written.scratchpad_args),),
     MemoRow: ((written.UPSERT_MEMO, written.memo_args),),
     SettingsRow: ((written.UPDATE_SETTINGS, written.settings_args),),
     NoteRow: ((written.UPSERT_NOTE, written.note_args),),
-    KindRow: ((standing.UPDATE_KIND, standing.kind_args),),
-    WorkRow: ((standing.UPDATE_KIND, standing.work_args), (standing.LEAVE_BESIDE, standing.beside_args)),
-    BlankRow: blanking.BLANK,
-    BlankFormRow: ((blanking.BLANK_FORM, blanking.form_args),),
-    BlankRoundRow: ((blanking.BLANK_ROUND, blanking.round_args),),
+    BranchKindRow: ((standing.UPDATE_KIND, standing.kind_args),),
+    WorkingBranchRow: (
+        (standing.UPDATE_KIND, standing.working_branch_args),
+        (standing.MARK_SIDE_BRANCHES, standing.side_branches_args),
+    ),
+    EraseMessageRow: blanking.ERASE_STATEMENTS,
+    EraseFormRow: ((blanking.ERASE_FORM, blanking.erase_form_args),),
+    EraseRoundRow: ((blanking.ERASE_ROUND, blanking.erase_round_args),),
 }
 
-ORDER = {kind: place for place, kind in enumerate(_STATEMENTS)}
+ROW_TYPE_ORDER = {kind: place for place, kind in enumerate(_STATEMENTS)}
 """Order in which the rows of many puts may be sorted: a table's rows come before rows that refer to them or change
 them."""
 
 
-Heads = dict[tuple[str, str, str], HeadRow]
+BranchTips = dict[tuple[str, str, str], BranchTipRow]
 """A thread's position at the end of a transaction, by (tenant, session, thread)."""
 
 
-def statements(rows: Sequence[Row], heads: Heads | None = None) -> list[tuple[str, list[Args]]]:
+def build_statements(rows: Sequence[Row], tips: BranchTips | None = None) -> list[tuple[str, list[Args]]]:
     """Each statement with the arguments of consecutive rows. Raises KeyError for an unknown row type.
 
     heads: HeadRows go there instead of into the result. Of a transaction's HeadRows only a thread's last one counts,
@@ -142,16 +145,17 @@ def statements(rows: Sequence[Row], heads: Heads | None = None) -> list[tuple[st
     """
     made: list[tuple[str, list[Args]]] = []
     for kind, alike in groupby(rows, type):
-        if kind is HeadRow and heads is not None:
-            for row in cast("Iterator[HeadRow]", alike):
+        if kind is BranchTipRow and tips is not None:
+            for row in cast("Iterator[BranchTipRow]", alike):
                 place = (row.tenant, row.session, row.thread)
-                if place in heads and heads[place].last_at > row.last_at:  # the clock was set back
-                    made.append((sql.TOUCH_SESSION, [_touch(heads[place])]))
-                heads[place] = row
+                if place in tips and tips[place].last_at > row.last_at:  # the clock was set back
+                    made.append((sql.TOUCH_SESSION, [_touch(tips[place])]))
+                tips[place] = row
             continue
-        if kind is EraseRow:
+        if kind is RemovalStepRow:
             made.extend(
-                (removal.erase_text(row), [removal.erase_args(row)]) for row in cast("Iterator[EraseRow]", alike)
+                (removal.select_removal_statement(row), [removal.removal_args(row)])
+                for row in cast("Iterator[RemovalStepRow]", alike)
             )
             continue
         texts = _STATEMENTS[kind]
@@ -160,24 +164,24 @@ def statements(rows: Sequence[Row], heads: Heads | None = None) -> list[tuple[st
     return made
 
 
-def size(rows: Sequence[Row]) -> int:
+def count_bytes(rows: Sequence[Row]) -> int:
     """Bytes that the rows occupy in the spool."""
-    total = OVERHEAD * len(rows)
+    total = ROW_OVERHEAD * len(rows)
     for row in rows:
-        if isinstance(row, (MessageRow, FormRow, IterationRow, RoundRow)):
+        if isinstance(row, (MessageRow, FormRow, IterationRow, HiddenRoundRow)):
             total += len(row.body)
-        elif isinstance(row, (EditRow, StateRow, AnswerRow, ScratchpadRow, NoteRow)):
+        elif isinstance(row, (EditRow, StateRow, HelperAnswerRow, ScratchpadRow, NoteRow)):
             total += len(row.text or "")
         elif isinstance(row, ExchangeRow):
             total += len(row.forms) + len(row.inserts)
-        elif isinstance(row, VectorRow):
+        elif isinstance(row, EmbeddingRow):
             total += len(row.vector)
         elif isinstance(row, MemoRow):
             total += len(row.content)
     return total
 
 
-def gap(rows: Sequence[Row], taken: int, reason: str) -> GapRow | None:
+def make_gap(rows: Sequence[Row], byte_count: int, reason: str) -> GapRow | None:
     """The gap record of rows that could not be stored: tenant, session, exchange, and number of bytes.
 
     Its time is the latest time in the rows. None if there are no rows, or if no data is lost with them. None also if
@@ -192,4 +196,11 @@ def gap(rows: Sequence[Row], taken: int, reason: str) -> GapRow | None:
         exchange = exchange or getattr(row, "exchange", "")
         for name in ("created_at", "started_at", "ended_at", "last_at", "updated_at"):
             latest = max(latest, getattr(row, name, 0.0))
-    return GapRow(plain(first.tenant), plain(first.session), plain(exchange), taken, reason, latest)
+    return GapRow(
+        sanitize_label(first.tenant),
+        sanitize_label(first.session),
+        sanitize_label(exchange),
+        byte_count,
+        reason,
+        latest,
+    )

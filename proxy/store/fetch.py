@@ -6,12 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-CHUNKS = (8, 64, 512)
+CHUNK_SIZES = (8, 64, 512)
 """Sizes of the lists of keys. A shorter list is filled up with its last key, so there are few statement texts, each
 prepared once."""
 
 
-class Fetch(ABC):
+class RowReader(ABC):
     """The read method that a backend must provide."""
 
     @abstractmethod
@@ -19,12 +19,12 @@ class Fetch(ABC):
         """All rows of one statement. Raises StoreUnavailable if the read fails or takes too long."""
 
 
-def chunks(keys: Sequence[bytes]) -> list[list[bytes]]:
+def split_into_chunks(keys: Sequence[bytes]) -> list[list[bytes]]:
     """The keys, deepest first, in lists of the sizes in CHUNKS, each filled up with its last key.
 
     The middle size comes first: a conversation that goes on is recognised by its last few dozen messages.
     """
-    small, middle, large = CHUNKS
+    small, middle, large = CHUNK_SIZES
     left = list(reversed(keys))
     made: list[list[bytes]] = []
     while left:
@@ -34,10 +34,10 @@ def chunks(keys: Sequence[bytes]) -> list[list[bytes]]:
     return made
 
 
-def per_chunk(text: str) -> dict[int, str]:
+def expand_per_chunk(text: str) -> dict[int, str]:
     """One statement text per chunk size. Placeholders are written `?` here and numbered in order; {keys} stands for a
     list."""
-    return {size: _numbered(text.replace("{keys}", ", ".join("?" * size))) for size in CHUNKS}
+    return {size: _numbered(text.replace("{keys}", ", ".join("?" * size))) for size in CHUNK_SIZES}
 
 
 def _numbered(text: str) -> str:

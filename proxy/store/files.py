@@ -25,13 +25,13 @@ _PRIVATE_FOLDER = 0o700
 _OTHERS = 0o077
 
 
-def uri(path: Path) -> str:
+def build_uri(path: Path) -> str:
     """The URI for sqlite3.connect: it opens the file only if the file is there, so that a deleted file is not created
     again by chance."""
     return path.absolute().as_uri() + "?mode=rw"
 
 
-def beside(path: Path) -> tuple[Path, Path]:
+def list_wal_files(path: Path) -> tuple[Path, Path]:
     """The paths of the write-ahead log and the shared memory that SQLite keeps next to the database."""
     return path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")
 
@@ -44,7 +44,7 @@ def prepare_folder(path: Path) -> None:
         path.parent.chmod(_PRIVATE_FOLDER)
 
 
-def prepare(path: Path) -> None:
+def prepare_files(path: Path) -> None:
     """Create folder and file if they are missing, and make the files readable to the owner alone. Raises StoreRefused.
 
     Call only while holding the lock: another store of this process may have the file open.
@@ -62,7 +62,7 @@ def prepare(path: Path) -> None:
 
 def make_private(path: Path) -> None:
     """Remove other users' permissions from the database, its log and its shared memory."""
-    for file in (path, *beside(path)):
+    for file in (path, *list_wal_files(path)):
         with contextlib.suppress(FileNotFoundError):
             if file.stat().st_mode & _OTHERS:
                 file.chmod(_PRIVATE_FILE)
@@ -74,20 +74,20 @@ def set_aside(path: Path) -> Path:
     number = 1
     while (target := path.with_name(f"{path.name}.damaged-{number}")).exists():
         number += 1
-    for file in (path, *beside(path)):
+    for file in (path, *list_wal_files(path)):
         with contextlib.suppress(FileNotFoundError):
             file.rename(target.with_name(target.name + file.name.removeprefix(path.name)))
     return target
 
 
-class Lock:
+class FileLock:
     """Lock file, held by the one process that may use the database."""
 
     def __init__(self, path: Path) -> None:
         self._path = path.with_name(path.name + ".lock")
         self._descriptor: int | None = None
 
-    def take(self) -> None:
+    def acquire(self) -> None:
         """Take the lock. Raises StoreRefused if another process, or another store of this one, holds it."""
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE_FILE)
         try:
@@ -111,7 +111,7 @@ class Lock:
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class FileIdentity:
     """Identity of the file when it was opened, and its size in bytes."""
 
     device: int
@@ -119,11 +119,11 @@ class Identity:
     size: int
 
     @classmethod
-    def of(cls, path: Path) -> Identity:
+    def read(cls, path: Path) -> FileIdentity:
         found = path.stat()
         return cls(found.st_dev, found.st_ino, found.st_size)
 
-    def check(self, path: Path) -> None:
+    def check_unchanged(self, path: Path) -> None:
         """Check the file, and remove permissions that others were given.
 
         Raises OSError if the path no longer leads to this file, or the file has become shorter: SQLite's writes would

@@ -18,9 +18,9 @@ from proxy.store.base import GapRow
 
 log = logging.getLogger(__name__)
 
-SIZE: Final = 64 << 10
+FILE_SIZE: Final = 64 << 10
 """Size in bytes: some 300 gaps. Further gaps are added up in one."""
-LOGGED: Final = 20
+MAX_LOGGED: Final = 20
 """Maximum number of gaps that are logged one by one."""
 _ROW: Final = msgspec.json.Decoder(GapRow)
 
@@ -37,16 +37,16 @@ class GapFile:
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "rb+") as file:
             found = file.read()
-            file.write(b"\n" * (SIZE - len(found)))
+            file.write(b"\n" * (FILE_SIZE - len(found)))
             os.fsync(descriptor)
         self._made = True
         return [row for row in map(_read, found.splitlines()) if row is not None]
 
-    def keep(self, gaps: Sequence[GapRow]) -> None:
+    def write_gaps(self, gaps: Sequence[GapRow]) -> None:
         """Write these gaps in place of the file's content. Raises OSError."""
         lines = [msgspec.json.encode(gap) + b"\n" for gap in gaps]
         fits, taken = 0, 0
-        while fits < len(lines) and taken + len(lines[fits]) <= SIZE - 1024:
+        while fits < len(lines) and taken + len(lines[fits]) <= FILE_SIZE - 1024:
             taken += len(lines[fits])
             fits += 1
         rest = gaps[fits:]
@@ -56,7 +56,7 @@ class GapFile:
             lines[fits:] = [msgspec.json.encode(summed) + b"\n"]
         descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
-            file.write(b"".join(lines).ljust(SIZE, b"\n"))
+            file.write(b"".join(lines).ljust(FILE_SIZE, b"\n"))
             file.flush()
             os.fsync(descriptor)
 
@@ -67,15 +67,15 @@ class GapFile:
             self.path.unlink(missing_ok=True)
 
 
-def tell(gaps: Sequence[GapRow]) -> None:
+def log_gaps(gaps: Sequence[GapRow]) -> None:
     """Log the gaps: tenant, session and size of each."""
-    for gap in gaps[:LOGGED]:
+    for gap in gaps[:MAX_LOGGED]:
         log.error(
             "lost: %d items of session %s of %s, %d bytes (%s)",
             *(gap.items, gap.session or "?", gap.tenant or "?", gap.bytes, gap.reason),
         )
-    if len(gaps) > LOGGED:
-        log.error("lost: %d items of %d more gaps", sum(g.items for g in gaps[LOGGED:]), len(gaps) - LOGGED)
+    if len(gaps) > MAX_LOGGED:
+        log.error("lost: %d items of %d more gaps", sum(g.items for g in gaps[MAX_LOGGED:]), len(gaps) - MAX_LOGGED)
 
 
 def _read(line: bytes) -> GapRow | None:

@@ -20,9 +20,9 @@ import sqlite3
 
 from msgspec import Struct
 
-from proxy.memory.words import sought, spaced
+from proxy.memory.words import find_search_words, prepare_index_text
 
-WORDS = 32
+MAX_QUERY_WORDS = 32
 """Maximum number of words of a query that are searched for."""
 
 
@@ -33,7 +33,7 @@ class IndexRow(Struct, frozen=True, gc=False):
     session: str
 
 
-class Match(Struct, frozen=True, gc=False):
+class SearchMatch(Struct, frozen=True, gc=False):
     """A message or summary that a search has found. key: the message's key, or the key of the message that contains the
     summary."""
 
@@ -121,7 +121,7 @@ CREATE TRIGGER edits_out BEFORE DELETE ON edits BEGIN
 END""",
 )
 
-IN_PAIRS: tuple[str, ...] = (
+PAIRS_MIGRATION: tuple[str, ...] = (
     "ALTER TABLE indexed ADD COLUMN form BIGINT NOT NULL DEFAULT 1",
     # The words as indexed; NULL if they are the unchanged text.
     "ALTER TABLE indexed ADD COLUMN words TEXT",
@@ -136,14 +136,14 @@ SELECT i.doc AS doc, i.scope AS scope, coalesce(m.role, '') AS role,
 """Migration to the second form of the index: scripts without blanks in pairs. It changes no row, however many there
 are."""
 
-FORM = 2
+INDEX_FORM = 2
 """The current form of indexed texts. A session with rows of an earlier form is indexed again when it is searched."""
 
-DROP_EARLIER = f"""
-DELETE FROM indexed WHERE tenant = $1 AND session = $2 AND form < {FORM} AND EXISTS (
+DROP_OLD_FORM = f"""
+DELETE FROM indexed WHERE tenant = $1 AND session = $2 AND form < {INDEX_FORM} AND EXISTS (
     SELECT 1 FROM (
         SELECT f.form FROM indexed f WHERE f.tenant = $3 AND f.session = $4 ORDER BY f.kind, f.thread, f.version LIMIT 1
-    ) oldest WHERE oldest.form < {FORM})"""  # noqa: S608  put together from constants
+    ) oldest WHERE oldest.form < {INDEX_FORM})"""  # noqa: S608  put together from constants
 # Rows of the earlier form are removed all at once, before the first row of the new form. So the oldest row shows if
 # there are any.
 
@@ -151,7 +151,7 @@ INDEX_SESSION = f"""
 INSERT INTO indexed (tenant, session, kind, thread, version, key, doc, scope, form, words)
 SELECT n.tenant, n.session, n.kind, n.thread, n.version, n.key,
     (SELECT coalesce(max(d.doc), 0) FROM indexed d) + row_number() OVER (ORDER BY n.kind, n.thread, n.version), $1,
-    {FORM}, in_pairs(CAST(n.text AS BLOB))
+    {INDEX_FORM}, in_pairs(CAST(n.text AS BLOB))
 FROM (
     SELECT m.tenant, m.session, 'message' AS kind, '' AS thread, m.seq AS version, m.key, CASE{_SAID} AS text
     FROM messages m
@@ -176,28 +176,28 @@ WHERE i.tenant = $3 AND i.session = $4
 ORDER BY f.score, f.doc DESC"""
 
 
-def scope(tenant: str, session: str) -> str:
+def make_scope_word(tenant: str, session: str) -> str:
     """The word that names a tenant's session in the index."""
     name = f"{len(tenant)}:{tenant}{session}".encode("utf-8", "surrogatepass")
     return "s" + hashlib.blake2b(name, digest_size=16).hexdigest()
 
 
-def prepare(connection: sqlite3.Connection) -> None:
+def register_functions(connection: sqlite3.Connection) -> None:
     """Register the function that INDEX_SESSION calls on a connection that writes."""
-    connection.create_function("in_pairs", 1, in_pairs, deterministic=True)
+    connection.create_function("in_pairs", 1, split_into_pairs, deterministic=True)
 
 
-def in_pairs(text: bytes | None) -> str | None:
+def split_into_pairs(text: bytes | None) -> str | None:
     """The text with its scripts without blanks in pairs; None if the text is indexed unchanged. The argument is bytes,
     because a text with a lone surrogate cannot be passed as text."""
     if text is None or text.isascii():
         return None
     read = text.decode("utf-8", "replace")
-    made = spaced(read)
+    made = prepare_index_text(read)
     return None if made == read else made
 
 
-def earlier_args(row: IndexRow) -> tuple[str, ...]:
+def old_form_args(row: IndexRow) -> tuple[str, ...]:
     """The arguments of DROP_EARLIER."""
     return (row.tenant, row.session, row.tenant, row.session)
 
@@ -205,13 +205,15 @@ def earlier_args(row: IndexRow) -> tuple[str, ...]:
 def index_args(row: IndexRow) -> tuple[str, ...]:
     """The arguments of INDEX_SESSION."""
     place = (row.tenant, row.session)
-    return (scope(*place), *place, *place, *place)
+    return (make_scope_word(*place), *place, *place, *place)
 
 
-def query(tenant: str, session: str, text: str) -> str:
+def build_query(tenant: str, session: str, text: str) -> str:
     """The FTS5 query: any word of the text, in this session; "" if the text has no word. Words are quoted, so that no
     word is taken for an operator."""
-    words = sought(text)[:WORDS]
+    words = find_search_words(text)[:MAX_QUERY_WORDS]
     if not words:
         return ""
-    return f'scope : "{scope(tenant, session)}" AND text : (' + " OR ".join(f'"{word}"' for word in words) + ")"
+    return (
+        f'scope : "{make_scope_word(tenant, session)}" AND text : (' + " OR ".join(f'"{word}"' for word in words) + ")"
+    )

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 from msgspec import DecodeError, Struct
 from msgspec.json import decode
 
-from proxy.store.fetch import Fetch, chunks, per_chunk
+from proxy.store.fetch import RowReader, expand_per_chunk, split_into_chunks
 
-Place = tuple[float, str, str]
+SessionCursor = tuple[float, str, str]
 """(last_at, tenant, session) of the last line of a page."""
 
 
@@ -36,7 +36,7 @@ class SessionItem(Struct, frozen=True, gc=False):
     threads: int
 
     @property
-    def place(self) -> Place:
+    def cursor(self) -> SessionCursor:
         """The cursor of the next page."""
         return (self.last_at, self.tenant, self.session)
 
@@ -122,7 +122,7 @@ ALL_SESSIONS = (
     + "ORDER BY s.last_at DESC, s.tenant DESC, s.session DESC LIMIT $11"
 )
 
-OWNERS = "SELECT DISTINCT tenant FROM sessions WHERE session = $1 ORDER BY tenant LIMIT $2"
+SESSION_TENANTS = "SELECT DISTINCT tenant FROM sessions WHERE session = $1 ORDER BY tenant LIMIT $2"
 """Used only by callers that see every tenant."""
 
 GROUPS = """
@@ -146,7 +146,7 @@ GROUP BY l.group_id, l.role ORDER BY min(l.position), l.role"""
 _BEHIND_ALL = (1e300, "", "")
 
 
-SNAPSHOTS = per_chunk("""
+TOKEN_SNAPSHOTS = expand_per_chunk("""
 WITH RECURSIVE up (start, key, parent, role) AS (
     SELECT m.key, m.key, m.parent, m.role FROM messages m WHERE m.tenant = ? AND m.session = ? AND m.key IN ({keys})
     UNION ALL
@@ -160,25 +160,25 @@ WHERE up.role = 'assistant' AND e.prompt_tokens IS NOT NULL ORDER BY e.started_a
 """Finds the answer with the call, from a result upwards, and the usage reported for that answer."""
 
 
-class ListingStore(Protocol):
+class SessionListStore(Protocol):
     """The part of the `Store` protocol for lists."""
 
-    async def snapshots(self, tenant: str, session: str, keys: Sequence[bytes]) -> dict[bytes, int]:
+    async def read_token_snapshots(self, tenant: str, session: str, keys: Sequence[bytes]) -> dict[bytes, int]:
         """Tokens of the prompt and of the answer together, as the provider reported them. The keys are those of the
         proxy's answers and of the results of their calls."""
         ...
 
     async def list_sessions(
-        self, tenant: str | None, after: Place | None = None, limit: int = 50, only: SessionFilter | None = None
+        self, tenant: str | None, after: SessionCursor | None = None, limit: int = 50, only: SessionFilter | None = None
     ) -> list[SessionItem]:
         """Sessions, last used first, of one tenant or of all (None). `after`: the `place` of the last session seen."""
         ...
 
-    async def owners(self, session: str, limit: int = 2) -> list[str]:
+    async def read_session_tenants(self, session: str, limit: int = 2) -> list[str]:
         """The tenants that have a session of this name, in order."""
         ...
 
-    async def groups(
+    async def read_groups(
         self, tenant: str, session: str, thread: str, after: int = -1, limit: int = 100
     ) -> list[GroupItem]:
         """The groups of a thread's whole line, in the order of the line. The line includes the messages shared with the
@@ -196,7 +196,7 @@ def _like(text: str) -> str:
     return f"%{text.translate(_LOWER)}%"
 
 
-def says(body: bytes, text: str) -> bool:
+def contains_text(body: bytes, text: str) -> bool:
     """True if any text in a message contains `text`, in any case."""
     try:
         value = decode(body)
@@ -213,18 +213,18 @@ def _within(value: object, text: str) -> bool:
     return isinstance(value, list) and any(_within(one, text) for one in value)
 
 
-class ListingReads(Fetch):
+class SessionListReads(RowReader):
     """The reading half of `ListingStore`."""
 
-    async def snapshots(self, tenant: str, session: str, keys: Sequence[bytes]) -> dict[bytes, int]:
+    async def read_token_snapshots(self, tenant: str, session: str, keys: Sequence[bytes]) -> dict[bytes, int]:
         found: dict[bytes, int] = {}
-        for chunk in chunks(keys):
+        for chunk in split_into_chunks(keys):
             args = (tenant, session, *chunk, tenant, session, tenant, session)
-            found.update(await self._fetch(SNAPSHOTS[len(chunk)], args))
+            found.update(await self._fetch(TOKEN_SNAPSHOTS[len(chunk)], args))
         return found
 
     async def list_sessions(
-        self, tenant: str | None, after: Place | None = None, limit: int = 50, only: SessionFilter | None = None
+        self, tenant: str | None, after: SessionCursor | None = None, limit: int = 50, only: SessionFilter | None = None
     ) -> list[SessionItem]:
         passes = only or SessionFilter()
         asked = "" if passes.explicit is None else "yes" if passes.explicit else "no"
@@ -239,10 +239,10 @@ class ListingReads(Fetch):
             rows = await self._fetch(TENANT_SESSIONS, (tenant, place[0], place[2], *args))
         return [SessionItem(row[0], row[1], bool(row[2]), *row[3:]) for row in rows]
 
-    async def owners(self, session: str, limit: int = 2) -> list[str]:
-        return [row[0] for row in await self._fetch(OWNERS, (session, limit))]
+    async def read_session_tenants(self, session: str, limit: int = 2) -> list[str]:
+        return [row[0] for row in await self._fetch(SESSION_TENANTS, (session, limit))]
 
-    async def groups(
+    async def read_groups(
         self, tenant: str, session: str, thread: str, after: int = -1, limit: int = 100
     ) -> list[GroupItem]:
         place = (tenant, session)

@@ -14,12 +14,12 @@ from typing import Any
 from proxy.errors import StoreUnavailable
 from proxy.store import encode, keywords
 from proxy.store.base import Row
-from proxy.store.reads import Reads
+from proxy.store.reads import StoreReads
 from proxy.store.schema import MIGRATIONS
 from proxy.store.sql import for_sqlite
 
 
-class MemoryStore(Reads):
+class InMemoryStore(StoreReads):
     """`Store` in memory; its content is lost when it is closed."""
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class MemoryStore(Reads):
 
     async def open(self) -> None:
         self._connection = sqlite3.connect(":memory:", isolation_level=None, cached_statements=256)
-        keywords.prepare(self._connection)
+        keywords.register_functions(self._connection)
         for migration in MIGRATIONS:
             for statement in migration.statements:
                 self._connection.execute(statement)
@@ -56,7 +56,7 @@ class MemoryStore(Reads):
             unavailable.__cause__ = error
             future.set_exception(unavailable)
             future.exception()  # no caller has to await a put
-            gap = encode.gap(rows, encode.size(rows), type(error).__name__)
+            gap = encode.make_gap(rows, encode.count_bytes(rows), type(error).__name__)
             if gap is not None and self._connection is not None:
                 with contextlib.suppress(sqlite3.Error, UnicodeError):
                     self._write([gap])
@@ -69,7 +69,7 @@ class MemoryStore(Reads):
             raise ValueError("the store is closed")
         self._connection.execute("BEGIN")
         try:
-            for text, args in encode.statements(rows):
+            for text, args in encode.build_statements(rows):
                 self._connection.executemany(for_sqlite(text), args)
         except BaseException:
             self._connection.execute("ROLLBACK")

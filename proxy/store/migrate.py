@@ -14,8 +14,8 @@ from typing import Any
 import aiosqlite
 
 from proxy.errors import StoreRefused
-from proxy.store.files import Identity, uri
-from proxy.store.schema import LATEST, MIGRATIONS, Migration
+from proxy.store.files import FileIdentity, build_uri
+from proxy.store.schema import LATEST_VERSION, MIGRATIONS, Migration
 
 APPLICATION_ID = 0x63747870
 """Mark of the proxy's files among other SQLite files ("ctxp")."""
@@ -25,14 +25,14 @@ _CHECKED_SIZE = 64 << 20
 long."""
 
 
-class Damaged(StoreRefused):
+class DamagedDatabase(StoreRefused):
     """Error: the content of the file is not what SQLite wrote."""
 
 
 async def migrate(path: Path, migrations: Sequence[Migration] = MIGRATIONS) -> int:
     """Run the missing migrations and return their number. Raises StoreRefused, or Damaged if the file itself is at
     fault."""
-    connection = await aiosqlite.connect(uri(path), uri=True, isolation_level=None, timeout=1.0)
+    connection = await aiosqlite.connect(build_uri(path), uri=True, isolation_level=None, timeout=1.0)
     try:
         return await _migrate(connection, path, migrations)
     except sqlite3.DatabaseError as error:
@@ -50,7 +50,7 @@ async def _migrate(connection: aiosqlite.Connection, path: Path, migrations: Seq
     version = await _number(connection, "PRAGMA user_version")
     mark = await _number(connection, "PRAGMA application_id")
     tables = await _number(connection, "SELECT count(*) FROM sqlite_master")
-    latest = migrations[-1].number if migrations else LATEST
+    latest = migrations[-1].number if migrations else LATEST_VERSION
     if tables and mark != APPLICATION_ID:
         raise StoreRefused(f"{path} is a database of another program.", hint="Give another path with --db.")
     if version > latest:
@@ -58,7 +58,7 @@ async def _migrate(connection: aiosqlite.Connection, path: Path, migrations: Seq
             f"{path} has schema {version}, and this version knows schemas up to {latest}.",
             hint="Install the version that wrote it, or a newer one.",
         )
-    if Identity.of(path).size <= _CHECKED_SIZE:
+    if FileIdentity.read(path).size <= _CHECKED_SIZE:
         found = (await _rows(connection, "PRAGMA quick_check(1)"))[0][0]
         if found != "ok":
             raise _damaged(path, str(found))
@@ -82,8 +82,8 @@ async def _migrate(connection: aiosqlite.Connection, path: Path, migrations: Seq
     return len(missing)
 
 
-def _damaged(path: Path, found: str) -> Damaged:
-    return Damaged(
+def _damaged(path: Path, found: str) -> DamagedDatabase:
+    return DamagedDatabase(
         f"the database {path} is damaged: {found}.",
         hint="Put a backup in its place, or move it away to start with an empty one.",
     )

@@ -18,8 +18,8 @@ import asyncpg
 from proxy.errors import StoreRefused, StoreUnavailable
 from proxy.store import keywords, postgres_index
 from proxy.store.postgres_schema import migrate
-from proxy.store.postgres_writer import ELSEWHERE, PostgresWriter, lock, told
-from proxy.store.spooled import Spooled
+from proxy.store.postgres_writer import SERVER_ERRORS, PostgresWriter, compute_lock_id, describe_error
+from proxy.store.spooled import QueuedStore
 from proxy.store.sql import for_postgres
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class _Connection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg has no t
         return ""
 
 
-class PostgresStore(Spooled):
+class PostgresStore(QueuedStore):
     """`Store` on a PostgreSQL server (12 or newer). url: `postgresql://user:password@host:port/database`."""
 
     shared = True
@@ -111,12 +111,16 @@ class PostgresStore(Spooled):
                     "default_transaction_read_only": "on",
                 },
             )
-        except (*ELSEWHERE, ValueError, TimeoutError) as error:
+        except (*SERVER_ERRORS, ValueError, TimeoutError) as error:
             await self.close()
             # The address may hold a password, and so may the message of a resolver or parser.
             raise StoreRefused(
                 "the PostgreSQL database cannot be opened: "
-                + (f"{told(error)}." if isinstance(error, asyncpg.PostgresError) else f"{type(error).__name__}."),
+                + (
+                    f"{describe_error(error)}."
+                    if isinstance(error, asyncpg.PostgresError)
+                    else f"{type(error).__name__}."
+                ),
                 hint="See that the server runs, and that --db names it, a user, a password and a database.",
             ) from error
         except BaseException:
@@ -138,13 +142,13 @@ class PostgresStore(Spooled):
         self._tell_closed()
 
     @contextlib.asynccontextmanager
-    async def alone(self, what: str) -> AsyncIterator[bool]:
+    async def try_lock(self, work: str) -> AsyncIterator[bool]:
         """Take an advisory lock of a connection of its own; the lock ends with the connection."""
         try:
             connection = await self._connect()
-            mine = bool(await connection.fetchval("SELECT pg_try_advisory_lock($1)", lock(_OURS, what)))
-        except ELSEWHERE as error:
-            raise StoreUnavailable(f"who is at {what} cannot be asked: {type(error).__name__}.") from error
+            mine = bool(await connection.fetchval("SELECT pg_try_advisory_lock($1)", compute_lock_id(_OURS, work)))
+        except SERVER_ERRORS as error:
+            raise StoreUnavailable(f"who is at {work} cannot be asked: {type(error).__name__}.") from error
         try:
             yield mine
         finally:
@@ -154,7 +158,7 @@ class PostgresStore(Spooled):
     async def _fetch(self, text: str, args: Sequence[Any]) -> list[tuple[Any, ...]]:
         if self._pool is None or self._closed:
             raise StoreUnavailable("the store is closed.")
-        self.hurry()  # rows that are held back are included in the read
+        self.flush_deferred()  # rows that are held back are included in the read
         try:
             async with asyncio.timeout(self._read_s), self._pool.acquire() as connection:
                 rows = await connection.fetch(for_postgres(text), *args)
@@ -166,16 +170,16 @@ class PostgresStore(Spooled):
             raise StoreUnavailable(f"{self._read_trouble}.") from error
         except Exception as error:
             # Errors of the server, the network, or the driver, which raises many kinds of errors when a server dies.
-            self._read_trouble = told(error)
+            self._read_trouble = describe_error(error)
             raise StoreUnavailable(f"a read failed: {type(error).__name__}.") from error
         self._read_trouble = ""
         return [tuple(row) for row in rows]
 
-    async def search(self, tenant: str, session: str, query: str, limit: int = 10) -> list[keywords.Match]:
-        asked = postgres_index.query(query)
+    async def search(self, tenant: str, session: str, query: str, limit: int = 10) -> list[keywords.SearchMatch]:
+        asked = postgres_index.build_query(query)
         if not asked:
             return []
         with contextlib.suppress(StoreUnavailable):  # an index that cannot be brought up to date is searched as it is
             await self.put([keywords.IndexRow(tenant, session)])
         rows = await self._fetch(postgres_index.SEARCH, (asked, tenant, session, limit))
-        return [postgres_index.match(row) for row in rows]
+        return [postgres_index.read_match(row) for row in rows]

@@ -15,8 +15,8 @@ from typing import Any
 from msgspec import DecodeError
 from msgspec.json import decode
 
-from proxy.memory.words import sought, spaced
-from proxy.store.keywords import FORM, WORDS, Match
+from proxy.memory.words import find_search_words, prepare_index_text
+from proxy.store.keywords import INDEX_FORM, MAX_QUERY_WORDS, SearchMatch
 from proxy.store.texts import to_text
 
 _WORD = re.compile(r"[^\W_]{1,40}")
@@ -52,7 +52,7 @@ END $$""",
     "CREATE TRIGGER edits_out AFTER DELETE ON edits FOR EACH ROW EXECUTE FUNCTION context_proxy_edits_out()",
 )
 
-IN_PAIRS: tuple[str, ...] = ("ALTER TABLE indexed ADD COLUMN form BIGINT NOT NULL DEFAULT 1",)
+PAIRS_MIGRATION: tuple[str, ...] = ("ALTER TABLE indexed ADD COLUMN form BIGINT NOT NULL DEFAULT 1",)
 
 _DROP_EARLIER = "DELETE FROM indexed WHERE tenant = $1 AND session = $2 AND form < $3"
 
@@ -96,36 +96,41 @@ LEFT JOIN LATERAL (
 ORDER BY i.rank, i.kind DESC, i.version DESC"""
 
 
-async def bring_up_to_date(connection: Any, tenant: str, session: str) -> None:
+async def update_index(connection: Any, tenant: str, session: str) -> None:
     """Index the session's new rows. connection: asyncpg's, in a transaction that holds the session's lock."""
-    await connection.execute(_DROP_EARLIER, tenant, session, FORM)
+    await connection.execute(_DROP_EARLIER, tenant, session, INDEX_FORM)
     while True:
         rows = await connection.fetch(_NEW, tenant, session, _PAGE)
-        made = [(tenant, session, *row[:4], FORM, " ".join(words(read(row[0], row[4])))) for row in rows]
+        made = [
+            (tenant, session, *row[:4], INDEX_FORM, " ".join(extract_words(extract_text(row[0], row[4]))))
+            for row in rows
+        ]
         await connection.executemany(_INSERT, made)
         if len(rows) < _PAGE:
             return
 
 
-def query(text: str) -> str:
+def build_query(text: str) -> str:
     """The query for `to_tsquery`: any word of the text; "" if the text has no word. Words are letters and digits
     alone."""
-    wanted = list(dict.fromkeys(words(" ".join(sought(text)))))[:WORDS]
+    wanted = list(dict.fromkeys(extract_words(" ".join(find_search_words(text)))))[:MAX_QUERY_WORDS]
     return " | ".join(f"'{word}'" for word in wanted)
 
 
-def match(row: Sequence[Any]) -> Match:
+def read_match(row: Sequence[Any]) -> SearchMatch:
     """The match in a row of SEARCH."""
-    return Match(row[0], bytes(row[1]), row[2], read(row[0], row[3]), row[4])
+    return SearchMatch(row[0], bytes(row[1]), row[2], extract_text(row[0], row[3]), row[4])
 
 
-def words(text: str) -> list[str]:
+def extract_words(text: str) -> list[str]:
     """The words of a text in lower case and without diacritics, as SQLite's index has them."""
-    bare = "".join(c for c in unicodedata.normalize("NFD", spaced(text.lower())) if not unicodedata.combining(c))
+    bare = "".join(
+        c for c in unicodedata.normalize("NFD", prepare_index_text(text.lower())) if not unicodedata.combining(c)
+    )
     return _WORD.findall(bare)[:_MOST]
 
 
-def read(kind: str, body: bytes) -> str:
+def extract_text(kind: str, body: bytes) -> str:
     """The text of a message and of its calls, or a summary's text."""
     if kind != "message":
         return to_text(body).encode("utf-8", "replace").decode()

@@ -15,7 +15,7 @@ from proxy.errors import StoreRefused
 from proxy.store import keywords, postgres_index
 from proxy.store.schema import MIGRATIONS, Migration
 
-LOCK = 0x63747870
+MIGRATION_LOCK = 0x63747870
 """The advisory lock of migrations ("ctxp"); those of sessions are hashes of 64 bits."""
 
 _VERSION = """
@@ -29,20 +29,20 @@ _TYPES = {"BLOB": "BYTEA", "TEXT": 'TEXT COLLATE "C"'}
 _TYPE = re.compile(r"\b(BLOB|TEXT)\b")
 
 
-def translate(statement: str) -> str:
+def translate_statement(statement: str) -> str:
     """A statement of schema.py in PostgreSQL's form."""
     if re.match(r"\s*(CREATE|ALTER) TABLE\b", statement):
         return _TYPE.sub(lambda found: _TYPES[found.group(1)], statement)
     return statement
 
 
-def statements(migration: Migration) -> tuple[str, ...]:
+def list_statements(migration: Migration) -> tuple[str, ...]:
     """The statements of a migration; the keyword index has its own for PostgreSQL."""
     if migration.statements is keywords.MIGRATION:
         return postgres_index.MIGRATION
-    if migration.statements is keywords.IN_PAIRS:
-        return postgres_index.IN_PAIRS
-    return (*map(translate, migration.statements), *(_LAST if migration.number == 1 else ()))
+    if migration.statements is keywords.PAIRS_MIGRATION:
+        return postgres_index.PAIRS_MIGRATION
+    return (*map(translate_statement, migration.statements), *(_LAST if migration.number == 1 else ()))
 
 
 async def migrate(connection: Any, migrations: Sequence[Migration] = MIGRATIONS) -> int:
@@ -50,7 +50,7 @@ async def migrate(connection: Any, migrations: Sequence[Migration] = MIGRATIONS)
     newer than the code or the encoding is not UTF8, and asyncpg's errors."""
     latest = migrations[-1].number
     async with connection.transaction():
-        await connection.execute("SELECT pg_advisory_xact_lock($1)", LOCK)
+        await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
         if await connection.fetchval("SELECT current_setting('server_encoding')") != "UTF8":
             raise StoreRefused(
                 "the PostgreSQL database does not have the encoding UTF8.",
@@ -65,7 +65,7 @@ async def migrate(connection: Any, migrations: Sequence[Migration] = MIGRATIONS)
             )
         missing = [migration for migration in migrations if migration.number > version]
         for migration in missing:
-            for statement in statements(migration):
+            for statement in list_statements(migration):
                 await connection.execute(statement)
         if missing:
             await connection.execute(

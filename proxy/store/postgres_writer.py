@@ -34,9 +34,9 @@ import asyncpg
 from proxy.store import encode, postgres_index
 from proxy.store.base import Row
 from proxy.store.keywords import IndexRow
-from proxy.store.pieces import Item
-from proxy.store.removal import EraseRow
-from proxy.store.spool import Spool
+from proxy.store.pieces import WriteItem
+from proxy.store.removal import RemovalStepRow
+from proxy.store.spool import WriteQueue
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ _CLASHES = 5
 """Maximum number of attempts of a transaction that clashes with another replica's."""
 
 _BAD_ROW = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, asyncpg.ProgramLimitExceededError)
-ELSEWHERE = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
+SERVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 """Errors of the server or the network (a time limit is an OSError). Errors in `_BAD_ROW`, and all other errors, are the
 rows' own."""
 _CLASH = (asyncpg.UniqueViolationError, asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
@@ -61,10 +61,10 @@ class PostgresWriter:
         self.commits = 0
         self.trouble = "not started"
         self._wake = asyncio.Event()
-        self.spool = Spool(spool_bytes, self._wake.set)
+        self.queue = WriteQueue(spool_bytes, self._wake.set)
         self._connect = connect
         self._drain_s = drain_s
-        self._pending: deque[Item] = deque()
+        self._pending: deque[WriteItem] = deque()
         self._connection: Any = None
         self._failures = 0
         self._stop_at: float | None = None
@@ -79,7 +79,7 @@ class PostgresWriter:
     async def stop(self) -> None:
         """Write the waiting items, for `drain_s` at most if the server does not let it, and end the task.
         Idempotent."""
-        self.spool.close()
+        self.queue.close()
         if self._task is not None:
             await asyncio.shield(self._task)
 
@@ -119,8 +119,8 @@ class PostgresWriter:
         with contextlib.suppress(Empty):
             # At the end all items are taken: behind a full batch that cannot be written the end mark would never be
             # seen.
-            while (len(self._pending) < _BATCH or self.spool.closed) and self._stop_at is None:
-                items = self.spool.inbox.get_nowait()
+            while (len(self._pending) < _BATCH or self.queue.closed) and self._stop_at is None:
+                items = self.queue.inbox.get_nowait()
                 if items is None:
                     self._stop_at = time.monotonic() + self._drain_s
                 else:
@@ -136,7 +136,7 @@ class PostgresWriter:
                 raise
             await self._write_each(batch)
 
-    async def _write_each(self, batch: Sequence[Item]) -> None:
+    async def _write_each(self, batch: Sequence[WriteItem]) -> None:
         for item in batch:
             try:
                 await self._commit([item])
@@ -147,13 +147,15 @@ class PostgresWriter:
                 log.warning("rows that cannot be stored: %s", type(error).__name__)
                 self._done(1, _without_values(error))
 
-    async def _commit(self, batch: Sequence[Item]) -> None:
+    async def _commit(self, batch: Sequence[WriteItem]) -> None:
         """Write the items in one transaction; they are durable afterwards."""
         rows = [row for item in batch for row in item.rows]
         for attempt in range(_CLASHES):
             try:
                 async with self._connection.transaction():
-                    await self._connection.execute(_LOCK, sorted({lock(row.tenant, row.session) for row in rows}))
+                    await self._connection.execute(
+                        _LOCK, sorted({compute_lock_id(row.tenant, row.session) for row in rows})
+                    )
                     for part in _parts(rows):
                         await self._run(part)
             except _CLASH:
@@ -166,18 +168,18 @@ class PostgresWriter:
 
     async def _run(self, rows: list[Row]) -> None:
         if isinstance(rows[0], IndexRow):
-            await postgres_index.bring_up_to_date(self._connection, rows[0].tenant, rows[0].session)
+            await postgres_index.update_index(self._connection, rows[0].tenant, rows[0].session)
             return
-        for text, args in encode.statements(rows):
+        for text, args in encode.build_statements(rows):
             await self._connection.executemany(text, args)
 
     def _done(self, count: int, error: Exception | None) -> None:
-        self.spool.settle([self._pending.popleft() for _ in range(count)], error)
+        self.queue.settle_items([self._pending.popleft() for _ in range(count)], error)
 
     async def _failed(self, error: Exception) -> None:
-        trouble = told(error)
+        trouble = describe_error(error)
         if not self.trouble:
-            known = isinstance(error, ELSEWHERE)
+            known = isinstance(error, SERVER_ERRORS)
             waiting = len(self._pending)
             log.error("the store cannot write, %d items wait: %s", waiting, trouble, exc_info=None if known else error)
         self.trouble = trouble
@@ -201,7 +203,7 @@ class PostgresWriter:
                 await connection.close(timeout=1.0)
 
 
-def told(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """The error in one line. The further lines of a PostgreSQL message may quote rows."""
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
@@ -216,14 +218,14 @@ def _without_values(error: Exception) -> Exception:
 
 
 def _of_the_server(error: Exception) -> bool:
-    return isinstance(error, ELSEWHERE) and not isinstance(error, _BAD_ROW)
+    return isinstance(error, SERVER_ERRORS) and not isinstance(error, _BAD_ROW)
 
 
 _LOCK = "SELECT pg_advisory_xact_lock(place) FROM unnest($1::bigint[]) AS place"
 """Takes the locks in the order of the list."""
 
 
-def lock(tenant: str, session: str) -> int:
+def compute_lock_id(tenant: str, session: str) -> int:
     """The number of a session's advisory lock: 64 bits, signed."""
     name = f"{len(tenant)}:{tenant}{session}".encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), signed=True)
@@ -234,7 +236,7 @@ def _parts(rows: Sequence[Row]) -> Iterator[list[Row]]:
     rows is a part of its own, in its original place."""
     part: list[Row] = []
     for row in rows:
-        if isinstance(row, (EraseRow, IndexRow)):
+        if isinstance(row, (RemovalStepRow, IndexRow)):
             if part:
                 yield sorted(part, key=_rank)
             yield [row]
@@ -246,4 +248,4 @@ def _parts(rows: Sequence[Row]) -> Iterator[list[Row]]:
 
 
 def _rank(row: Row) -> int:
-    return encode.ORDER[type(row)]
+    return encode.ROW_TYPE_ORDER[type(row)]

@@ -16,12 +16,12 @@ from typing import Any
 from proxy.errors import StoreRefused, StoreUnavailable
 from proxy.store.base import Row
 from proxy.store.migrate import APPLICATION_ID
-from proxy.store.reads import Reads
-from proxy.store.schema import LATEST
+from proxy.store.reads import StoreReads
+from proxy.store.schema import LATEST_VERSION
 from proxy.store.sql import for_sqlite
 
 
-class ReadOnlyStore(Reads):
+class ReadOnlyStore(StoreReads):
     """`Store` on a file that another process may be writing to; rows put into it are refused."""
 
     def __init__(self, path: Path | str) -> None:
@@ -56,9 +56,11 @@ class ReadOnlyStore(Reads):
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if mark != APPLICATION_ID:
             raise StoreRefused(f"{self.path} is a database of another program.", hint="Give another path with --db.")
-        if version != LATEST:
-            hint = "Start the proxy on it once." if version < LATEST else "Install the version that wrote it."
-            raise StoreRefused(f"{self.path} has schema {version}, and this version reads schema {LATEST}.", hint=hint)
+        if version != LATEST_VERSION:
+            hint = "Start the proxy on it once." if version < LATEST_VERSION else "Install the version that wrote it."
+            raise StoreRefused(
+                f"{self.path} has schema {version}, and this version reads schema {LATEST_VERSION}.", hint=hint
+            )
 
     async def close(self) -> None:
         """Close the file. Idempotent."""

@@ -17,26 +17,26 @@ from typing import Any
 from proxy.errors import StoreUnavailable
 from proxy.store import keywords, sql
 from proxy.store.base import (
-    Decided,
+    BranchRecord,
+    BranchRow,
+    DecisionRows,
     EditRow,
     ExchangeRecord,
-    LeftOut,
+    LeftOutMessage,
     MessageRecord,
     Row,
     SessionRecord,
     StateRow,
-    ThreadRecord,
-    ThreadRow,
 )
-from proxy.store.derived import OPERATOR, IterationRecord, WindowRow
-from proxy.store.fetch import chunks
-from proxy.store.keywords import Match
-from proxy.store.listing import ListingReads, MessageFilter, says
-from proxy.store.removal import Removal
+from proxy.store.derived import NO_CONVERSATION, ContextWindowRow, IterationRecord
+from proxy.store.fetch import split_into_chunks
+from proxy.store.keywords import SearchMatch
+from proxy.store.listing import MessageFilter, SessionListReads, contains_text
+from proxy.store.removal import RemovalSteps
 from proxy.store.schema import TABLES
-from proxy.store.standing import Hit, Known, StandingReads
+from proxy.store.standing import BranchReads, ChainHit, KnownMessage
 from proxy.store.texts import to_text
-from proxy.store.written import NoteRow, WrittenReads
+from proxy.store.written import NoteRow, SessionNotesReads
 
 _ALL = 1 << 62
 """A number above any edit's number, within 64 bits."""
@@ -56,13 +56,13 @@ def _first_key(public_id: str) -> bytes | None:
     return base64.b32decode(public_id.upper() + "A" * 6)[:7]
 
 
-def _deepest(hits: list[Hit]) -> list[Hit]:
+def _deepest(hits: list[ChainHit]) -> list[ChainHit]:
     hits.sort(key=lambda hit: (-hit.position, -hit.last_at))
-    return hits[: sql.FIND_MOST]
+    return hits[: sql.MAX_HITS]
 
 
-def _hit(row: Sequence[Any]) -> Hit:
-    return Hit(row[0], row[1], row[2], row[3], bool(row[4]), bool(row[5]), row[6])
+def _hit(row: Sequence[Any]) -> ChainHit:
+    return ChainHit(row[0], row[1], row[2], row[3], bool(row[4]), bool(row[5]), row[6])
 
 
 def _edit(row: Sequence[Any]) -> tuple[EditRow, int]:
@@ -84,19 +84,19 @@ def _exchange(row: Sequence[Any]) -> ExchangeRecord:
     return ExchangeRecord(*row[:19], **dict(zip(_OUTCOME, row[19:], strict=True)))
 
 
-class Reads(WrittenReads, ListingReads, StandingReads, Removal):
+class StoreReads(SessionNotesReads, SessionListReads, BranchReads, RemovalSteps):
     """The reading half of a `Store`, and the operations that are made of reads and puts."""
 
-    def later(self, rows: Sequence[Row]) -> asyncio.Future[None]:
+    def put_deferred(self, rows: Sequence[Row]) -> asyncio.Future[None]:
         """Queue as `put`: waiting gains nothing here."""
         return self.put(rows)
 
-    def hurry(self) -> None:
+    def flush_deferred(self) -> None:
         """Do nothing: no rows are held back."""
 
-    async def find(self, tenant: str, keys: Sequence[bytes], session: str | None) -> list[Hit]:
-        hits: list[Hit] = []
-        for chunk in chunks(keys):
+    async def find_chain_hits(self, tenant: str, keys: Sequence[bytes], session: str | None) -> list[ChainHit]:
+        hits: list[ChainHit] = []
+        for chunk in split_into_chunks(keys):
             size = len(chunk)
             if session is not None:
                 rows = await self._fetch(sql.FIND_IN_SESSION[size], (tenant, session, *chunk))
@@ -105,7 +105,7 @@ class Reads(WrittenReads, ListingReads, StandingReads, Removal):
                 if len(rows) == 2 * size:
                     rows = await self._find_newest(tenant, chunk)
             hits.extend(map(_hit, rows))
-            if len(hits) >= sql.FIND_MOST:
+            if len(hits) >= sql.MAX_HITS:
                 break  # the remaining keys are all less deep
         return _deepest(hits)
 
@@ -113,70 +113,70 @@ class Reads(WrittenReads, ListingReads, StandingReads, Removal):
         """Find hits key by key, if so many sessions share keys that one statement would have to cut at random."""
         rows: list[tuple[Any, ...]] = []
         for key in dict.fromkeys(chunk):
-            rows += await self._fetch(sql.FIND_NEWEST, (tenant, key, sql.FIND_MOST))
-            if len(rows) >= sql.FIND_MOST:
+            rows += await self._fetch(sql.FIND_NEWEST, (tenant, key, sql.MAX_HITS))
+            if len(rows) >= sql.MAX_HITS:
                 break
         return rows
 
-    async def search(self, tenant: str, session: str, query: str, limit: int = 10) -> list[Match]:
-        asked = keywords.query(tenant, session, query)
+    async def search(self, tenant: str, session: str, query: str, limit: int = 10) -> list[SearchMatch]:
+        asked = keywords.build_query(tenant, session, query)
         if not asked:
             return []
         with contextlib.suppress(StoreUnavailable):  # an index that cannot be brought up to date is searched as it is
             await self.put([keywords.IndexRow(tenant, session)])
         rows = await self._fetch(keywords.SEARCH, (asked, limit, tenant, session))
         # A lone surrogate, which JSON can carry, comes out of SQLite as bytes that are no UTF-8.
-        return [Match(row[0], row[1], row[2], row[3].decode("utf-8", "replace"), row[4]) for row in rows]
+        return [SearchMatch(row[0], row[1], row[2], row[3].decode("utf-8", "replace"), row[4]) for row in rows]
 
-    async def known(self, tenant: str, session: str, keys: Sequence[bytes]) -> dict[bytes, Known]:
-        found: dict[bytes, Known] = {}
-        for chunk in chunks(keys):
+    async def find_known_messages(self, tenant: str, session: str, keys: Sequence[bytes]) -> dict[bytes, KnownMessage]:
+        found: dict[bytes, KnownMessage] = {}
+        for chunk in split_into_chunks(keys):
             rows = await self._fetch(sql.KNOWN[len(chunk)], (tenant, session, *chunk))
-            found.update((row[0], Known(row[1], row[2], bool(row[3]), row[4], row[5])) for row in rows)
+            found.update((row[0], KnownMessage(row[1], row[2], bool(row[3]), row[4], row[5])) for row in rows)
         return found
 
-    async def newest_states(self, tenant: str, session: str, system: bytes, most: int) -> list[StateRow]:
+    async def read_newest_states(self, tenant: str, session: str, system: bytes, most: int) -> list[StateRow]:
         rows = await self._fetch(sql.NEWEST_STATES, (tenant, session, system, most))
         return [StateRow(*(*row[:4], to_text(row[4]), row[5])) for row in rows]
 
-    async def thread(self, tenant: str, session: str, thread: str) -> ThreadRecord | None:
+    async def read_branch(self, tenant: str, session: str, thread: str) -> BranchRecord | None:
         place = (tenant, session, thread)
         rows = await self._fetch(sql.THREAD, place)
         if not rows:
             return None
         row = rows[0]
-        edits = await self.edits(*place)
+        edits = await self.read_edits(*place)
         lasting = None
         if edits and await self._fetch(sql.IS_LITERAL, (tenant, session, edits[-1][0].exchange)):
-            lasting = [_edit(found) for found in await self._fetch(sql.LASTING, (*place, _ALL))]
+            lasting = [_edit(found) for found in await self._fetch(sql.NONLITERAL_EDITS, (*place, _ALL))]
         states = [StateRow(*(*s[:4], to_text(s[4]), s[5])) for s in await self._fetch(sql.STATES, place)]
-        newest = await self._fetch(sql.ANSWERS, (tenant, session, sql.ANSWERS_MOST))
+        newest = await self._fetch(sql.ANSWERS, (tenant, session, sql.MAX_ANSWERS))
         answers = {ask: to_text(text) for ask, text in reversed(newest)}
         found = {"head": row[8], "answer": row[9], "last_at": row[10], "stopped": row[11]}
         found |= {"offer": row[12], "asked": row[13]}
-        return ThreadRecord(*row[:8], **found, edits=edits, states=states, answers=answers, lasting=lasting)
+        return BranchRecord(*row[:8], **found, edits=edits, states=states, answers=answers, lasting=lasting)
 
-    async def session(self, tenant: str, session: str) -> SessionRecord | None:
+    async def read_session(self, tenant: str, session: str) -> SessionRecord | None:
         place = (tenant, session)
         rows = await self._fetch(sql.SESSION, place)
         if not rows:
             return None
         row = rows[0]
-        threads = [ThreadRow(*t) for t in await self._fetch(sql.THREADS, place)]
-        (counted,) = await self._fetch(sql.SESSION_COUNTS, place * len(sql.COUNTED))
-        counts = dict(zip(sql.COUNTED, counted, strict=True))
+        threads = [BranchRow(*t) for t in await self._fetch(sql.THREADS, place)]
+        (counted,) = await self._fetch(sql.SESSION_COUNTS, place * len(sql.COUNTED_TABLES))
+        counts = dict(zip(sql.COUNTED_TABLES, counted, strict=True))
         counts["threads"] = len(threads)
         found = {"last_at": row[5], "policy": row[6], "threads": threads, "counts": counts}
         return SessionRecord(row[0], row[1], bool(row[2]), row[3], row[4], **found)
 
-    async def sessions(self, after: tuple[str, str] = ("", ""), limit: int = 1000) -> list[tuple[str, str]]:
+    async def read_session_names(self, after: tuple[str, str] = ("", ""), limit: int = 1000) -> list[tuple[str, str]]:
         return [(row[0], row[1]) for row in await self._fetch(sql.SESSIONS, (*after, limit))]
 
-    async def chain(self, tenant: str, session: str, key: bytes) -> list[MessageRecord]:
+    async def read_chain(self, tenant: str, session: str, key: bytes) -> list[MessageRecord]:
         place = (tenant, session)
         return [_message(row) for row in await self._fetch(sql.CHAIN, (*place, key, *place, *place))]
 
-    async def message(self, tenant: str, session: str, public_id: str) -> MessageRecord | None:
+    async def find_message(self, tenant: str, session: str, public_id: str) -> MessageRecord | None:
         first = _first_key(public_id)
         if first is None:
             return None
@@ -185,7 +185,7 @@ class Reads(WrittenReads, ListingReads, StandingReads, Removal):
         rows = await self._fetch(sql.MESSAGES_BETWEEN, (tenant, session, first, last))
         return _message(rows[0]) if rows else None
 
-    async def messages(
+    async def read_messages(
         self,
         tenant: str,
         session: str,
@@ -203,72 +203,76 @@ class Reads(WrittenReads, ListingReads, StandingReads, Removal):
         size = _LOOKED_THROUGH if passes.text else limit
         while True:
             if passes.thread:
-                text = sql.NEWEST_LINE_MESSAGES if newest else sql.LINE_MESSAGES
+                text = sql.NEWEST_BRANCH_MESSAGES if newest else sql.BRANCH_MESSAGES
                 args: tuple[Any, ...] = (*place, passes.thread, *place, *place, at, *wanted, size)
             else:
                 text = sql.NEWEST_MESSAGES if newest else sql.MESSAGES
                 args = (*place, at, *wanted, size)
             rows = await self._fetch(text, args)
-            found.extend(map(_message, (row for row in rows if not passes.text or says(row[8], passes.text))))
+            found.extend(map(_message, (row for row in rows if not passes.text or contains_text(row[8], passes.text))))
             if len(rows) < size or len(found) >= limit:
                 return found[:limit]
             at = rows[-1][17]
 
-    async def exchange(self, tenant: str, session: str, exchange: str) -> ExchangeRecord | None:
+    async def read_exchange(self, tenant: str, session: str, exchange: str) -> ExchangeRecord | None:
         rows = await self._fetch(sql.EXCHANGE, (tenant, session, exchange))
         return _exchange(rows[0]) if rows else None
 
-    async def exchanges(
+    async def read_exchanges(
         self, tenant: str, session: str, limit: int = 100, before: float | None = None
     ) -> list[ExchangeRecord]:
         end = 1e300 if before is None else before
         return [_exchange(row) for row in await self._fetch(sql.EXCHANGES, (tenant, session, end, limit))]
 
-    async def edits(self, tenant: str, session: str, thread: str, upto: int | None = None) -> list[tuple[EditRow, int]]:
+    async def read_edits(
+        self, tenant: str, session: str, thread: str, upto: int | None = None
+    ) -> list[tuple[EditRow, int]]:
         most = _ALL if upto is None else upto
         return [_edit(row) for row in await self._fetch(sql.EDITS, (tenant, session, thread, most))]
 
-    async def decided(self, tenant: str, session: str, thread: str) -> Decided:
+    async def read_decisions(self, tenant: str, session: str, thread: str) -> DecisionRows:
         place = (tenant, session, thread)
-        rows = await self._fetch(sql.DECIDED, (*place, _ALL, *place, tenant, session))
+        rows = await self._fetch(sql.DECISIONS, (*place, _ALL, *place, tenant, session))
         edits = [_edit((*place, *row[2:])) for row in rows if row[0] == "edit"]
         notes = [NoteRow(*place, row[1], row[4], to_text(row[7]), row[11]) for row in rows if row[0] == "note"]
         settings = next((str(row[1]) for row in rows if row[0] == "settings"), "{}")
         edits.sort(key=itemgetter(1))
         notes.sort(key=lambda note: (note.created_at, note.note))
-        return Decided(settings, edits, notes)
+        return DecisionRows(settings, edits, notes)
 
-    async def left_out(self, tenant: str, session: str, thread: str) -> list[LeftOut]:
+    async def read_left_out(self, tenant: str, session: str, thread: str) -> list[LeftOutMessage]:
         rows = await self._fetch(sql.LEFT_OUT, (tenant, session, thread, _ALL))
         why = ("seq", "stage", "reason", "exchange", "edited_at")
         return [
-            LeftOut(*(*row[:14], bool(row[14]), bool(row[15]), row[16]), **dict(zip(why, row[17:], strict=True)))
+            LeftOutMessage(*(*row[:14], bool(row[14]), bool(row[15]), row[16]), **dict(zip(why, row[17:], strict=True)))
             for row in rows
         ]
 
-    async def form(self, tenant: str, session: str, form: bytes) -> bytes | None:
+    async def read_form(self, tenant: str, session: str, form: bytes) -> bytes | None:
         rows = await self._fetch(sql.FORM, (tenant, session, form))
         return rows[0][0] if rows else None
 
-    async def answer(self, tenant: str, session: str, ask: str) -> str | None:
+    async def read_helper_answer(self, tenant: str, session: str, ask: str) -> str | None:
         rows = await self._fetch(sql.ANSWER, (tenant, session, ask))
         return to_text(rows[0][0]) if rows else None
 
-    async def iterations(self, tenant: str, session: str, thread: str) -> list[IterationRecord]:
+    async def read_iterations(self, tenant: str, session: str, thread: str) -> list[IterationRecord]:
         rows = await self._fetch(sql.ITERATIONS, (tenant, session, thread))
         return [IterationRecord(*row[:8], reflection=None if row[8] is None else to_text(row[8])) for row in rows]
 
-    async def vectors(self, tenant: str, session: str, model: str, forms: Sequence[bytes]) -> dict[bytes, bytes]:
+    async def read_embeddings(
+        self, tenant: str, session: str, model: str, forms: Sequence[bytes]
+    ) -> dict[bytes, bytes]:
         found: dict[bytes, bytes] = {}
-        for chunk in chunks(forms):
+        for chunk in split_into_chunks(forms):
             found.update(await self._fetch(sql.VECTORS[len(chunk)], (tenant, session, model, *chunk)))
         return found
 
-    async def windows(self, since: float) -> list[WindowRow]:
-        return [WindowRow(*row) for row in (await self._fetch(sql.WINDOWS, (*OPERATOR, since)))[::-1]]
+    async def read_context_windows(self, since: float) -> list[ContextWindowRow]:
+        return [ContextWindowRow(*row) for row in (await self._fetch(sql.WINDOWS, (*NO_CONVERSATION, since)))[::-1]]
 
-    async def spent(self, day: int) -> float:
-        return float((await self._fetch(sql.SPENT, (*OPERATOR, day)))[0][0])
+    async def sum_spending(self, day: int) -> float:
+        return float((await self._fetch(sql.SUM_SPENDING, (*NO_CONVERSATION, day)))[0][0])
 
-    async def count(self) -> dict[str, int]:
-        return dict(zip(TABLES, (await self._fetch(sql.COUNT, ()))[0], strict=True))
+    async def count_rows(self) -> dict[str, int]:
+        return dict(zip(TABLES, (await self._fetch(sql.COUNT_ROWS, ()))[0], strict=True))

@@ -17,9 +17,9 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from proxy.errors import StoreUnavailable
-from proxy.store.fetch import Fetch
+from proxy.store.fetch import RowReader
 
-STEP = 200
+STEP_ROWS = 200
 """Maximum number of rows that one step removes."""
 _PAUSE_S = 0.005
 """Seconds between two steps."""
@@ -47,7 +47,7 @@ _KEYS = {
 """Each table's primary key after tenant and session, in the order in which the tables are emptied. Edits and messages
 come before their index rows, which are removed with them."""
 
-SOURCE = "memos.source_session"
+CLEAR_MEMO_SOURCES = "memos.source_session"
 """The name, used instead of a table's, of the step that clears a removed session's name in the tenant's memos."""
 
 
@@ -56,7 +56,7 @@ _OF_THREAD = ("rounds", "notes", "iterations", "states", "edits", "exchanges", "
 so they stay until the session is removed."""
 
 
-class EraseRow(Struct, frozen=True, gc=False):
+class RemovalStepRow(Struct, frozen=True, gc=False):
     """One step: removes some rows of one table of a session, or of one thread of it. No data is lost if a step cannot
     be written."""
 
@@ -64,16 +64,16 @@ class EraseRow(Struct, frozen=True, gc=False):
     session: str
     table: str
     thread: str | None = None
-    limit: int = STEP
+    limit: int = STEP_ROWS
 
 
-ERASE: dict[str, str] = {
+REMOVE_ROWS: dict[str, str] = {
     table: f"""
 DELETE FROM {table} WHERE tenant = $1 AND session = $2 AND ({keys}) IN (
     SELECT {keys} FROM {table} WHERE tenant = $3 AND session = $4 LIMIT $5)"""  # noqa: S608  names of ours
     for table, keys in _KEYS.items()
 }
-ERASE[SOURCE] = """
+REMOVE_ROWS[CLEAR_MEMO_SOURCES] = """
 UPDATE memos SET source_session = '' WHERE tenant = $1 AND session = '' AND source_session = $2"""
 
 _IN_THREAD = {
@@ -88,10 +88,10 @@ _IN_THREAD = {
 def _erase_thread(table: str) -> str:
     count = _IN_THREAD[table].count("{}")
     within = _IN_THREAD[table].format(*(f"${n}" for n in range(5, 5 + count)))
-    return ERASE[table].replace(" LIMIT $5", f" AND {within} LIMIT ${5 + count}")
+    return REMOVE_ROWS[table].replace(" LIMIT $5", f" AND {within} LIMIT ${5 + count}")
 
 
-ERASE_THREAD: dict[str, str] = {table: _erase_thread(table) for table in _OF_THREAD}
+REMOVE_BRANCH_ROWS: dict[str, str] = {table: _erase_thread(table) for table in _OF_THREAD}
 
 THREAD_LEFT = {
     table: f"SELECT 1 FROM {table} WHERE tenant = $1 AND session = $2 AND "  # noqa: S608  names of ours
@@ -126,7 +126,7 @@ has no statistics of a table.
 
 _ONE = "EXISTS (SELECT 1 FROM {} WHERE tenant = ${} AND session = ${})"
 
-LEFT = "SELECT " + ", ".join(_ONE.format(table, 2 * n + 1, 2 * n + 2) for n, table in enumerate(_KEYS))
+REMAINING_ROWS = "SELECT " + ", ".join(_ONE.format(table, 2 * n + 1, 2 * n + 2) for n, table in enumerate(_KEYS))
 
 _FIRST = "SELECT * FROM (SELECT session FROM {} WHERE tenant = ${} LIMIT 1) one{}"
 
@@ -138,17 +138,17 @@ IDLE_SESSIONS = "SELECT tenant, session FROM sessions WHERE last_at < $1 ORDER B
 STILL_IDLE = "SELECT 1 FROM sessions WHERE tenant = $1 AND session = $2 AND last_at < $3"
 
 
-def erase_args(row: EraseRow) -> tuple[Any, ...]:
+def removal_args(row: RemovalStepRow) -> tuple[Any, ...]:
     """The arguments of ERASE, or of ERASE_THREAD."""
     place = (row.tenant, row.session)
     if row.thread is not None:
         return (*place, *place, *_thread_args(row.table, *place, row.thread), row.limit)
-    return place if row.table == SOURCE else (*place, *place, row.limit)
+    return place if row.table == CLEAR_MEMO_SOURCES else (*place, *place, row.limit)
 
 
-def erase_text(row: EraseRow) -> str:
+def select_removal_statement(row: RemovalStepRow) -> str:
     """The statement that removes the rows."""
-    return ERASE[row.table] if row.thread is None else ERASE_THREAD[row.table]
+    return REMOVE_ROWS[row.table] if row.thread is None else REMOVE_BRANCH_ROWS[row.table]
 
 
 def _thread_args(table: str, tenant: str, session: str, thread: str) -> tuple[str, ...]:
@@ -167,14 +167,14 @@ class RemovalStore(Protocol):
         """Remove all stored rows of a tenant, memos included; return the number of sessions removed."""
         ...
 
-    async def retention(self, before: float, limit: int = 100) -> int:
+    async def remove_expired(self, before: float, limit: int = 100) -> int:
         """Remove sessions that were last used before `before`, the oldest first, and then idle threads of other
         sessions that no other thread depends on. Return the number of both, `limit` at most. Call again until the
         result is 0."""
         ...
 
 
-class Removal(Fetch):
+class RemovalSteps(RowReader):
     """`RemovalStore` implemented with reads and puts."""
 
     @abstractmethod
@@ -182,7 +182,7 @@ class Removal(Fetch):
         """Queue rows as `Store.put` does."""
 
     async def delete_session(self, tenant: str, session: str) -> int:
-        await self.put([EraseRow(tenant, session, SOURCE)])
+        await self.put([RemovalStepRow(tenant, session, CLEAR_MEMO_SOURCES)])
         # A tenant's memos lie under a session of no name; a session of no name does not take them with it.
         return await self._erase(tenant, session, [table for table in _KEYS if table != "memos"])
 
@@ -194,14 +194,14 @@ class Removal(Fetch):
                 return steps
             for table in tables:
                 while left[table]:
-                    await self.put([EraseRow(tenant, session, table)])
+                    await self.put([RemovalStepRow(tenant, session, table)])
                     steps += 1
                     await asyncio.sleep(_PAUSE_S)
                     left = await self._left(tenant, session)
         raise StoreUnavailable("rows of what is to be removed keep coming.")
 
     async def _left(self, tenant: str, session: str) -> dict[str, bool]:
-        (row,) = await self._fetch(LEFT, (tenant, session) * len(_KEYS))
+        (row,) = await self._fetch(REMAINING_ROWS, (tenant, session) * len(_KEYS))
         return {table: bool(found) for table, found in zip(_KEYS, row, strict=True)}
 
     async def delete_tenant(self, tenant: str) -> int:
@@ -211,7 +211,7 @@ class Removal(Fetch):
             removed += 1
         return removed
 
-    async def retention(self, before: float, limit: int = 100) -> int:
+    async def remove_expired(self, before: float, limit: int = 100) -> int:
         removed = 0
         for tenant, session in await self._fetch(IDLE_SESSIONS, (before, limit)):
             if await self._fetch(STILL_IDLE, (tenant, session, before)):
@@ -236,5 +236,5 @@ class Removal(Fetch):
         for table in _OF_THREAD:
             args = (tenant, session, *_thread_args(table, tenant, session, thread))
             while await self._fetch(THREAD_LEFT[table], args):
-                await self.put([EraseRow(tenant, session, table, thread)])
+                await self.put([RemovalStepRow(tenant, session, table, thread)])
                 await asyncio.sleep(_PAUSE_S)

@@ -28,7 +28,7 @@ class Migration:
 TABLES = (
     *("sessions", "threads", "messages", "forms", "edits", "states", "exchanges", "gaps"),
     *("answers", "embeddings", "spending", "indexed", "iterations"),
-    *written.WRITTEN,
+    *written.SESSION_NOTES_TABLES,
     "windows",
 )
 """The tables in the order in which rows refer to each other."""
@@ -306,7 +306,7 @@ MIGRATIONS: tuple[Migration, ...] = (
         9,
         "Chinese, Japanese, Korean and Thai are indexed by pairs of characters: a run of them was one word, and no word"
         " in it was found. A session is indexed anew when it is searched next.",
-        keywords.IN_PAIRS,
+        keywords.PAIRS_MIGRATION,
     ),
     Migration(
         10,
@@ -316,4 +316,4 @@ MIGRATIONS: tuple[Migration, ...] = (
     ),
 )
 
-LATEST = MIGRATIONS[-1].number
+LATEST_VERSION = MIGRATIONS[-1].number

@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from proxy.errors import StoreUnavailable
 from proxy.store import encode
 from proxy.store.base import GapRow, Row
-from proxy.store.pieces import Item, Lane
+from proxy.store.pieces import LongWrite, WriteItem
 
 log = logging.getLogger(__name__)
 
@@ -33,32 +33,32 @@ _MOST_GAPS = 4096
 """Exchanges whose losses are recorded one by one; further losses are added up without a name."""
 
 
-class Spool:
+class WriteQueue:
     """Items on their way to the writer. `limit` is in bytes, as `encode.size` counts them. wake: called when the inbox
     has a new entry."""
 
     def __init__(self, limit: int, wake: Callable[[], None] = lambda: None) -> None:
-        self.inbox: SimpleQueue[list[Item] | None] = SimpleQueue()
+        self.inbox: SimpleQueue[list[WriteItem] | None] = SimpleQueue()
         """Lists of items for the writer. None is the last entry."""
-        self.waiting = 0
-        self.bytes = 0
+        self.item_count = 0
+        self.byte_count = 0
         self.dropped = 0
         self._limit = limit
         self._wake = wake
         self._gaps: dict[tuple[str, str, str, str], GapRow] = {}
-        self._held: list[Item] = []
+        self._held: list[WriteItem] = []
         self._held_bytes = 0
         self._due_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._open = True
-        self._lane: Lane | None = None
+        self._lane: LongWrite | None = None
 
     @property
     def closed(self) -> bool:
         """True if the spool takes no more rows."""
         return not self._open
 
-    def unrecorded(self) -> tuple[GapRow, ...]:
+    def take_unrecorded_gaps(self) -> tuple[GapRow, ...]:
         """The gaps that could not be stored, once the writer has ended. The call empties the record."""
         gaps = tuple(self._gaps.values())
         self._gaps.clear()
@@ -72,48 +72,48 @@ class Spool:
         if not rows:
             future.set_result(None)
             return future
-        item = Item(rows, future, encode.size(rows))
+        item = WriteItem(rows, future, encode.count_bytes(rows))
         if not self._open:
             self._lose(item, "closed", StoreUnavailable("the store is closed."))
-        elif self.bytes and self.bytes + item.size > self._limit:
+        elif self.byte_count and self.byte_count + item.size > self._limit:
             # A single item over the limit is taken when nothing else waits: it could never be stored otherwise.
-            self._lose(item, "spool full", StoreUnavailable(f"{self.bytes} bytes already wait to be written."))
+            self._lose(item, "spool full", StoreUnavailable(f"{self.byte_count} bytes already wait to be written."))
         else:
             self._hold(item)
             if waited or self._held_bytes > _HOLD_BYTES:
-                self.hurry()
+                self.flush_deferred()
             elif self._timer is None:
                 self._timer = loop.call_later(HOLD_S, self._due, loop)
         return future
 
-    def _hold(self, item: Item) -> None:
-        self.waiting += 1
-        self.bytes += item.size
+    def _hold(self, item: WriteItem) -> None:
+        self.item_count += 1
+        self.byte_count += item.size
         if not self._held:
             self._due_at = asyncio.get_running_loop().time() + HOLD_S
         self._held.append(item)
         self._held_bytes += item.size
 
-    def hurry(self) -> None:
+    def flush_deferred(self) -> None:
         """Hand on the rows that are held back."""
         if self._held:
             held, self._held, self._held_bytes = self._held, [], 0
             self._hand_on(held)
 
-    def _hand_on(self, items: Sequence[Item]) -> None:
+    def _hand_on(self, items: Sequence[WriteItem]) -> None:
         """Hand items to the writer. A long item starts with its first piece; items that must come after it wait."""
-        ready: list[Item | None] = []
+        ready: list[WriteItem | None] = []
         for item in items:
-            if self._lane is not None and self._lane.holds(item):
+            if self._lane is not None and self._lane.enqueue_if_blocked(item):
                 continue
             if item.is_long:
-                self._lane = Lane(item)
-                ready.append(self._lane.next())
+                self._lane = LongWrite(item)
+                ready.append(self._lane.next_piece())
             else:
                 ready.append(item)
         self._give([item for item in ready if item is not None])
 
-    def _give(self, items: list[Item]) -> None:
+    def _give(self, items: list[WriteItem]) -> None:
         if items:
             self.inbox.put(items)
             self._wake()
@@ -126,9 +126,9 @@ class Spool:
         if self._held and left > 0:
             self._timer = loop.call_later(left, self._due, loop)
         else:
-            self.hurry()
+            self.flush_deferred()
 
-    def settle(self, items: Sequence[Item], error: Exception | None) -> None:
+    def settle_items(self, items: Sequence[WriteItem], error: Exception | None) -> None:
         """Record that the items are durable, or can never be because of `error`."""
         for item in items:
             if item.whole is None:
@@ -138,9 +138,9 @@ class Spool:
         if error is None and self._gaps and self._open:
             self._write_gaps()
 
-    def _settle(self, item: Item, error: Exception | None) -> None:
-        self.waiting -= 1
-        self.bytes -= item.size
+    def _settle(self, item: WriteItem, error: Exception | None) -> None:
+        self.item_count -= 1
+        self.byte_count -= item.size
         if error is not None:
             unavailable = StoreUnavailable(f"the rows could not be stored: {type(error).__name__}: {error}.")
             unavailable.__cause__ = error
@@ -148,25 +148,25 @@ class Spool:
         elif not item.future.done():
             item.future.set_result(None)
 
-    def _go_on(self, lane: Lane, error: Exception | None) -> None:
+    def _go_on(self, lane: LongWrite, error: Exception | None) -> None:
         """Continue after a piece of a long item is settled: with the next piece, or with the items that waited behind
         the long item."""
-        if not lane.settled(error):
-            more = lane.next()
+        if not lane.settle_piece(error):
+            more = lane.next_piece()
             self._give([more] if more is not None else [])
             return
         self._lane = None
         self._settle(lane.item, error)
-        self._hand_on(lane.behind)
+        self._hand_on(lane.waiting_items)
 
-    def _lose(self, item: Item, reason: str, error: StoreUnavailable) -> None:
+    def _lose(self, item: WriteItem, reason: str, error: StoreUnavailable) -> None:
         self.dropped += 1
         if not item.future.done():
             item.future.set_exception(error)
             # Marks the exception as seen: no caller has to await a put, and losses are counted and recorded here.
             item.future.exception()
         gaps = [row for row in item.rows if isinstance(row, GapRow)]  # a gap record that is lost is recorded again
-        gap = encode.gap(item.rows, item.size, reason)
+        gap = encode.make_gap(item.rows, item.size, reason)
         for one in gaps if gap is None else [gap]:
             self._note(one)
 
@@ -183,17 +183,17 @@ class Spool:
         gaps = tuple(self._gaps.values())
         self._gaps.clear()
         log.warning("storing works again; %d gaps are recorded", len(gaps))
-        self._hold(Item(gaps, asyncio.get_running_loop().create_future(), encode.size(gaps)))
-        self.hurry()
+        self._hold(WriteItem(gaps, asyncio.get_running_loop().create_future(), encode.count_bytes(gaps)))
+        self.flush_deferred()
 
     def close(self) -> None:
         """Take no more rows, and hand the rest and the end mark to the writer. Idempotent."""
         if self._open:
             if self._gaps:
                 self._write_gaps()
-            self.hurry()
+            self.flush_deferred()
             if self._lane is not None:
-                self._give(self._lane.rest())
+                self._give(self._lane.take_rest())
             self._open = False
             if self._timer is not None:
                 self._timer.cancel()

@@ -10,25 +10,25 @@ from typing import Protocol
 
 from proxy.store import gap_file
 from proxy.store.base import GapRow, Row
-from proxy.store.reads import Reads
-from proxy.store.spool import Spool
+from proxy.store.reads import StoreReads
+from proxy.store.spool import WriteQueue
 
 log = logging.getLogger(__name__)
 
 
-class Writing(Protocol):
+class StoreWriter(Protocol):
     """A writer: takes the items from the spool's inbox, and settles them."""
 
     commits: int
     trouble: str
     """The writer's fault, "" for none."""
-    spool: Spool
+    queue: WriteQueue
 
 
-class Spooled(Reads):
+class QueuedStore(StoreReads):
     """The writing half of a `Store`; a backend adds opening, closing and reading."""
 
-    def __init__(self, writer: Writing) -> None:
+    def __init__(self, writer: StoreWriter) -> None:
         self._writing = writer
 
     @abstractmethod
@@ -45,11 +45,11 @@ class Spooled(Reads):
 
     @property
     def queued(self) -> int:
-        return self._writing.spool.waiting
+        return self._writing.queue.item_count
 
     @property
     def dropped(self) -> int:
-        return self._writing.spool.dropped
+        return self._writing.queue.dropped
 
     @property
     def commits(self) -> int:
@@ -57,20 +57,20 @@ class Spooled(Reads):
         return self._writing.commits
 
     def put(self, rows: Sequence[Row]) -> asyncio.Future[None]:
-        return self._writing.spool.put(rows)
+        return self._writing.queue.put(rows)
 
-    def later(self, rows: Sequence[Row]) -> asyncio.Future[None]:
-        return self._writing.spool.put(rows, waited=False)
+    def put_deferred(self, rows: Sequence[Row]) -> asyncio.Future[None]:
+        return self._writing.queue.put(rows, waited=False)
 
-    def hurry(self) -> None:
-        self._writing.spool.hurry()
+    def flush_deferred(self) -> None:
+        self._writing.queue.flush_deferred()
 
     def _keep_gaps(self, gaps: Sequence[GapRow]) -> None:
         """Store the gaps outside of the store itself, if the backend can."""
 
     def _tell_closed(self) -> None:
-        gaps = self._writing.spool.unrecorded()
-        gap_file.tell(gaps)
+        gaps = self._writing.queue.take_unrecorded_gaps()
+        gap_file.log_gaps(gaps)
         self._keep_gaps(gaps)
         if self.dropped:
             log.warning("store closed; %d items were not stored", self.dropped)

@@ -16,9 +16,9 @@ from __future__ import annotations
 import functools
 import re
 
-from proxy.store.fetch import per_chunk
+from proxy.store.fetch import expand_per_chunk
 
-FIND_MOST = 32
+MAX_HITS = 32
 """Maximum number of hits of `find`: identity is decided among the deepest few."""
 
 
@@ -32,7 +32,7 @@ INSERT INTO threads (tenant, session, thread, parent, fork_key, kind, system, cr
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 ON CONFLICT (tenant, session, thread) DO NOTHING"""
 
-UPDATE_HEAD = """
+UPDATE_BRANCH_TIP = """
 UPDATE threads SET head = $1, answer = $2, last_at = $3, stopped = $4, asked = $5
 WHERE tenant = $6 AND session = $7 AND thread = $8"""
 
@@ -116,14 +116,14 @@ FROM messages m
 LEFT JOIN threads t ON /* each */ (t.tenant = m.tenant AND t.session = m.session AND t.thread = m.thread)
 """
 
-FIND_IN_SESSION = per_chunk(_HIT + "WHERE m.tenant = ? AND m.session = ? AND m.key IN ({keys})")
+FIND_IN_SESSION = expand_per_chunk(_HIT + "WHERE m.tenant = ? AND m.session = ? AND m.key IN ({keys})")
 
-FIND = per_chunk(_HIT + "WHERE m.tenant = ? AND m.key IN ({keys}) AND m.answer LIMIT ?")
+FIND = expand_per_chunk(_HIT + "WHERE m.tenant = ? AND m.key IN ({keys}) AND m.answer LIMIT ?")
 
 FIND_NEWEST = _HIT + "WHERE m.tenant = $1 AND m.key = $2 AND m.answer ORDER BY m.created_at DESC LIMIT $3"
 """Used for a key that more sessions share than `FIND` may return."""
 
-KNOWN = per_chunk("""
+KNOWN = expand_per_chunk("""
 SELECT m.key, m.form, m.thread, m.reached, m.strategy, m.created_at FROM messages m
 WHERE m.tenant = ? AND m.session = ? AND m.key IN ({keys})""")
 
@@ -168,12 +168,12 @@ _LASTING_EDITS = f"""{_NEWEST_EDITS.rstrip()} AND NOT EXISTS (
         SELECT 1 FROM exchanges x WHERE x.tenant = e.tenant AND x.session = e.session AND x.exchange = e.exchange
         AND x.schedule = 'always')
 """  # noqa: S608  put together from constants
-LASTING = f"""
+NONLITERAL_EDITS = f"""
 SELECT tenant, session, thread, key, version, stage, reason, action, text, before, after, exchange, created_at, number
 FROM ({_LASTING_EDITS.format(what="e.key, e.action IN ('pin', 'unpin')")}) newest
 WHERE newer = 1 ORDER BY number"""  # noqa: S608  put together from constants
 
-DECIDED = f"""
+DECISIONS = f"""
 SELECT 'edit', thread, key, version, stage, reason, action, text, before, after, exchange, created_at, number
 FROM ({_NEWEST_EDITS.format(what="e.key, e.action IN ('pin', 'unpin')")}) newest
 WHERE newer = 1
@@ -201,7 +201,7 @@ SESSIONS = """
 SELECT tenant, session FROM sessions WHERE (tenant, session) > ($1, $2) ORDER BY tenant, session LIMIT $3"""
 """Sessions in pages in the order of the primary key, so that no report reads a whole table at once."""
 
-COUNTED = (
+COUNTED_TABLES = (
     *("messages", "forms", "edits", "states", "exchanges", "gaps", "answers", "embeddings", "iterations"),
     *("rounds", "scratchpads", "notes"),
 )
@@ -209,7 +209,7 @@ COUNTED = (
 
 _COUNT_OF = "(SELECT count(*) FROM {} WHERE tenant = ${} AND session = ${})"
 
-SESSION_COUNTS = "SELECT " + ", ".join(_COUNT_OF.format(t, 2 * n + 1, 2 * n + 2) for n, t in enumerate(COUNTED))
+SESSION_COUNTS = "SELECT " + ", ".join(_COUNT_OF.format(t, 2 * n + 1, 2 * n + 2) for n, t in enumerate(COUNTED_TABLES))
 
 _MESSAGE = """
 SELECT m.tenant, m.session, m.key, m.parent, m.position, m.thread, m.role, m.group_id, m.body, m.form, m.call_id,
@@ -257,7 +257,7 @@ WITH RECURSIVE up (key, parent, depth) AS (
     WHERE m.key <> up.key AND up.depth < 100000
 )"""
 
-LINE_MESSAGES = (
+BRANCH_MESSAGES = (
     _LINE
     + _MESSAGE
     + """FROM up JOIN messages m ON /* each */ (m.tenant = $6 AND m.session = $7 AND m.key = up.key) WHERE m.seq > $8
@@ -265,7 +265,7 @@ LINE_MESSAGES = (
 )
 """Messages of a thread's whole line, including those that it shares with the thread that it forked from."""
 
-NEWEST_LINE_MESSAGES = LINE_MESSAGES.replace("m.seq > $8", "m.seq < $8").replace("m.seq LIMIT", "m.seq DESC LIMIT")
+NEWEST_BRANCH_MESSAGES = BRANCH_MESSAGES.replace("m.seq > $8", "m.seq < $8").replace("m.seq LIMIT", "m.seq DESC LIMIT")
 
 _EXCHANGE = """
 SELECT tenant, session, exchange, thread, head, messages, envelope, forms, edits, inserts, policy, schedule, model,
@@ -287,7 +287,7 @@ ANSWER = "SELECT text FROM answers WHERE tenant = $1 AND session = $2 AND ask = 
 
 ANSWERS = "SELECT ask, text FROM answers WHERE tenant = $1 AND session = $2 ORDER BY created_at DESC LIMIT $3"
 
-ANSWERS_MOST = 1000
+MAX_ANSWERS = 1000
 """Maximum number of a session's answers that are read back; prompts of that length ask for no earlier ones."""
 
 ITERATIONS = """
@@ -295,7 +295,7 @@ SELECT i.tenant, i.session, i.thread, i.key, i.number, i.ask, i.created_at, i.bo
 FROM iterations i LEFT JOIN answers a ON /* each */ (a.tenant = i.tenant AND a.session = i.session AND a.ask = i.ask)
 WHERE i.tenant = $1 AND i.session = $2 AND i.thread = $3 ORDER BY i.created_at, i.number"""
 
-VECTORS = per_chunk(
+VECTORS = expand_per_chunk(
     "SELECT form, vector FROM embeddings WHERE tenant = ? AND session = ? AND model = ? AND form IN ({keys})"
 )
 
@@ -303,9 +303,9 @@ WINDOWS = """
 SELECT tenant, session, upstream, model, tokens, seen_at
 FROM windows WHERE tenant = $1 AND session = $2 AND seen_at > $3 ORDER BY seen_at DESC LIMIT 1000"""
 
-SPENT = "SELECT coalesce(sum(dollars), 0.0) FROM spending WHERE tenant = $1 AND session = $2 AND day = $3"
+SUM_SPENDING = "SELECT coalesce(sum(dollars), 0.0) FROM spending WHERE tenant = $1 AND session = $2 AND day = $3"
 
-COUNT = """
+COUNT_ROWS = """
 SELECT (SELECT count(*) FROM sessions), (SELECT count(*) FROM threads), (SELECT count(*) FROM messages),
     (SELECT count(*) FROM forms), (SELECT count(*) FROM edits), (SELECT count(*) FROM states),
     (SELECT count(*) FROM exchanges), (SELECT count(*) FROM gaps), (SELECT count(*) FROM answers),

@@ -19,21 +19,21 @@ import aiosqlite
 
 from proxy.errors import StoreRefused, StoreUnavailable
 from proxy.store import files, wal_reset
-from proxy.store.absent import Absent
+from proxy.store.absent import NegativeCache
 from proxy.store.base import GapRow, Row
 from proxy.store.gap_file import GapFile
-from proxy.store.migrate import Damaged, migrate
-from proxy.store.spooled import Spooled
+from proxy.store.migrate import DamagedDatabase, migrate
+from proxy.store.spooled import QueuedStore
 from proxy.store.sql import for_sqlite
-from proxy.store.writer import Writer
-from proxy.store.written import SHARD, MemoRow, RoundRow, ScratchpadRow
+from proxy.store.writer import SqliteWriter
+from proxy.store.written import MEMO_SESSION, HiddenRoundRow, MemoRow, ScratchpadRow
 
 log = logging.getLogger(__name__)
 
 _BAD_ARGUMENT = (OverflowError, UnicodeError, sqlite3.ProgrammingError, sqlite3.InterfaceError)
 
 
-class SqliteStore(Spooled):
+class SqliteStore(QueuedStore):
     """`Store` on a file. `quarantine`: a damaged file is moved aside and a new one created, instead of refused."""
 
     def __init__(
@@ -49,12 +49,12 @@ class SqliteStore(Spooled):
     ) -> None:
         self.path = Path(path)
         self._quarantine = quarantine
-        self._lock = files.Lock(self.path)
+        self._lock = files.FileLock(self.path)
         self._gaps = GapFile(self.path)
-        self._writer = Writer(self.path, durability=durability, spool_bytes=spool_mb << 20, drain_s=drain_s)
+        self._writer = SqliteWriter(self.path, durability=durability, spool_bytes=spool_mb << 20, drain_s=drain_s)
         super().__init__(self._writer)
         self._readers = [_Reader(self.path, read_s) for _ in range(readers)]
-        self._absent = Absent()
+        self._absent = NegativeCache()
         self._closed = False
 
     def _reading(self) -> str:
@@ -71,14 +71,14 @@ class SqliteStore(Spooled):
         logging.getLogger("aiosqlite").setLevel(logging.WARNING)
         try:
             files.prepare_folder(self.path)
-            self._lock.take()
-            files.prepare(self.path)
+            self._lock.acquire()
+            files.prepare_files(self.path)
             await self._migrate()
             await self._writer.start()
             self._take_gaps()
             for reader in self._readers:
                 await reader.open()
-            await self._absent.read(self._fetch)
+            await self._absent.load_sessions(self._fetch)
         except BaseException as error:
             await self.close()
             if isinstance(error, (sqlite3.Error, OSError)):
@@ -86,17 +86,17 @@ class SqliteStore(Spooled):
             raise
         files.make_private(self.path)
         log.info("store open: SQLite %s", sqlite3.sqlite_version)
-        if told := wal_reset.warning():
+        if told := wal_reset.describe_bug():
             log.warning("%s", told)
 
     async def _migrate(self) -> None:
         try:
             await migrate(self.path)
-        except Damaged as error:
+        except DamagedDatabase as error:
             if not self._quarantine:
                 raise
             log.warning("%s It is kept as %s.", error.message, files.set_aside(self.path))
-            files.prepare(self.path)
+            files.prepare_files(self.path)
             await migrate(self.path)
 
     async def close(self) -> None:
@@ -124,37 +124,45 @@ class SqliteStore(Spooled):
     def _keep_gaps(self, gaps: Sequence[GapRow]) -> None:
         try:
             if gaps:
-                self._gaps.keep(gaps)
+                self._gaps.write_gaps(gaps)
             else:
                 self._gaps.remove()
         except OSError as error:
             log.error("what was lost cannot be recorded in %s: %s", self._gaps.path, error)
 
     def put(self, rows: Sequence[Row]) -> asyncio.Future[None]:
-        self._absent.note(rows)
+        self._absent.add_sessions(rows)
         return super().put(rows)
 
-    def later(self, rows: Sequence[Row]) -> asyncio.Future[None]:
-        self._absent.note(rows)
-        return super().later(rows)
+    def put_deferred(self, rows: Sequence[Row]) -> asyncio.Future[None]:
+        self._absent.add_sessions(rows)
+        return super().put_deferred(rows)
 
-    async def rounds(self, tenant: str, session: str, keys: Sequence[bytes] | None = None) -> list[RoundRow]:
-        return [] if self._absent.has_none("rounds", tenant, session) else await super().rounds(tenant, session, keys)
+    async def read_hidden_rounds(
+        self, tenant: str, session: str, keys: Sequence[bytes] | None = None
+    ) -> list[HiddenRoundRow]:
+        return (
+            []
+            if self._absent.has_none("rounds", tenant, session)
+            else await super().read_hidden_rounds(tenant, session, keys)
+        )
 
-    async def scratchpads(
+    async def read_scratchpad_versions(
         self, tenant: str, session: str, limit: int = 20, before: int | None = None
     ) -> list[ScratchpadRow]:
         if self._absent.has_none("scratchpads", tenant, session):
             return []
-        return await super().scratchpads(tenant, session, limit, before)
+        return await super().read_scratchpad_versions(tenant, session, limit, before)
 
-    async def memos(self, tenant: str, project: str | None = None, limit: int = 1000, after: str = "") -> list[MemoRow]:
-        if self._absent.has_none("memos", tenant, SHARD):
+    async def read_memos(
+        self, tenant: str, project: str | None = None, limit: int = 1000, after: str = ""
+    ) -> list[MemoRow]:
+        if self._absent.has_none("memos", tenant, MEMO_SESSION):
             return []
-        return await super().memos(tenant, project, limit, after)
+        return await super().read_memos(tenant, project, limit, after)
 
     async def _fetch(self, text: str, args: Sequence[Any]) -> list[tuple[Any, ...]]:
-        self.hurry()  # rows that are held back are included in the read
+        self.flush_deferred()  # rows that are held back are included in the read
         reader: _Reader = min(self._readers, key=attrgetter("busy"))
         return await reader.fetch(for_sqlite(text), args)
 
@@ -179,7 +187,7 @@ class _Reader:
                 raise StoreUnavailable("the store is closed.")
             if self._connection is None:
                 connection = await aiosqlite.connect(
-                    files.uri(self._path), uri=True, isolation_level=None, timeout=1.0, cached_statements=128
+                    files.build_uri(self._path), uri=True, isolation_level=None, timeout=1.0, cached_statements=128
                 )
                 await connection.execute("PRAGMA query_only = 1")
                 await connection.execute("PRAGMA wal_autocheckpoint = 0")

@@ -13,12 +13,12 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
-from proxy.store.fetch import Fetch
+from proxy.store.fetch import RowReader
 
-Kind = Literal["main", "fork", "twin", "side"]
+BranchKind = Literal["main", "fork", "twin", "side"]
 
 
-class Standing(Struct, frozen=True, gc=False):
+class BranchPosition(Struct, frozen=True, gc=False):
     """A stored thread's position.
 
     `head` (empty before its first request is recorded), `answer` and `last_at` are those of `HeadRow`. `edits` is the
@@ -32,7 +32,7 @@ class Standing(Struct, frozen=True, gc=False):
     states: int
 
 
-class Hit(Struct, frozen=True, gc=False):
+class ChainHit(Struct, frozen=True, gc=False):
     """A stored node of the hash chain that a request reaches."""
 
     session: str
@@ -46,16 +46,16 @@ class Hit(Struct, frozen=True, gc=False):
     """Unix time of the thread's last use."""
 
 
-class KindRow(Struct, frozen=True, gc=False):
+class BranchKindRow(Struct, frozen=True, gc=False):
     """A thread's kind, once known: updates the thread's row if its kind is main or side."""
 
     tenant: str
     session: str
     thread: str
-    kind: Kind
+    kind: BranchKind
 
 
-class WorkRow(Struct, frozen=True, gc=False):
+class WorkingBranchRow(Struct, frozen=True, gc=False):
     """Event: a thread has begun to work, so it is no side call any more. Other main threads of the session become side
     calls if they have another system prompt, are short and never worked."""
 
@@ -67,16 +67,16 @@ class WorkRow(Struct, frozen=True, gc=False):
     """Maximum number of messages in a side call, its answer not counted."""
 
 
-class ThreadKind(Struct, frozen=True, gc=False):
+class BranchKindRecord(Struct, frozen=True, gc=False):
     """A stored thread's kind. works: its answers have called tools, or its client has continued after one of them."""
 
     thread: str
-    kind: Kind
+    kind: BranchKind
     system: bytes
     works: bool
 
 
-class Known(Struct, frozen=True, gc=False):
+class KnownMessage(Struct, frozen=True, gc=False):
     """Facts about a stored message, without its body: see `MessageRow`."""
 
     form: bytes
@@ -87,7 +87,7 @@ class Known(Struct, frozen=True, gc=False):
     """Unix time at which the message was first stored."""
 
 
-STANDING = """
+BRANCH_POSITION = """
 SELECT t.head, t.answer, t.last_at,
     (SELECT coalesce(max(e.number), 0) FROM edits e WHERE e.tenant = $1 AND e.session = $2 AND e.thread = $3),
     (SELECT coalesce(max(s.number), 0) FROM states s WHERE s.tenant = $4 AND s.session = $5 AND s.thread = $6)
@@ -104,7 +104,7 @@ WHERE t.tenant = $1 AND t.session = $2 ORDER BY t.last_at DESC LIMIT 100"""  # n
 UPDATE_KIND = """
 UPDATE threads SET kind = $1 WHERE tenant = $2 AND session = $3 AND thread = $4 AND kind IN ('main', 'side')"""
 
-LEAVE_BESIDE = f"""
+MARK_SIDE_BRANCHES = f"""
 UPDATE threads AS t SET kind = 'side'
 WHERE t.tenant = $1 AND t.session = $2 AND t.thread <> $3 AND t.kind = 'main' AND t.system <> $4
     AND NOT EXISTS (
@@ -117,22 +117,22 @@ SELECT status FROM exchanges WHERE tenant = $1 AND session = $2 AND thread = $3 
 ORDER BY started_at DESC LIMIT 1"""
 
 
-def kind_args(row: KindRow) -> tuple[Any, ...]:
+def kind_args(row: BranchKindRow) -> tuple[Any, ...]:
     """The arguments of UPDATE_KIND."""
     return (row.kind, row.tenant, row.session, row.thread)
 
 
-def work_args(row: WorkRow) -> tuple[Any, ...]:
+def working_branch_args(row: WorkingBranchRow) -> tuple[Any, ...]:
     """The arguments of UPDATE_KIND for the thread that works."""
     return ("main", row.tenant, row.session, row.thread)
 
 
-def beside_args(row: WorkRow) -> tuple[Any, ...]:
+def side_branches_args(row: WorkingBranchRow) -> tuple[Any, ...]:
     """The arguments of LEAVE_BESIDE. The first position is 0, and the answer follows the request."""
     return (row.tenant, row.session, row.thread, row.system, row.short)
 
 
-class StandingStore(Protocol):
+class BranchStore(Protocol):
     """The part of the `Store` protocol for threads."""
 
     @property
@@ -140,43 +140,43 @@ class StandingStore(Protocol):
         """True if other processes may write to the store too."""
         ...
 
-    async def standing(self, tenant: str, session: str, thread: str) -> Standing | None:
+    async def read_branch_position(self, tenant: str, session: str, thread: str) -> BranchPosition | None:
         """The position of a thread; None if there is no such thread, or no longer."""
         ...
 
-    async def thread_kinds(self, tenant: str, session: str) -> list[ThreadKind]:
+    async def read_branch_kinds(self, tenant: str, session: str) -> list[BranchKindRecord]:
         """The kinds of the session's threads, last used first, 100 at most."""
         ...
 
-    async def last_status(self, tenant: str, session: str, thread: str, head: bytes) -> str:
+    async def read_last_status(self, tenant: str, session: str, thread: str, head: bytes) -> str:
         """The status of the thread's newest request that ended with this message: "open" while it has no outcome; "" if
         there was none."""
         ...
 
-    def alone(self, what: str) -> AbstractAsyncContextManager[bool]:
+    def try_lock(self, work: str) -> AbstractAsyncContextManager[bool]:
         """Lock for the work named `what`, across all replicas. The context manager gives True if the caller holds the
         lock; others get False until it is released. Raises StoreUnavailable if the lock cannot be asked for."""
         ...
 
 
-class StandingReads(Fetch):
+class BranchReads(RowReader):
     """The reading half of `StandingStore`."""
 
     shared = False
 
     @asynccontextmanager
-    async def alone(self, what: str) -> AsyncIterator[bool]:  # noqa: ARG002  one process has one worker
+    async def try_lock(self, work: str) -> AsyncIterator[bool]:  # noqa: ARG002  one process has one worker
         """Always give True: no other process writes to this store."""
         yield True
 
-    async def standing(self, tenant: str, session: str, thread: str) -> Standing | None:
-        rows = await self._fetch(STANDING, (tenant, session, thread) * 3)
-        return Standing(*rows[0]) if rows else None
+    async def read_branch_position(self, tenant: str, session: str, thread: str) -> BranchPosition | None:
+        rows = await self._fetch(BRANCH_POSITION, (tenant, session, thread) * 3)
+        return BranchPosition(*rows[0]) if rows else None
 
-    async def thread_kinds(self, tenant: str, session: str) -> list[ThreadKind]:
+    async def read_branch_kinds(self, tenant: str, session: str) -> list[BranchKindRecord]:
         rows = await self._fetch(THREAD_KINDS, (tenant, session))
-        return [ThreadKind(thread, kind, system, bool(works)) for thread, kind, system, works in rows]
+        return [BranchKindRecord(thread, kind, system, bool(works)) for thread, kind, system, works in rows]
 
-    async def last_status(self, tenant: str, session: str, thread: str, head: bytes) -> str:
+    async def read_last_status(self, tenant: str, session: str, thread: str, head: bytes) -> str:
         rows = await self._fetch(LAST_STATUS, (tenant, session, thread, head))
         return str(rows[0][0]) if rows else ""

@@ -16,7 +16,7 @@ def to_text(data: bytes) -> str:
     return data.decode("utf-8", "surrogatepass")
 
 
-def plain(label: str) -> str:
+def sanitize_label(label: str) -> str:
     """The label with `?` for every character that no text column takes; returned unchanged, at no cost, if all
     characters are allowed."""
     if label.isascii() and "\x00" not in label:

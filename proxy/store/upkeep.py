@@ -20,7 +20,7 @@ from proxy.store.schema import MIGRATIONS, Migration
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class SchemaStatus:
     """The schema version of a store, the latest version in the code, and the migrations in between."""
 
     version: int
@@ -28,40 +28,40 @@ class Standing:
     missing: tuple[Migration, ...]
 
 
-def standing(path: Path) -> Standing:
+def read_schema_status(path: Path) -> SchemaStatus:
     """The schema state of a SQLite file, read without changing the file. Raises StoreRefused if the file is no readable
     store."""
     with closing(_opened(path, "ro")) as there:
         version = _version(path, there)
     missing = tuple(migration for migration in MIGRATIONS if migration.number > version)
-    return Standing(version, MIGRATIONS[-1].number, missing)
+    return SchemaStatus(version, MIGRATIONS[-1].number, missing)
 
 
-def bring_up_to_date(path: Path) -> int:
+def migrate_file(path: Path) -> int:
     """Run the missing migrations, all or none, and return their number. Raises StoreRefused, also if the file is in
     use."""
-    standing(path)
-    lock = files.Lock(path)
-    lock.take()
+    read_schema_status(path)
+    lock = files.FileLock(path)
+    lock.acquire()
     try:
         return asyncio.run(migrate(path))
     finally:
         lock.release()
 
 
-def vacuum(path: Path, beat: Callable[[], None] = lambda: None) -> tuple[int, int]:
+def vacuum(path: Path, heartbeat: Callable[[], None] = lambda: None) -> tuple[int, int]:
     """Rewrite the file without its free pages; return its bytes before and after. beat: called repeatedly meanwhile.
 
     Needs as much free space as the file is long. Raises StoreRefused, also if the file is in use.
     """
 
     def going_on() -> int:
-        beat()
+        heartbeat()
         return 0
 
-    standing(path)
-    lock = files.Lock(path)
-    lock.take()
+    read_schema_status(path)
+    lock = files.FileLock(path)
+    lock.acquire()
     try:
         before = _bytes(path)
         with closing(_opened(path, "rw")) as there:
@@ -96,4 +96,4 @@ def _version(path: Path, there: sqlite3.Connection) -> int:
 
 
 def _bytes(path: Path) -> int:
-    return sum(file.stat().st_size for file in (path, *files.beside(path)) if file.exists())
+    return sum(file.stat().st_size for file in (path, *files.list_wal_files(path)) if file.exists())

@@ -26,7 +26,7 @@ def has_bug(version: Version) -> bool:
     return version < line
 
 
-def warning(version: Version = sqlite3.sqlite_version_info) -> str:
+def describe_bug(version: Version = sqlite3.sqlite_version_info) -> str:
     """Warning for an operator about this version; "" if there is nothing to warn of."""
     if not has_bug(version):
         return ""

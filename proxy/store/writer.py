@@ -34,9 +34,9 @@ from queue import Empty
 from typing import Literal
 
 from proxy.store import encode, keywords
-from proxy.store.files import Identity, beside, make_private, uri
-from proxy.store.pieces import Item
-from proxy.store.spool import Spool
+from proxy.store.files import FileIdentity, build_uri, list_wal_files, make_private
+from proxy.store.pieces import WriteItem
+from proxy.store.spool import WriteQueue
 from proxy.store.sql import for_sqlite
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ _BAD_ROW = (
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
-class Writer:
+class SqliteWriter:
     """The writer. `start` and `stop` are called on the event loop; methods with an underscore run in the thread."""
 
     def __init__(
@@ -77,13 +77,13 @@ class Writer:
     ) -> None:
         self.commits = 0
         self.trouble = "not started"
-        self.spool = Spool(spool_bytes)
+        self.queue = WriteQueue(spool_bytes)
         self._path = path
         self._normal = durability == "normal"
         self._drain_s = drain_s
-        self._pending: deque[Item] = deque()
+        self._pending: deque[WriteItem] = deque()
         self._connection: sqlite3.Connection | None = None
-        self._identity: Identity | None = None
+        self._identity: FileIdentity | None = None
         self._distrust = False
         self._failures = 0
         self._unsynced_since = 0.0
@@ -108,7 +108,7 @@ class Writer:
     async def stop(self) -> None:
         """Write the waiting items, for `drain_s` at most if the disk does not let it, and end the thread.
         Idempotent."""
-        self.spool.close()
+        self.queue.close()
         self._stopping.set()
         if self._ended is not None and self._thread is not None:
             await asyncio.shield(self._ended)
@@ -118,7 +118,7 @@ class Writer:
     def log_bytes(self) -> int:
         """Size of the write-ahead log: it grows while another process holds a snapshot of the database."""
         with contextlib.suppress(OSError):
-            return beside(self._path)[0].stat().st_size
+            return list_wal_files(self._path)[0].stat().st_size
         return 0
 
     # From here on, methods run in the thread.
@@ -169,7 +169,7 @@ class Writer:
 
     def _gather(self) -> None:
         """Wait until there is something to write or to maintain, then take the items that are there without waiting."""
-        inbox = self.spool.inbox
+        inbox = self.queue.inbox
         with contextlib.suppress(Empty):
             if not self._pending and self._stop_at is None:
                 self._accept(inbox.get(timeout=self._until_next_look()))
@@ -178,7 +178,7 @@ class Writer:
             while (len(self._pending) < _BATCH or self._stopping.is_set()) and self._stop_at is None:
                 self._accept(inbox.get_nowait())
 
-    def _accept(self, items: list[Item] | None) -> None:
+    def _accept(self, items: list[WriteItem] | None) -> None:
         if items is None:
             self._stop_at = time.monotonic() + self._drain_s
         else:
@@ -203,7 +203,7 @@ class Writer:
                     log.warning("rows that cannot be stored: %s", type(error).__name__)
                     self._done(1, error)
 
-    def _commit(self, batch: Sequence[Item]) -> int:
+    def _commit(self, batch: Sequence[WriteItem]) -> int:
         """Write the first items of the batch in one transaction; return their number once they are durable."""
         connection = self._connection
         identity = self._identity
@@ -213,14 +213,14 @@ class Writer:
             connection.execute("BEGIN IMMEDIATE")
             started = time.monotonic()
             count = 0
-            heads: encode.Heads = {}
+            heads: encode.BranchTips = {}
             for item in batch:
-                for text, args in encode.statements(item.rows, heads):
+                for text, args in encode.build_statements(item.rows, heads):
                     connection.executemany(for_sqlite(text), args)
                 count += 1
                 if time.monotonic() - started > _BATCH_S:
                     break
-            for text, args in encode.statements(tuple(heads.values())):
+            for text, args in encode.build_statements(tuple(heads.values())):
                 connection.executemany(for_sqlite(text), args)
             connection.execute("COMMIT")
         except BaseException:
@@ -228,7 +228,7 @@ class Writer:
                 with contextlib.suppress(sqlite3.Error):
                     connection.execute("ROLLBACK")
             raise
-        identity.check(self._path)
+        identity.check_unchanged(self._path)
         self.commits += 1
         self._last_write = time.monotonic()
         if self._normal and not self._unsynced_since:
@@ -237,7 +237,7 @@ class Writer:
 
     def _done(self, count: int, error: Exception | None) -> None:
         items = [self._pending.popleft() for _ in range(count)]
-        self._call(self.spool.settle, items, error)
+        self._call(self.queue.settle_items, items, error)
 
     def _look_after(self) -> None:
         """Do the periodic work: sync the log with "normal", check the file, truncate the log when idle."""
@@ -247,7 +247,7 @@ class Writer:
             self._unsynced_since = 0.0
         if now - self._last_look >= _LOOK_S and self._identity is not None:
             self._last_look = now
-            self._identity.check(self._path)
+            self._identity.check_unchanged(self._path)
             self._note_size()
         if not self._pending and (self._vacuuming or (self._last_write and now - self._last_write >= _IDLE_S)):
             self._last_write = 0.0
@@ -274,7 +274,7 @@ class Writer:
         freed."""
         if self._connection is not None and self._identity is not None:
             pages, size = (self._connection.execute(f"PRAGMA page_{name}").fetchone()[0] for name in ("count", "size"))
-            found = Identity.of(self._path).size
+            found = FileIdentity.read(self._path).size
             if found < min(self._identity.size, pages * size):  # since the check a moment ago
                 raise OSError(f"the database {self._path} was truncated")
             self._identity = replace(self._identity, size=min(found, pages * size))
@@ -282,7 +282,7 @@ class Writer:
     def _sync_log(self) -> None:
         """Sync the log by a descriptor of its own: a checkpoint would not sync while a reader holds an old snapshot.
         There is no lock on the log, so closing the descriptor drops none."""
-        descriptor = os.open(beside(self._path)[0], os.O_RDWR | os.O_CLOEXEC)
+        descriptor = os.open(list_wal_files(self._path)[0], os.O_RDWR | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
         except OSError:
@@ -305,12 +305,12 @@ class Writer:
             connection.execute(f"PRAGMA synchronous = {'NORMAL' if self._normal else 'FULL'}")
             connection.execute(f"PRAGMA journal_size_limit = {_LOG_LIMIT}")
             connection.execute("PRAGMA temp_store = MEMORY")
-            keywords.prepare(connection)
+            keywords.register_functions(connection)
             connection.execute("PRAGMA secure_delete = ON")  # removed data is not left in the file
             connection.execute("BEGIN IMMEDIATE")  # so that -wal and -shm exist, and a lock is noticed now
             connection.execute("ROLLBACK")
             make_private(self._path)
-            self._identity = self._identity or Identity.of(self._path)
+            self._identity = self._identity or FileIdentity.read(self._path)
         except BaseException:
             connection.close()
             raise
@@ -318,7 +318,7 @@ class Writer:
 
     def _reopen(self) -> None:
         if self._identity is not None:
-            self._identity.check(self._path)
+            self._identity.check_unchanged(self._path)
         self._connect()
         if self._distrust:
             if not self._checkpoint():
@@ -363,7 +363,7 @@ class Writer:
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(uri(path), uri=True, isolation_level=None, timeout=1.0, cached_statements=128)
+    return sqlite3.connect(build_uri(path), uri=True, isolation_level=None, timeout=1.0, cached_statements=128)
 
 
 def _succeed(future: asyncio.Future[None]) -> None:

@@ -13,16 +13,16 @@ from typing import Any, Literal, Protocol
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from proxy.store.fetch import Fetch, chunks, per_chunk
-from proxy.store.texts import plain, to_bytes, to_text
+from proxy.store.fetch import RowReader, expand_per_chunk, split_into_chunks
+from proxy.store.texts import sanitize_label, to_bytes, to_text
 
-SHARD = ""
+MEMO_SESSION = ""
 """The session name under which a tenant's memos are filed: memos outlive the sessions in which they were written."""
 
 NoteKind = Literal["feedback", "note"]
 
 
-class RoundRow(Struct, frozen=True, gc=False):
+class HiddenRoundRow(Struct, frozen=True, gc=False):
     """The hidden rounds before one answer of the client's history. Inserted once; the first row stands."""
 
     tenant: str
@@ -37,7 +37,7 @@ class RoundRow(Struct, frozen=True, gc=False):
     created_at: float
 
 
-class OfferRow(Struct, frozen=True, gc=False):
+class ToolOfferRow(Struct, frozen=True, gc=False):
     """The proxy's tools that a thread is offered: updates the thread's row if nothing is decided yet, otherwise does
     nothing."""
 
@@ -101,9 +101,9 @@ class NoteRow(Struct, frozen=True, gc=False):
     created_at: float
 
 
-WrittenRow = RoundRow | OfferRow | ScratchpadRow | MemoRow | SettingsRow | NoteRow
+SessionNotesRow = HiddenRoundRow | ToolOfferRow | ScratchpadRow | MemoRow | SettingsRow | NoteRow
 
-WRITTEN = ("rounds", "scratchpads", "memos", "notes")
+SESSION_NOTES_TABLES = ("rounds", "scratchpads", "memos", "notes")
 """The tables of this file, which also adds columns to other tables."""
 
 MIGRATION: tuple[str, ...] = (
@@ -187,7 +187,7 @@ ON CONFLICT (tenant, session, thread, note) DO UPDATE SET text = excluded.text""
 
 _ROUND = "SELECT tenant, session, key, head, exchange, body, created_at FROM rounds "
 
-ROUNDS = per_chunk(
+ROUNDS = expand_per_chunk(
     _ROUND
     + "WHERE tenant = ? AND session = ? AND key IN ({keys})\nUNION ALL\n"
     + _ROUND
@@ -217,13 +217,13 @@ SELECT tenant, session, thread, note, kind, text, created_at FROM notes
 WHERE tenant = $1 AND session = $2 AND thread = $3 AND length(text) > 0 ORDER BY created_at, note"""
 
 
-def offer_args(row: OfferRow) -> tuple[Any, ...]:
+def offer_args(row: ToolOfferRow) -> tuple[Any, ...]:
     """The arguments of UPDATE_OFFER; the functions below are named after their statements too."""
     return (row.offer, row.tenant, row.session, row.thread)
 
 
 def scratchpad_args(row: ScratchpadRow) -> tuple[Any, ...]:
-    return (*astuple(row)[:3], to_bytes(row.text), plain(row.author), row.created_at)
+    return (*astuple(row)[:3], to_bytes(row.text), sanitize_label(row.author), row.created_at)
 
 
 def memo_args(row: MemoRow) -> tuple[Any, ...]:
@@ -231,48 +231,52 @@ def memo_args(row: MemoRow) -> tuple[Any, ...]:
     if row.deleted:
         return (row.tenant, row.session, row.memo, "", b"", "[]", "", row.created_at, row.updated_at, True)
     args = astuple(row)
-    return (*args[:4], to_bytes(row.content), plain(row.tags), *args[6:])
+    return (*args[:4], to_bytes(row.content), sanitize_label(row.tags), *args[6:])
 
 
 def settings_args(row: SettingsRow) -> tuple[Any, ...]:
-    return (plain(row.settings), row.tenant, row.session)
+    return (sanitize_label(row.settings), row.tenant, row.session)
 
 
 def note_args(row: NoteRow) -> tuple[Any, ...]:
     return (*astuple(row)[:5], to_bytes(row.text), row.created_at)
 
 
-class WrittenStore(Protocol):
+class SessionNotesStore(Protocol):
     """The part of the `Store` protocol for these tables."""
 
-    async def rounds(self, tenant: str, session: str, keys: Sequence[bytes] | None = None) -> list[RoundRow]:
+    async def read_hidden_rounds(
+        self, tenant: str, session: str, keys: Sequence[bytes] | None = None
+    ) -> list[HiddenRoundRow]:
         """The rounds whose key or head is among `keys`, or all of the session, oldest first."""
         ...
 
-    async def scratchpad(self, tenant: str, session: str) -> ScratchpadRow | None:
+    async def read_scratchpad(self, tenant: str, session: str) -> ScratchpadRow | None:
         """The newest version of the scratchpad, or None."""
         ...
 
-    async def scratchpads(
+    async def read_scratchpad_versions(
         self, tenant: str, session: str, limit: int = 20, before: int | None = None
     ) -> list[ScratchpadRow]:
         """Versions of the scratchpad, newest first, before `before` (exclusive, a number), which turns the page."""
         ...
 
-    async def memo(self, tenant: str, memo: str) -> MemoRow | None:
+    async def read_memo(self, tenant: str, memo: str) -> MemoRow | None:
         """The memo with this id; None also if it was deleted."""
         ...
 
-    async def memos(self, tenant: str, project: str | None = None, limit: int = 1000, after: str = "") -> list[MemoRow]:
+    async def read_memos(
+        self, tenant: str, project: str | None = None, limit: int = 1000, after: str = ""
+    ) -> list[MemoRow]:
         """Memos in the order of their ids, of one project or all, after `after` (exclusive, an id), which turns the
         page."""
         ...
 
-    async def notes(self, tenant: str, session: str, thread: str) -> list[NoteRow]:
+    async def read_notes(self, tenant: str, session: str, thread: str) -> list[NoteRow]:
         """Operators' texts on a thread that were not withdrawn, oldest first."""
         ...
 
-    async def settings(self, tenant: str, session: str) -> str:
+    async def read_settings(self, tenant: str, session: str) -> str:
         """The settings of a session, as JSON; "{}" if there is no such session."""
         ...
 
@@ -281,44 +285,48 @@ def _memo(row: Sequence[Any]) -> MemoRow:
     return MemoRow(*(*row[:4], to_text(row[4]), *row[5:9], bool(row[9])))
 
 
-class WrittenReads(Fetch):
+class SessionNotesReads(RowReader):
     """The reading half of `WrittenStore`."""
 
-    async def rounds(self, tenant: str, session: str, keys: Sequence[bytes] | None = None) -> list[RoundRow]:
+    async def read_hidden_rounds(
+        self, tenant: str, session: str, keys: Sequence[bytes] | None = None
+    ) -> list[HiddenRoundRow]:
         if keys is None:
-            return [RoundRow(*row) for row in await self._fetch(ALL_ROUNDS, (tenant, session))]
-        found: dict[bytes, RoundRow] = {}
-        for chunk in chunks(keys):
+            return [HiddenRoundRow(*row) for row in await self._fetch(ALL_ROUNDS, (tenant, session))]
+        found: dict[bytes, HiddenRoundRow] = {}
+        for chunk in split_into_chunks(keys):
             args = (tenant, session, *chunk, tenant, session, *chunk)
-            found.update((row[2], RoundRow(*row)) for row in await self._fetch(ROUNDS[len(chunk)], args))
+            found.update((row[2], HiddenRoundRow(*row)) for row in await self._fetch(ROUNDS[len(chunk)], args))
         return sorted(found.values(), key=lambda row: (row.created_at, row.key))
 
-    async def scratchpad(self, tenant: str, session: str) -> ScratchpadRow | None:
-        newest = await self.scratchpads(tenant, session, 1)
+    async def read_scratchpad(self, tenant: str, session: str) -> ScratchpadRow | None:
+        newest = await self.read_scratchpad_versions(tenant, session, 1)
         return newest[0] if newest else None
 
-    async def scratchpads(
+    async def read_scratchpad_versions(
         self, tenant: str, session: str, limit: int = 20, before: int | None = None
     ) -> list[ScratchpadRow]:
         end = 1 << 62 if before is None else before
         rows = await self._fetch(SCRATCHPADS, (tenant, session, end, limit))
         return [ScratchpadRow(*(*row[:3], to_text(row[3]), *row[4:])) for row in rows]
 
-    async def memo(self, tenant: str, memo: str) -> MemoRow | None:
+    async def read_memo(self, tenant: str, memo: str) -> MemoRow | None:
         rows = await self._fetch(MEMO, (tenant, memo))
         return _memo(rows[0]) if rows else None
 
-    async def memos(self, tenant: str, project: str | None = None, limit: int = 1000, after: str = "") -> list[MemoRow]:
+    async def read_memos(
+        self, tenant: str, project: str | None = None, limit: int = 1000, after: str = ""
+    ) -> list[MemoRow]:
         if project is None:
             rows = await self._fetch(MEMOS, (tenant, after, limit))
         else:
             rows = await self._fetch(PROJECT_MEMOS, (tenant, after, project, limit))
         return [_memo(row) for row in rows]
 
-    async def settings(self, tenant: str, session: str) -> str:
+    async def read_settings(self, tenant: str, session: str) -> str:
         rows = await self._fetch(SETTINGS, (tenant, session))
         return str(rows[0][0]) if rows else "{}"
 
-    async def notes(self, tenant: str, session: str, thread: str) -> list[NoteRow]:
+    async def read_notes(self, tenant: str, session: str, thread: str) -> list[NoteRow]:
         rows = await self._fetch(NOTES, (tenant, session, thread))
         return [NoteRow(*(*row[:5], to_text(row[5]), row[6])) for row in rows]

@@ -19,17 +19,17 @@ from proxy.stream.chunk import (
     Choice,
     Chunk,
     Usage,
-    count,
-    error_text,
     read_chunk,
+    read_count,
+    read_error_text,
     read_json,
     read_usage,
-    whole,
+    repair_surrogates,
     write_json,
 )
 
-LIMIT = 8 << 20
-CHOICES_MAX = 128
+CAPTURE_LIMIT = 8 << 20
+MAX_CHOICES = 128
 """The number of choices that OpenAI allows a request to ask for. Choices beyond it are passed on and not read."""
 
 
@@ -52,7 +52,7 @@ class _Body(msgspec.Struct, frozen=True):
 _BODY = msgspec.json.Decoder(_Body)
 
 
-class _Row:
+class _GrowingCall:
     """One tool call while it grows. Its name and arguments usually are members of `fields["function"]`."""
 
     __slots__ = ("fields", "index")
@@ -62,7 +62,7 @@ class _Row:
         self.fields: dict[str, Any] = {}
 
 
-class _Turn:
+class _GrowingMessage:
     """One choice's message while it grows."""
 
     __slots__ = ("by_index", "fields", "raw", "role", "rows", "said", "text")
@@ -72,12 +72,12 @@ class _Turn:
         self.text = StringIO()
         self.said = False  # there was a text, possibly an empty one
         self.fields: dict[str, Any] = {}
-        self.rows: list[_Row] = []
-        self.by_index: dict[int, _Row] = {}
+        self.rows: list[_GrowingCall] = []
+        self.by_index: dict[int, _GrowingCall] = {}
         self.raw: bytes | None = None  # the message itself, if it came whole
 
 
-class Answer:
+class AssembledAnswer:
     """One answer of an upstream.
 
     finish: the finish reason of each choice. id, model, usage, error: as upstream reports them, None where it does not.
@@ -85,22 +85,33 @@ class Answer:
     `message` and `text` are incomplete. unparsed: the number of events or bodies that held no chunk.
     """
 
-    __slots__ = ("_room", "_turns", "capped", "done", "error", "finish", "id", "model", "unparsed", "usage")
+    __slots__ = (
+        "_room",
+        "_turns",
+        "error",
+        "finish_reasons",
+        "id",
+        "is_capped",
+        "is_done",
+        "model",
+        "unparsed",
+        "usage",
+    )
 
-    def __init__(self, limit: int = LIMIT) -> None:
-        self.finish: dict[int, str] = {}
+    def __init__(self, limit: int = CAPTURE_LIMIT) -> None:
+        self.finish_reasons: dict[int, str] = {}
         self.usage: Usage | None = None
         self.id: str | None = None
         self.model: str | None = None
         self.error: str | None = None
-        self.done = False
-        self.capped = False
+        self.is_done = False
+        self.is_capped = False
         self.unparsed = 0
-        self._turns: dict[int, _Turn] = {}
-        self._room = merge.Room(limit)
+        self._turns: dict[int, _GrowingMessage] = {}
+        self._room = merge.CaptureLimit(limit)
 
     @classmethod
-    def from_body(cls, body: bytes, limit: int = LIMIT) -> Answer:
+    def from_body(cls, body: bytes, limit: int = CAPTURE_LIMIT) -> AssembledAnswer:
         """Return the answer in a non-streaming body. The message is kept as its exact slice of the body."""
         answer = cls(limit)
         read = _read_body(body)
@@ -108,78 +119,78 @@ class Answer:
             answer.unparsed = 1
             return answer
         chunk = Chunk(read.id, read.model, None, read.usage, read.error, read.object, read.message)
-        answer.take(chunk)
+        answer.add_chunk(chunk)
         for choice in read.choices or ():
             raw = bytes(choice.message)
-            if raw != b"null" and answer._take(len(raw)):
-                answer._turn(choice.index).raw = raw
+            if raw != b"null" and answer._reserve_chars(len(raw)):
+                answer._find_message(choice.index).raw = raw
             if choice.finish_reason:
-                answer.finish[choice.index] = choice.finish_reason
-        answer.done = bool(read.choices)
+                answer.finish_reasons[choice.index] = choice.finish_reason
+        answer.is_done = bool(read.choices)
         return answer
 
-    def add(self, data: bytes) -> None:
+    def add_event(self, data: bytes) -> None:
         """Add the data of one event."""
         if data.startswith(b"[DONE]"):
-            self.done = True
+            self.is_done = True
             return
         chunk = read_chunk(data)
         if chunk is None:
             self.unparsed += 1
         else:
-            self.take(chunk)
+            self.add_chunk(chunk)
 
-    def take(self, chunk: Chunk, shown: dict[int, str] | None = None) -> None:
+    def add_chunk(self, chunk: Chunk, visible_texts: dict[int, str] | None = None) -> None:
         """Add a chunk. shown: by position in `choices`, the text that the client gets instead of the chunk's text."""
         if self.id is None and chunk.id:
             self.id = chunk.id
         if self.model is None and chunk.model:
             self.model = chunk.model
-        if chunk.failed:
-            self.error = error_text(chunk)
+        if chunk.has_failed:
+            self.error = read_error_text(chunk)
         if chunk.usage is not UNSET and chunk.usage:
             self.usage = read_usage(chunk.usage) or self.usage
         if chunk.choices:
             for position, choice in enumerate(chunk.choices):
-                self._add(choice, shown.get(position) if shown else None)
+                self._add(choice, visible_texts.get(position) if visible_texts else None)
 
-    def show(self, text: str, index: int = 0) -> None:
+    def add_text(self, text: str, index: int = 0) -> None:
         """Add text that the client gets in a chunk of the proxy: the text was held back until its kind was known."""
-        self._say(self._turn(index), text)
+        self._add_text(self._find_message(index), text)
 
-    def _turn(self, index: int) -> _Turn:
+    def _find_message(self, index: int) -> _GrowingMessage:
         turn = self._turns.get(index)
         if turn is None:
-            turn = self._turns[index] = _Turn()
-            self._take(merge.OVERHEAD)
+            turn = self._turns[index] = _GrowingMessage()
+            self._reserve_chars(merge.ENTRY_OVERHEAD)
         return turn
 
-    def _take(self, size: int) -> bool:
-        if self._room.take(size):
+    def _reserve_chars(self, size: int) -> bool:
+        if self._room.reserve_chars(size):
             return True
-        self.capped = True
+        self.is_capped = True
         return False
 
-    def _say(self, turn: _Turn, text: str) -> None:
+    def _add_text(self, turn: _GrowingMessage, text: str) -> None:
         turn.said = True
-        if self._take(len(text)):
+        if self._reserve_chars(len(text)):
             turn.text.write(text)
 
     def _add(self, choice: Choice, shown: str | None) -> None:
         turn = self._turns.get(choice.index)
         if turn is None:
-            if len(self._turns) >= CHOICES_MAX:
-                self.capped = True
+            if len(self._turns) >= MAX_CHOICES:
+                self.is_capped = True
                 return
-            turn = self._turn(choice.index)
+            turn = self._find_message(choice.index)
         if choice.finish_reason:
-            self.finish[choice.index] = choice.finish_reason
+            self.finish_reasons[choice.index] = choice.finish_reason
         delta = choice.delta
-        if not delta or self.capped:
+        if not delta or self.is_capped:
             return
         for name, value in delta.items():
             if name == "content" and type(value) is str:
-                self._say(turn, value if shown is None else shown)
+                self._add_text(turn, value if shown is None else shown)
             elif value is None:
                 continue
             elif name == "role":
@@ -188,11 +199,11 @@ class Answer:
                 for part in value:
                     self._call(turn, part)
             else:
-                merge.add_fields(turn.fields, {name: value}, self._room)
+                merge.merge_fields(turn.fields, {name: value}, self._room)
         if self._room.left < 0:
-            self.capped = True
+            self.is_capped = True
 
-    def _call(self, turn: _Turn, part: Any) -> None:
+    def _call(self, turn: _GrowingMessage, part: Any) -> None:
         """Add a fragment of a tool call.
 
         Fragments of a call share its index. Gemini's compatible surface gives all calls of a turn the index 0 but
@@ -201,24 +212,24 @@ class Answer:
         """
         if not isinstance(part, dict):
             return
-        index, name = count(part.get("index")), part.get("id")
+        index, name = read_count(part.get("index")), part.get("id")
         row = turn.by_index.get(index) if index is not None else (turn.rows[-1] if turn.rows else None)
         if row is None or (name and row.fields.get("id") not in (None, name)):
-            if not self._take(merge.OVERHEAD):
+            if not self._reserve_chars(merge.ENTRY_OVERHEAD):
                 return
-            row = _Row(len(turn.rows) if index is None else index)
+            row = _GrowingCall(len(turn.rows) if index is None else index)
             turn.rows.append(row)
             turn.by_index[row.index] = row
-        merge.add_fields(row.fields, {k: v for k, v in part.items() if k != "index"}, self._room)
+        merge.merge_fields(row.fields, {k: v for k, v in part.items() if k != "index"}, self._room)
 
-    def message(self, index: int = 0) -> bytes | None:
+    def build_message(self, index: int = 0) -> bytes | None:
         """Return the message of a choice as JSON, as a client would send it back; None if there was none."""
         turn = self._turns.get(index)
         if turn is None:
             return None
         if turn.raw is not None:
             return turn.raw
-        fields = {name: merge.plain(value) for name, value in turn.fields.items()}
+        fields = {name: merge.build_json_value(value) for name, value in turn.fields.items()}
         content = fields.pop("content", None)
         if turn.said:
             text = turn.text.getvalue()
@@ -242,11 +253,13 @@ class Answer:
         turn = self._turns.get(0)
         if turn is None:
             return ""
-        content = self._whole().get("content") if turn.raw is not None else merge.plain(turn.fields.get("content"))
+        content = (
+            self._whole().get("content") if turn.raw is not None else merge.build_json_value(turn.fields.get("content"))
+        )
         if isinstance(content, list):  # Mistral's reasoning models stream parts first, then strings
             texts = [part.get("text") for part in content if isinstance(part, dict)]
             content = "".join(text for text in texts if isinstance(text, str))
-        return whole((content if isinstance(content, str) else "") + turn.text.getvalue())
+        return repair_surrogates((content if isinstance(content, str) else "") + turn.text.getvalue())
 
     @property
     def calls(self) -> tuple[Call, ...]:
@@ -258,27 +271,28 @@ class Answer:
             message = self._whole()
             found, old = message.get("tool_calls"), message.get("function_call")
         else:
-            found, old = _finished(turn.rows), merge.plain(turn.fields.get("function_call"))
+            found, old = _finished(turn.rows), merge.build_json_value(turn.fields.get("function_call"))
         calls = [_read_call(one) for one in found if isinstance(one, dict)] if isinstance(found, list) else []
         if isinstance(old, dict):
             calls.append(_read_call({"id": old.get("name"), "function": old}))
         return tuple(calls)
 
     @property
-    def choices(self) -> int:
+    def choice_count(self) -> int:
         """The number of choices."""
         return len(self._turns)
 
     @property
-    def truncated(self) -> bool:
+    def is_truncated(self) -> bool:
         """True if the answer broke off: neither `[DONE]` nor a finish reason for every choice came."""
-        return not self.done and not (self.finish and all(index in self.finish for index in self._turns))
+        reasons = self.finish_reasons
+        return not self.is_done and not (reasons and all(index in reasons for index in self._turns))
 
 
-def _finished(rows: list[_Row]) -> list[dict[str, Any]]:
+def _finished(rows: list[_GrowingCall]) -> list[dict[str, Any]]:
     found = []
     for row in sorted(rows, key=lambda row: row.index):
-        call = {name: merge.plain(value) for name, value in row.fields.items()}
+        call = {name: merge.build_json_value(value) for name, value in row.fields.items()}
         function = call.get("function")
         if isinstance(function, dict):
             call["function"] = {**function, "arguments": function.get("arguments", "")}
@@ -296,7 +310,7 @@ def _read_call(call: dict[str, Any]) -> Call:
 def _text(value: Any) -> str:
     if value is None:
         return ""
-    return whole(value if isinstance(value, str) else write_json(value).decode())
+    return repair_surrogates(value if isinstance(value, str) else write_json(value).decode())
 
 
 def _read_any(raw: bytes) -> Any:
@@ -321,7 +335,7 @@ def _read_body(body: bytes) -> _Body | None:
         if isinstance(one, dict):
             reason = one.get("finish_reason")
             reason = reason if isinstance(reason, str) else None
-            found.append(_BodyChoice(count(one.get("index")) or 0, Raw(write_json(one.get("message"))), reason))
+            found.append(_BodyChoice(read_count(one.get("index")) or 0, Raw(write_json(one.get("message"))), reason))
     names = [value.get(name) for name in ("id", "model", "object")]
     known = [name if isinstance(name, str) else None for name in names]
     return _Body(

@@ -38,7 +38,7 @@ class Chunk(msgspec.Struct, frozen=True):
     message: Any = None
 
     @property
-    def failed(self) -> bool:
+    def has_failed(self) -> bool:
         """True if upstream reports in the stream that it has failed."""
         return (self.error is not UNSET and bool(self.error)) or self.object == "error"
 
@@ -104,14 +104,14 @@ def _lenient(value: Any) -> Chunk | None:
 def _choice(value: dict[str, Any]) -> Choice:
     delta = value.get("delta")
     delta = delta if isinstance(delta, dict) else None
-    return Choice(count(value.get("index")) or 0, delta, _string(value.get("finish_reason")))
+    return Choice(read_count(value.get("index")) or 0, delta, _string(value.get("finish_reason")))
 
 
 def _string(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def count(value: Any) -> int | None:
+def read_count(value: Any) -> int | None:
     """Return the value as a count; None if it is not a number from 0 to `_EXACT`."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _EXACT:
         return None
@@ -122,13 +122,13 @@ def read_usage(value: Any) -> Usage | None:
     """Return the token counts in a usage object, under the names that providers give them; None if there are none."""
     if not isinstance(value, dict):
         return None
-    prompt, completion = count(value.get("prompt_tokens")), count(value.get("completion_tokens"))
+    prompt, completion = read_count(value.get("prompt_tokens")), read_count(value.get("completion_tokens"))
     if prompt is None and completion is None:
         return None
     of_prompt, of_completion = value.get("prompt_tokens_details"), value.get("completion_tokens_details")
     of_prompt = of_prompt if isinstance(of_prompt, dict) else {}
     of_completion = of_completion if isinstance(of_completion, dict) else {}
-    total = count(value.get("total_tokens"))
+    total = read_count(value.get("total_tokens"))
     return Usage(
         prompt or 0,
         completion or 0,
@@ -145,20 +145,20 @@ def read_usage(value: Any) -> Usage | None:
 
 
 def _first(*values: Any) -> int | None:
-    return next((found for found in map(count, values) if found is not None), None)
+    return next((found for found in map(read_count, values) if found is not None), None)
 
 
-def error_text(chunk: Chunk) -> str | None:
+def read_error_text(chunk: Chunk) -> str | None:
     """Return the error that upstream reports, in words; None if the chunk is not an error."""
-    if not chunk.failed:
+    if not chunk.has_failed:
         return None
     error = chunk.error if chunk.error is not UNSET and chunk.error else chunk.message
     if isinstance(error, dict) and isinstance(error.get("message"), str):
         error = error["message"]
-    return whole(error if isinstance(error, str) else write_json(error).decode())[:_ERROR_MAX]
+    return repair_surrogates(error if isinstance(error, str) else write_json(error).decode())[:_ERROR_MAX]
 
 
-def whole(text: str) -> str:
+def repair_surrogates(text: str) -> str:
     """Return the text with surrogate pairs joined and lone ones replaced: servers cut characters in two."""
     try:
         text.encode()

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-LEAST, MOST = 256, 100_000_000
+MIN_WINDOW, MAX_WINDOW = 256, 100_000_000
 """Tokens between which a number is accepted as a context window."""
-DEEP = 6
+MAX_DEPTH = 6
 """Levels of an error's JSON that are read: routers wrap the error of the upstream behind them."""
 
 _N = r"(\d[\d,_]*)"
@@ -60,15 +60,15 @@ _UNNUMBERED = re.compile(
 )
 
 
-class Overflow(NamedTuple):
+class ContextOverflow(NamedTuple):
     """A prompt that is too long. window, prompt: tokens as the upstream counts them, None if it does not report
     them."""
 
-    window: int | None
-    prompt: int | None
+    window_tokens: int | None
+    prompt_tokens: int | None
 
 
-def read_overflow(body: bytes) -> Overflow | None:
+def read_overflow(body: bytes) -> ContextOverflow | None:
     """Return what an error's body says about the window; None if the error is about something else."""
     try:
         found: Any = msgspec.json.decode(body)
@@ -76,7 +76,7 @@ def read_overflow(body: bytes) -> Overflow | None:
         found = body.decode("utf-8", "replace")[:4000]
     texts: list[str] = []
     numbers: dict[str, int] = {}
-    for name, value in _values(found, DEEP):
+    for name, value in _values(found, MAX_DEPTH):
         if isinstance(value, str):
             texts.append(value)
         elif name in ("n_ctx", "n_prompt_tokens"):
@@ -87,9 +87,9 @@ def read_overflow(body: bytes) -> Overflow | None:
         return None
     if window is None:
         window, prompt = _in_words(said)
-    if window is not None and LEAST <= window <= MOST:
-        return Overflow(window, prompt)
-    return Overflow(None, None) if _UNNUMBERED.search(said) else None
+    if window is not None and MIN_WINDOW <= window <= MAX_WINDOW:
+        return ContextOverflow(window, prompt)
+    return ContextOverflow(None, None) if _UNNUMBERED.search(said) else None
 
 
 def _in_words(said: str) -> tuple[int | None, int | None]:

@@ -12,11 +12,11 @@ rounds. Each round has a `Relay`, made `after` the relay of the round before.
 from __future__ import annotations
 
 from proxy.memory import state
-from proxy.stream.assemble import Answer
+from proxy.stream.assemble import AssembledAnswer
 from proxy.stream.chunk import Usage, read_chunk
-from proxy.stream.edits import Edits
+from proxy.stream.edits import EventRewriter
 from proxy.stream.hidden import HiddenCall
-from proxy.stream.sse import LIMIT, Event, Parser
+from proxy.stream.sse import EVENT_LIMIT, SseEvent, SseParser
 
 _PROBE = 64
 """Bytes of an unfinished event that may be kept back until it is known if the event is the last one."""
@@ -42,7 +42,7 @@ class Relay:
 
     __slots__ = (
         "_after", "_closed", "_cutting", "_edits", "_given", "_kept", "_limit", "_parser", "_straightly", "answer",
-        "terminal", "unfinished",
+        "is_unfinished", "terminal",
     )  # fmt: skip
 
     def __init__(
@@ -50,47 +50,47 @@ class Relay:
         *,
         withhold_state: bool,
         drop_usage: bool,
-        limit: int = LIMIT,
+        limit: int = EVENT_LIMIT,
         headings: tuple[str, ...] = state.HEADINGS,
-        hidden: frozenset[str] = frozenset(),
-        after: Relay | None = None,
-        hold: bool = False,
+        hidden_tools: frozenset[str] = frozenset(),
+        previous: Relay | None = None,
+        hold_text: bool = False,
     ) -> None:
-        self.answer: Answer = Answer(limit) if after is None else after.answer
+        self.answer: AssembledAnswer = AssembledAnswer(limit) if previous is None else previous.answer
         self.terminal = b""
-        self.unfinished = False
+        self.is_unfinished = False
         self._limit = limit
-        self._after = after
+        self._after = previous
         self._closed = False
-        self._straightly = not (withhold_state or drop_usage or hidden or after)
-        self._parser = Parser(limit)
+        self._straightly = not (withhold_state or drop_usage or hidden_tools or previous)
+        self._parser = SseParser(limit)
         self._given = 0  # bytes of the unfinished event that were sent (without edits)
         self._kept = b""  # or, if none were sent, all of that event
         self._cutting = False  # within an event that is too large and may hold hidden calls
-        self._edits: Edits = Edits(
+        self._edits: EventRewriter = EventRewriter(
             self.answer,
-            withhold=withhold_state,
+            withhold_blocks=withhold_state,
             headings=headings,
             drop_usage=drop_usage,
-            hidden=hidden,
-            before=after._edits if after else None,
+            hidden_tools=hidden_tools,
+            previous=previous._edits if previous else None,
             limit=limit,
-            hold=hold,
+            hold_text=hold_text,
         )
 
     @property
     def blocks(self) -> list[str]:
         """The bodies of the STATE blocks withheld from the first choice, in their order, over all rounds."""
-        held = self._edits.filters.get(0)
+        held = self._edits.block_filters.get(0)
         before = self._after.blocks if self._after else []
         return before + (held.blocks if held else [])
 
     @property
-    def others(self) -> list[str]:
+    def other_blocks(self) -> list[str]:
         """The bodies of the withheld blocks under all other headings, in the same way."""
-        held = self._edits.filters.get(0)
-        before = self._after.others if self._after else []
-        return before + (held.others if held else [])
+        held = self._edits.block_filters.get(0)
+        before = self._after.other_blocks if self._after else []
+        return before + (held.other_blocks if held else [])
 
     @property
     def hidden_calls(self) -> list[HiddenCall]:
@@ -111,27 +111,27 @@ class Relay:
         return self._edits.goes_on
 
     @property
-    def usage(self) -> Usage | None:
+    def round_usage(self) -> Usage | None:
         """The usage of this round alone."""
-        return self._edits.usage
+        return self._edits.round_usage
 
-    def message(self) -> bytes | None:
+    def build_round_message(self) -> bytes | None:
         """Return the message of this round as upstream should get it back: with hidden calls, and the text as it was
         shown."""
-        of_round = self._edits.round
-        return (self.answer if of_round is None else of_round).message()
+        of_round = self._edits.round_answer
+        return (self.answer if of_round is None else of_round).build_message()
 
     def feed(self, data: bytes) -> bytes:
         """Take bytes of upstream. Return the bytes that may go to the client now."""
         if self._closed:
-            if self._edits.round is None:
+            if self._edits.round_answer is None:
                 self.terminal += data[: max(self._limit - len(self.terminal), 0)]
             return b""
         before = len(self._parser.pending)
         events = self._parser.feed(data)
         self._note_overflow()
         if self._straightly:
-            return self._straight(data, events)
+            return self._relay_unchanged(data, events)
         out: list[bytes] = []
         changed = before > 0
         for position, event in enumerate(events):
@@ -141,13 +141,13 @@ class Relay:
                 else:
                     changed = True
             elif _is_done(event):
-                self._edits.end_texts(out)
-                self._edits.close(out, complete=True)
+                self._edits.flush_texts(out)
+                self._edits.end_round(out, complete=True)
                 self._close(events[position:])
                 return b"".join(out)
             else:
                 self._cutting = False
-                changed = self._edits.take(event, out) or changed
+                changed = self._edits.rewrite_event(event, out) or changed
         if not changed and not self._parser.pending:
             return data
         return b"".join(out)
@@ -159,95 +159,95 @@ class Relay:
         self._closed = True
         rest = self._parser.flush()
         if self._straightly:
-            out = self._last_straight(rest)
-        elif self._edits.round is None:
-            out = self._last_edited(rest)
+            out = self._end_unchanged(rest)
+        elif self._edits.round_answer is None:
+            out = self._end_edited(rest)
         else:
-            out = self._last_of_round(rest)
+            out = self._end_round(rest)
         return b"".join(out)
 
-    def drop_held(self) -> None:
+    def drop_held_text(self) -> None:
         """Drop the text of earlier rounds that precedes their calls: it is not part of this answer."""
-        self._edits.drop_held()
+        self._edits.drop_held_text()
 
-    def stop(self) -> bytes:
+    def end_answer(self) -> bytes:
         """End the answer although this round goes on. Return the held end of the round, without its hidden calls.
 
         Then `terminal` has the value that it has at the end of any answer.
         """
         out: list[bytes] = []
-        self._edits.stop(out)
-        self.answer.done = True
+        self._edits.end_answer(out)
+        self.answer.is_done = True
         self.terminal = _END
         return b"".join(out)
 
-    def _last_straight(self, rest: list[Event]) -> list[bytes]:
+    def _end_unchanged(self, rest: list[SseEvent]) -> list[bytes]:
         if not rest:
             return []
         event, kept = rest[0], self._kept
         self._kept = b""
-        self.unfinished = True
+        self.is_unfinished = True
         if event.data is None:
             return [kept]
-        self.answer.add(event.data)
+        self.answer.add_event(event.data)
         if not _is_done(event):
             return [kept]
-        self.unfinished = not kept
+        self.is_unfinished = not kept
         self.terminal = kept
         return []
 
-    def _last_edited(self, rest: list[Event]) -> list[bytes]:
+    def _end_edited(self, rest: list[SseEvent]) -> list[bytes]:
         out: list[bytes] = []
         event = rest[0] if rest else None
         if event is not None and event.data is not None and not _is_done(event):
-            self._edits.take(event, out, last=True)  # no blank line: nothing may follow, held text joins it
+            self._edits.rewrite_event(event, out, last=True)  # no blank line: nothing may follow, held text joins it
         else:
-            self._edits.end_texts(out, broken=event is None or not _is_done(event))
+            self._edits.flush_texts(out, broken=event is None or not _is_done(event))
             if event is not None and event.data is not None:
                 self._close([event])
             elif event is not None:
                 out.append(event.raw)
-        self.unfinished = bool(out) and not out[-1].endswith((b"\n\n", b"\r\n\r\n", b"\r\r"))
+        self.is_unfinished = bool(out) and not out[-1].endswith((b"\n\n", b"\r\n\r\n", b"\r\r"))
         return out
 
-    def _last_of_round(self, rest: list[Event]) -> list[bytes]:
+    def _end_round(self, rest: list[SseEvent]) -> list[bytes]:
         """Return the last bytes of a round. Half an event is not sent, because a hidden call may stand in it."""
         out: list[bytes] = []
         event = rest[0] if rest else None
         done = event is not None and _is_done(event)
         if event is not None and event.data is not None and not done:
             raw = b"data: " + event.data.replace(b"\n", b"\ndata: ") + b"\n\n"
-            self._edits.take(Event(raw, event.data), out)
-        self._edits.end_texts(out, broken=not done)
-        self._edits.close(out, complete=done)
+            self._edits.rewrite_event(SseEvent(raw, event.data), out)
+        self._edits.flush_texts(out, broken=not done)
+        self._edits.end_round(out, complete=done)
         if event is not None and done:
             self._close([event])
         return out
 
     def _note_overflow(self) -> None:
         if self._parser.overflowed:
-            self.answer.capped = True
-            if self._edits.round is not None:
-                self._edits.round.capped = True
+            self.answer.is_capped = True
+            if self._edits.round_answer is not None:
+                self._edits.round_answer.is_capped = True
 
-    def _may_pass(self, event: Event) -> bool:
+    def _may_pass(self, event: SseEvent) -> bool:
         """True if bytes without data may go on: they may be a piece of an event that was too large to be read."""
-        if self._parser.overflowed and self._edits.round is not None:
+        if self._parser.overflowed and self._edits.round_answer is not None:
             self._cutting = self._cutting or _CALLS in event.raw
         return not self._cutting
 
-    def _close(self, events: list[Event]) -> None:
+    def _close(self, events: list[SseEvent]) -> None:
         """Close the stream after its end marker: the rest is kept for the exchange to send."""
         self._closed = True
         if self.goes_on:
             return
-        self.answer.done = True
-        if self._edits.round is not None:
+        self.answer.is_done = True
+        if self._edits.round_answer is not None:
             self.terminal = events[0].raw  # what follows is not read: it may be anything, hidden calls too
         else:
             self.terminal = b"".join([event.raw for event in events]) + bytes(self._parser.pending)
 
-    def _straight(self, data: bytes, events: list[Event]) -> bytes:
+    def _relay_unchanged(self, data: bytes, events: list[SseEvent]) -> bytes:
         """Relay without edits: return everything except bytes that may be the beginning of the end."""
         answer = self.answer
         for position, event in enumerate(events):
@@ -263,7 +263,7 @@ class Relay:
             if chunk is None:
                 answer.unparsed += 1
             else:
-                answer.take(chunk)
+                answer.add_chunk(chunk)
         pending = self._parser.pending
         if self._kept:
             data = self._kept + data
@@ -279,5 +279,5 @@ class Relay:
         return data
 
 
-def _is_done(event: Event) -> bool:
+def _is_done(event: SseEvent) -> bool:
     return event.data is not None and event.data.startswith(b"[DONE]")

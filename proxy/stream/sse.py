@@ -11,7 +11,7 @@ import re
 
 import msgspec
 
-LIMIT = 8 << 20
+EVENT_LIMIT = 8 << 20
 _BOM = b"\xef\xbb\xbf"
 _DONE = (b"data: [DONE]", b"data:[DONE]")
 # The end of a line and a blank line after it, in a stream with carriage returns.
@@ -19,7 +19,7 @@ _BLANK = re.compile(rb"\n\n|\n\r\n?|\r\r\n?")
 _COLON, _LF, _CR = b":\n\r"
 
 
-class Event(msgspec.Struct, frozen=True, gc=False):
+class SseEvent(msgspec.Struct, frozen=True, gc=False):
     """One event.
 
     raw: its bytes, blank line included. data: the values of its data lines joined by newlines; None if it has none.
@@ -31,7 +31,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     name: bytes | None = None
 
 
-class Parser:
+class SseParser:
     """Cut a stream into events. `feed` returns the events that are complete, `flush` the rest when the stream has
     ended.
 
@@ -41,7 +41,7 @@ class Parser:
 
     __slots__ = ("_after", "_limit", "_returns", "_skipping", "overflowed", "pending")
 
-    def __init__(self, limit: int = LIMIT) -> None:
+    def __init__(self, limit: int = EVENT_LIMIT) -> None:
         self.pending = bytearray()
         self.overflowed = False
         self._limit = limit
@@ -49,9 +49,9 @@ class Parser:
         self._skipping = False  # inside an event that is too large
         self._after = b""  # its last bytes, in which its end may begin
 
-    def feed(self, data: bytes) -> list[Event]:
+    def feed(self, data: bytes) -> list[SseEvent]:
         """Return the events that these bytes complete."""
-        events: list[Event] = []
+        events: list[SseEvent] = []
         if not self._returns and b"\r" in data:
             self._returns = True
         if self._skipping:
@@ -74,7 +74,7 @@ class Parser:
                 self._overflow(events)
         return events
 
-    def flush(self) -> list[Event]:
+    def flush(self) -> list[SseEvent]:
         """Return the rest as an event. Its data is that of its complete lines; a line that broke off counts only if it
         is [DONE]."""
         rest = bytes(self.pending)
@@ -84,8 +84,8 @@ class Parser:
         cut = max(rest.rfind(b"\n"), rest.rfind(b"\r")) + 1
         event = _read(rest[:cut])
         if event.data is None and rest[cut:].rstrip() in _DONE:
-            return [Event(rest, b"[DONE]", event.name)]
-        return [Event(rest, event.data, event.name)]
+            return [SseEvent(rest, b"[DONE]", event.name)]
+        return [SseEvent(rest, event.data, event.name)]
 
     def _end(self, text: bytes | bytearray, scan: int) -> int | None:
         """Return the end of the first event that ends behind `scan`; None if there is none."""
@@ -97,20 +97,20 @@ class Parser:
             return None  # a newline that belongs to this return may follow
         return match.end()
 
-    def _cut(self, text: bytes, scan: int, events: list[Event]) -> int:
+    def _cut(self, text: bytes, scan: int, events: list[SseEvent]) -> int:
         """Append the complete events of `text` and return the position of the rest."""
         start = 0
         while (end := self._end(text, scan)) is not None:
             raw = text[start:end]
             if len(raw) > self._limit:
                 self.overflowed = True
-                events.append(Event(raw))
+                events.append(SseEvent(raw))
             else:
                 events.append(_read(raw))
             start = scan = end
         return start
 
-    def _shed(self, old: int, events: list[Event]) -> None:
+    def _shed(self, old: int, events: list[SseEvent]) -> None:
         """Release comments and blank lines at the beginning at once: a keep-alive that is late has no use.
 
         old: the number of pending bytes that were searched before.
@@ -119,33 +119,33 @@ class Parser:
             end = self.pending.find(b"\n", old) + 1
             if not end or (self._returns and self.pending.find(b"\r", 0, max(end - 2, 0)) >= 0):
                 return
-            events.append(Event(bytes(self.pending[:end])))
+            events.append(SseEvent(bytes(self.pending[:end])))
             del self.pending[:end]
             old = 0
 
-    def _overflow(self, events: list[Event]) -> None:
+    def _overflow(self, events: list[SseEvent]) -> None:
         raw = bytes(self.pending)
         self.overflowed = self._skipping = True
         self.pending = bytearray()
         self._after = raw[-2:]
-        events.append(Event(raw))
+        events.append(SseEvent(raw))
 
-    def _skip(self, data: bytes, events: list[Event]) -> bytes:
+    def _skip(self, data: bytes, events: list[SseEvent]) -> bytes:
         """Pass the bytes of an event that is too large; return the bytes behind its end."""
         seen = self._after + data
         end = self._end(seen, 0)
         cut = len(data) if end is None else max(end - len(self._after), 0)
         if cut:
-            events.append(Event(data[:cut]))
+            events.append(SseEvent(data[:cut]))
         self._after = seen[-2:]
         self._skipping = end is None
         return data[cut:]
 
 
-def _read(raw: bytes) -> Event:
+def _read(raw: bytes) -> SseEvent:
     """Return the event in these bytes."""
     if raw.startswith(b"data:") and raw.find(b"\n") == len(raw) - 2 and raw.endswith(b"\n\n") and b"\r" not in raw:
-        return Event(raw, raw[6:-2] if raw[5] == 0x20 else raw[5:-2])
+        return SseEvent(raw, raw[6:-2] if raw[5] == 0x20 else raw[5:-2])
     text = raw.removeprefix(_BOM)
     if b"\r" in text:
         text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
@@ -162,14 +162,14 @@ def _read(raw: bytes) -> Event:
         elif end - at == 4 and text.startswith(b"data", at):
             values.append(b"")
         at = end + 1
-    return Event(raw, b"\n".join(values) if values else None, name)
+    return SseEvent(raw, b"\n".join(values) if values else None, name)
 
 
 def _value(text: bytes) -> bytes:
     return text[1:] if text.startswith(b" ") else text
 
 
-def with_data(event: Event, data: bytes) -> bytes:
+def replace_data(event: SseEvent, data: bytes) -> bytes:
     """Return the event's bytes with other data; its other lines, its line ends and its format stay."""
     raw = event.raw
     at = 6 if raw[5:6] == b" " else 5

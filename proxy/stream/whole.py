@@ -14,12 +14,12 @@ import msgspec
 
 from proxy.chat import slices
 from proxy.stream import merge, splice
-from proxy.stream.assemble import LIMIT, Answer
+from proxy.stream.assemble import CAPTURE_LIMIT, AssembledAnswer
 from proxy.stream.chunk import Usage, read_json, write_json
-from proxy.stream.hidden import RUNS, HiddenCall, mint, visible_reason
+from proxy.stream.hidden import RUNNABLE_REASONS, HiddenCall, choose_finish_reason, make_call_id
 
 
-class Round(msgspec.Struct, frozen=True):
+class RoundContent(msgspec.Struct, frozen=True):
     """The content of one body.
 
     message: of the first choice, as upstream should get it back. hidden_calls: the calls of the proxy's tools, none if
@@ -34,29 +34,29 @@ class Round(msgspec.Struct, frozen=True):
     usage: Usage | None
 
 
-def may_call(body: bytes, hidden: frozenset[str]) -> bool:
+def may_call(body: bytes, hidden_tools: frozenset[str]) -> bool:
     """True if a body can hold a call of these tools. The search is over bytes: False is certain, and the search is
     cheap."""
-    return b"\\u" in body or any(name.encode() in body for name in hidden)
+    return b"\\u" in body or any(name.encode() in body for name in hidden_tools)
 
 
-def read_round(body: bytes, hidden: frozenset[str]) -> Round:
+def read_round(body: bytes, hidden_tools: frozenset[str]) -> RoundContent:
     """Return what upstream says and asks for in one body."""
-    answer = Answer.from_body(body, max(LIMIT, len(body)))
-    message, calls = answer.message(), answer.calls
-    ours = {place for place, call in enumerate(calls) if call.name in hidden}
+    answer = AssembledAnswer.from_body(body, max(CAPTURE_LIMIT, len(body)))
+    message, calls = answer.build_message(), answer.calls
+    ours = {place for place, call in enumerate(calls) if call.name in hidden_tools}
     shown = len(calls) - len(ours)
-    reason = answer.finish.get(0)
-    sound = answer.error is None and answer.choices == 1 and (reason is None or reason in RUNS)
+    reason = answer.finish_reasons.get(0)
+    sound = answer.error is None and answer.choice_count == 1 and (reason is None or reason in RUNNABLE_REASONS)
     if message is None or not ours or not sound:
-        return Round(message, [], shown, False, answer.usage)
+        return RoundContent(message, [], shown, False, answer.usage)
     ids = _ids(f"{answer.id} {answer.text}", [call.id for call in calls], ours)
     found = [HiddenCall(ids[place], calls[place].name, calls[place].arguments) for place in sorted(ours)]
     named = {place: ids[place] for place in ours if ids[place] != calls[place].id}
-    return Round(_with_ids(message, named) if named else message, found, shown, not shown, answer.usage)
+    return RoundContent(_with_ids(message, named) if named else message, found, shown, not shown, answer.usage)
 
 
-def join_rounds(bodies: Sequence[bytes], hidden: frozenset[str]) -> bytes:
+def join_rounds(bodies: Sequence[bytes], hidden_tools: frozenset[str]) -> bytes:
     """Return the one body for the client: without hidden calls, with the text of earlier rounds and the first one's id.
 
     bodies: of the rounds in their order, with blocks already removed; at least one. Completion tokens are those of all
@@ -67,12 +67,12 @@ def join_rounds(bodies: Sequence[bytes], hidden: frozenset[str]) -> bytes:
     choices = value.get("choices") if isinstance(value, dict) else None
     if not isinstance(value, dict) or not isinstance(choices, list):
         return last
-    changes: dict[int, splice.Change] = {}
+    changes: dict[int, splice.ChoicePatch] = {}
     for place, choice in enumerate(choices):
-        change = _without_ours(choice, hidden) if isinstance(choice, dict) else None
+        change = _remove_hidden_calls(choice, hidden_tools) if isinstance(choice, dict) else None
         if change is not None:
             changes[place] = change
-    body = splice.with_changes(last, "message", changes)
+    body = splice.patch_choices(last, "message", changes)
     if len(bodies) == 1:
         return body
     spent: dict[str, Any] = {}
@@ -80,15 +80,15 @@ def join_rounds(bodies: Sequence[bytes], hidden: frozenset[str]) -> bytes:
     for one in bodies[:-1]:
         earlier = _read(one)
         earlier = earlier if isinstance(earlier, dict) else {}
-        spent = splice.spent_so_far(earlier.get("usage"), spent)
+        spent = splice.sum_spent_usage(earlier.get("usage"), spent)
         before += _messages(earlier)[:1]
     body = _with_fields(body, before)
     if isinstance(value.get("usage"), dict):
-        body = splice.with_usage(body, splice.added(value["usage"], spent))
-    return splice.with_head(body, splice.read_head(bodies[0]))
+        body = splice.set_usage(body, splice.add_spent_usage(value["usage"], spent))
+    return splice.set_response_head(body, splice.read_response_head(bodies[0]))
 
 
-def _without_ours(choice: dict[str, Any], hidden: frozenset[str]) -> splice.Change | None:
+def _remove_hidden_calls(choice: dict[str, Any], hidden: frozenset[str]) -> splice.ChoicePatch | None:
     message = choice.get("message")
     calls = message.get("tool_calls") if isinstance(message, dict) else None
     if not isinstance(calls, list):
@@ -96,11 +96,13 @@ def _without_ours(choice: dict[str, Any], hidden: frozenset[str]) -> splice.Chan
     kept = [place for place, call in enumerate(calls) if _name(call) not in hidden]
     if len(kept) == len(calls):
         return None
-    change = splice.Change(calls=[(place, n if _indexed(calls[place]) else None) for n, place in enumerate(kept)])
+    change = splice.ChoicePatch(
+        kept_calls=[(place, n if _indexed(calls[place]) else None) for n, place in enumerate(kept)]
+    )
     reason = choice.get("finish_reason")
-    seen = visible_reason(reason, len(kept)) if isinstance(reason, str) else reason
+    seen = choose_finish_reason(reason, len(kept)) if isinstance(reason, str) else reason
     if seen != reason:
-        change.finish = write_json(seen)
+        change.finish_json = write_json(seen)
     return change
 
 
@@ -127,17 +129,17 @@ def _with_fields(body: bytes, before: list[dict[str, Any]]) -> bytes:
     if not own:
         return body
     fields: dict[str, Any] = {}
-    room = merge.Room(len(body) + sum(len(write_json(one)) for one in before) + LIMIT)
+    room = merge.CaptureLimit(len(body) + sum(len(write_json(one)) for one in before) + CAPTURE_LIMIT)
     for message in [*before, *own]:
-        merge.add_fields(fields, {k: v for k, v in message.items() if k not in ("content", "tool_calls")}, room)
-    joined = {name: merge.plain(one) for name, one in fields.items()}
+        merge.merge_fields(fields, {k: v for k, v in message.items() if k not in ("content", "tool_calls")}, room)
+    joined = {name: merge.build_json_value(one) for name, one in fields.items()}
     joined["content"] = _joined([message.get("content") for message in [*before, *own]])
     new = {name: one for name, one in joined.items() if one != own[0].get(name)}
     try:
         start, end = _first_message(body)
         raw = body[start:end]
         for name, one in new.items():
-            raw = slices.with_member(raw, name, write_json(one))
+            raw = slices.set_member(raw, name, write_json(one))
         return body[:start] + raw + body[end:]
     except ValueError:
         own[0].update(new)
@@ -146,12 +148,12 @@ def _with_fields(body: bytes, before: list[dict[str, Any]]) -> bytes:
 
 def _first_message(body: bytes) -> tuple[int, int]:
     """Return the span of the first choice's message. Raises ValueError if it cannot be found."""
-    choices = slices.member(body, "choices")
-    spans = slices.elements(body[choices.start : choices.end]) if choices else None
+    choices = slices.find_member(body, "choices")
+    spans = slices.find_elements(body[choices.start : choices.end]) if choices else None
     if not choices or not spans:
         raise ValueError("no choices")
     start, end = (choices.start + at for at in spans[0])
-    message = slices.member(body[start:end], "message")
+    message = slices.find_member(body[start:end], "message")
     if message is None:
         raise ValueError("no message")
     return start + message.start, start + message.end
@@ -177,22 +179,22 @@ def _ids(seed: str, ids: list[str], ours: set[int]) -> list[str]:
     found = list(ids)
     for place in sorted(ours):
         if not found[place] or found[place] in taken:
-            found[place] = mint(seed, place)
+            found[place] = make_call_id(seed, place)
         taken.add(found[place])
     return found
 
 
 def _with_ids(message: bytes, ids: dict[int, str]) -> bytes:
     """Return the message with these ids, by the place of the call."""
-    raw = slices.value(message, "tool_calls")
-    spans = slices.elements(raw) if raw is not None else None
+    raw = slices.read_value(message, "tool_calls")
+    spans = slices.find_elements(raw) if raw is not None else None
     try:
         if raw is None or spans is None:
             raise ValueError("no calls")
         calls = [raw[start:end] for start, end in spans]
         for place, new in ids.items():
-            calls[place] = slices.with_member(calls[place], "id", write_json(new))
-        return slices.with_member(message, "tool_calls", b"[" + b",".join(calls) + b"]")
+            calls[place] = slices.set_member(calls[place], "id", write_json(new))
+        return slices.set_member(message, "tool_calls", b"[" + b",".join(calls) + b"]")
     except ValueError:
         value = _read(message)
         for place, new in ids.items():

@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 
 from proxy.memory import state
-from proxy.stream.chunk import read_json, whole, write_json
-from proxy.stream.splice import with_texts
+from proxy.stream.chunk import read_json, repair_surrogates, write_json
+from proxy.stream.splice import replace_texts
 
-CUT = frozenset({"length", "max_tokens", "content_filter"})
+CUT_REASONS = frozenset({"length", "max_tokens", "content_filter"})
 """Finish reasons of an answer that was cut off."""
 
 # States of the line that is being read outside of blocks.
@@ -27,7 +27,7 @@ _INFO = 2  # also so, behind those characters
 _REST = 3  # it needs no further reading
 
 
-class StateFilter:
+class BlockFilter:
     """Take the pieces of a text and return the text that the client may see.
 
     headings: of the blocks. blocks: the bodies of the STATE blocks withheld, in their order. others: the bodies of all
@@ -36,12 +36,12 @@ class StateFilter:
 
     __slots__ = (
         "_before", "_body", "_fence", "_gap", "_head", "_headings", "_held", "_inside", "_judged", "_line", "_mark",
-        "_part", "_peek", "_run", "_size", "blocks", "others",
+        "_part", "_peek", "_run", "_size", "blocks", "other_blocks",
     )  # fmt: skip
 
     def __init__(self, headings: tuple[str, ...] = state.HEADINGS) -> None:
         self.blocks: list[str] = []
-        self.others: list[str] = []
+        self.other_blocks: list[str] = []
         self._headings = headings
         self._inside = ""  # the heading of the block that the text may be in
         self._before: list[str] = []  # a STATE block that has ended, and blocks behind it, until they are judged
@@ -73,16 +73,16 @@ class StateFilter:
             self._read(text[start:] if start else text, out)
         return "".join(out)
 
-    def flush(self, *, calls: bool = False) -> str:
+    def flush(self, *, before_calls: bool = False) -> str:
         """Return the held text when something else comes before the text goes on. A whole heading stays held. calls: a
         call comes, which only follows text that was sent. Then a STATE block that fails the check is released."""
         out: list[str] = []
         if self._inside:
-            if calls and self._inside == state.HEADING and self._size != self._judged:
+            if before_calls and self._inside == state.HEADING and self._size != self._judged:
                 self._judged = self._size
-                if not state.find("".join((*self._body, *self._part))):
+                if not state.find_blocks("".join((*self._body, *self._part))):
                     self._give_up(out)
-        elif self._held and not state.heading_of(self._head, self._headings):
+        elif self._held and not state.find_heading(self._head, self._headings):
             if self._head:
                 self._let_go(out)
                 self._line = _REST
@@ -99,7 +99,7 @@ class StateFilter:
             self._line_over("", out)
         elif self._line == _HEAD and self._held:
             head = self._head
-            if heading := state.heading_of(head, self._headings):
+            if heading := state.find_heading(head, self._headings):
                 self._enter(heading, head)
             else:
                 self._let_go(out)
@@ -152,7 +152,7 @@ class StateFilter:
             return
         window = head[: state.FENCE_WINDOW]
         if "```" in window or "~~~" in window:
-            at = state.fence_at(head)
+            at = state.find_fence(head)
             self._line = _REST
             if at is not None:
                 self._begin(head[at:])
@@ -182,7 +182,7 @@ class StateFilter:
         blank = False
         if self._line == _HEAD and self._held:
             head, blank = self._head, not self._head
-            if heading := state.heading_of(head, self._headings):
+            if heading := state.find_heading(head, self._headings):
                 self._enter(heading, head + "\n")
                 return
             if head:
@@ -192,7 +192,7 @@ class StateFilter:
                 self._fence = (self._mark, self._run)
             elif self._run >= self._fence[1]:
                 self._fence = None
-        if self._fence or (blank and self._gap == state.GAP):
+        if self._fence or (blank and self._gap == state.MAX_GAP_NEWLINES):
             out.append("\n")
         else:
             self._gap = self._gap + 1 if blank else 1
@@ -218,11 +218,11 @@ class StateFilter:
         """Hold part of a line in a block."""
         self._part.append(piece)
         self._size += len(piece)
-        if len(self._peek) <= state.HEADING_MAX:
-            self._peek += piece[: state.HEADING_MAX + 1 - len(self._peek)]
-            whole_line = len(self._peek) <= state.HEADING_MAX
+        if len(self._peek) <= state.MAX_HEADING_CHARS:
+            self._peek += piece[: state.MAX_HEADING_CHARS + 1 - len(self._peek)]
+            whole_line = len(self._peek) <= state.MAX_HEADING_CHARS
             open_ = whole_line and state.may_be_heading(self._peek, self._headings)
-            if self._fence is None and not open_ and state.must_leave(self._peek, self._inside):
+            if self._fence is None and not open_ and state.must_end_block(self._peek, self._inside):
                 self._leave(out)
                 return
         self._bound(out)
@@ -231,21 +231,21 @@ class StateFilter:
         """End a line in a block. end: the newline character behind the line, if there is one."""
         line = "".join(self._part)
         if self._fence:
-            if state.closes(line, *self._fence):
+            if state.is_fence_end(line, *self._fence):
                 self._fence = None
-        elif heading := state.heading_of(line, self._headings):
+        elif heading := state.find_heading(line, self._headings):
             self._size -= len(line)
             self._before += self._body
-            if heading == state.HEADING or not state.heading_of(self._before[0].rstrip("\n")):
+            if heading == state.HEADING or not state.find_heading(self._before[0].rstrip("\n")):
                 self._settle(out)
             self._enter(heading, line + end)
             return
-        elif state.leaves(line, self._inside):
+        elif state.is_block_end(line, self._inside):
             self._leave(out)
             if end:
                 self._break(out)
             return
-        elif run := state.opening(line):
+        elif run := state.read_fence_opening(line):
             self._fence = (run[0], len(run))
         self._body.append(line + end)
         self._part, self._peek = [], ""
@@ -269,33 +269,33 @@ class StateFilter:
         """Settle the blocks that have ended: keep those that count and release the others. last: the text ends here;
         else another heading follows."""
         text, self._before = "".join(self._before), []
-        found = state.find(text, self._headings, last=last, cut=cut)
-        visible, gap = state.without(text, found)
+        found = state.find_blocks(text, self._headings, is_complete=last, is_cut_off=cut)
+        visible, gap = state.remove_blocks(text, found)
         for block in found:
-            (self.blocks if block.heading == state.HEADING else self.others).append(whole(block.body))
+            (self.blocks if block.heading == state.HEADING else self.other_blocks).append(repair_surrogates(block.body))
         if not visible:
             return
         if not last and not gap:
-            kept = state.stripped(visible)
+            kept = state.strip_gap(visible)
             visible, gap = kept, visible[len(kept) :]
         out.append("\n" * self._gap + visible)
         self._gap = len(gap)
 
     def _bound(self, out: list[str]) -> None:
         """Release held text that is too long for a block."""
-        if self._size <= state.BLOCK_MAX:
+        if self._size <= state.MAX_BLOCK_CHARS:
             return
         if self._before:
             self._settle(out)
             self._size = sum(map(len, self._body)) + sum(map(len, self._part))
-        if self._size > state.BLOCK_MAX:
+        if self._size > state.MAX_BLOCK_CHARS:
             self._give_up(out)
 
     def _give_up(self, out: list[str]) -> None:
         """Release the block that the text is in: it is not a block, wherever it ends."""
         line, text = "".join(self._part), "".join(self._body)
         self._inside, self._body, self._part = "", [], []
-        kept = text if self._fence or line else state.stripped(text)
+        kept = text if self._fence or line else state.strip_gap(text)
         out.append("\n" * self._gap + kept)
         self._gap = len(text) - len(kept)
         self._next()
@@ -322,13 +322,13 @@ class _Body(msgspec.Struct, frozen=True):
 _BODY = msgspec.json.Decoder(_Body)
 
 
-def without_state(body: bytes) -> tuple[bytes, list[str]]:
+def remove_state_blocks(body: bytes) -> tuple[bytes, list[str]]:
     """Return (a non-streaming body without its STATE blocks, those of its first choice): see `without_blocks`."""
-    visible, blocks = without_blocks(body)
+    visible, blocks = remove_blocks(body)
     return visible, [block.body for block in blocks]
 
 
-def without_blocks(body: bytes, headings: tuple[str, ...] = state.HEADINGS) -> tuple[bytes, list[state.Block]]:
+def remove_blocks(body: bytes, headings: tuple[str, ...] = state.HEADINGS) -> tuple[bytes, list[state.NoteBlock]]:
     """Return (a non-streaming body without such blocks, those of its first choice).
 
     Only the text of a message changes, every other byte stays. A body that cannot be read is returned as it is.
@@ -341,36 +341,40 @@ def without_blocks(body: bytes, headings: tuple[str, ...] = state.HEADINGS) -> t
     except (ValueError, RecursionError):
         return _rewritten(body, headings)
     shown: dict[int, str] = {}
-    blocks: list[state.Block] = []
+    blocks: list[state.NoteBlock] = []
     for position, choice in enumerate(choices):
         text = choice.message.content if choice.message else None
-        visible, found = state.split(text if isinstance(text, str) else "", headings, cut=_is_cut(choice.finish_reason))
+        visible, found = state.split_blocks(
+            text if isinstance(text, str) else "", headings, is_cut_off=_is_cut(choice.finish_reason)
+        )
         if found:
             shown[position] = visible
             if choice.index == 0:
                 blocks += found
     if not shown:
         return body, []
-    return with_texts(body, "message", shown), blocks
+    return replace_texts(body, "message", shown), blocks
 
 
 def _is_cut(reason: Any) -> bool:
-    return isinstance(reason, str) and reason in CUT
+    return isinstance(reason, str) and reason in CUT_REASONS
 
 
-def _rewritten(body: bytes, headings: tuple[str, ...]) -> tuple[bytes, list[state.Block]]:
+def _rewritten(body: bytes, headings: tuple[str, ...]) -> tuple[bytes, list[state.NoteBlock]]:
     """Do the same for a body that only Python's reader accepts: serialise it again if it holds a block."""
     value = read_json(body)
     choices = value.get("choices") if isinstance(value, dict) else None
-    blocks: list[state.Block] = []
+    blocks: list[state.NoteBlock] = []
     changed = False
     for choice in choices if isinstance(choices, list) else ():
         message = choice.get("message") if isinstance(choice, dict) else None
         content = message.get("content") if isinstance(message, dict) else None
         if not isinstance(message, dict) or not isinstance(content, str):
             continue
-        message["content"], found = state.split(content, headings, cut=_is_cut(choice.get("finish_reason")))
+        message["content"], found = state.split_blocks(
+            content, headings, is_cut_off=_is_cut(choice.get("finish_reason"))
+        )
         changed = changed or bool(found)
         if not choice.get("index"):
-            blocks += [replace(block, body=whole(block.body)) for block in found]
+            blocks += [replace(block, body=repair_surrogates(block.body)) for block in found]
     return (write_json(value), blocks) if changed else (body, [])

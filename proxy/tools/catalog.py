@@ -18,19 +18,19 @@ _ALL: tuple[Tool[Any], ...] = (RECALL, QUERY_DB, DESCRIBE_DB, MANAGE_SCRATCHPAD,
 
 TOOLS: Mapping[str, Tool[Any]] = MappingProxyType({tool.name: tool for tool in _ALL})
 
-MEMOS = frozenset({SAVE_MEMO.name, RETRIEVE_MEMOS.name})
+MEMO_TOOLS = frozenset({SAVE_MEMO.name, RETRIEVE_MEMOS.name})
 """The tools that see other sessions of the tenant."""
 
 
-def chosen(
+def choose_tool_names(
     enabled: Literal["policy"] | Sequence[str], policy: Iterable[str], taken: Container[str], *, memos: bool
 ) -> tuple[str, ...]:
     """Return the names to offer, in the catalog's order. enabled: the setting, which precedes the policy. taken: names
     of the client's own tools, which win. memos: True if this session may use memos."""
     wanted = set(policy if enabled == "policy" else enabled)
-    return tuple(name for name in TOOLS if name in wanted and name not in taken and (memos or name not in MEMOS))
+    return tuple(name for name in TOOLS if name in wanted and name not in taken and (memos or name not in MEMO_TOOLS))
 
 
-def definitions(names: Sequence[str]) -> bytes:
+def join_definitions(names: Sequence[str]) -> bytes:
     """Return these tools as members of a JSON array, with a comma between them. Raises KeyError for an unknown name."""
     return b",".join(TOOLS[name].definition for name in names)

@@ -152,7 +152,7 @@ def _allowed(modules: set[str], action: int, first: str | None, second: str | No
     return sqlite3.SQLITE_DENY
 
 
-def answer(database: sqlite3.Connection, statement: str) -> dict[str, Any]:
+def run_statement(database: sqlite3.Connection, statement: str) -> dict[str, Any]:
     """Return {columns, rows, more} or {error}. A cell that does not fit is {cut, chars}: its beginning and its full
     length."""
     if not STATEMENT.match(statement):
@@ -213,7 +213,7 @@ def main() -> None:
     guard(database)
     for line in lines:
         _time(CPU)
-        _say(answer(database, json.loads(line)))
+        _say(run_statement(database, json.loads(line)))
 
 
 def _say(found: dict[str, Any]) -> None:

@@ -6,10 +6,10 @@ import msgspec
 
 from proxy.tools import past
 from proxy.tools.child import FUNCTIONS
-from proxy.tools.desk import Desk
+from proxy.tools.desk import ToolContext
 from proxy.tools.tool import Tool
 
-WORDS = """messages: one row a message of this conversation
+SCHEMA_TEXT = """messages: one row a message of this conversation
   seq INTEGER            order in which they came; a call that was answered out of sight bears the number of its answer
   id TEXT                10 characters; recall(id) reads a message whole
   group_id TEXT          one user prompt with all that followed from it
@@ -27,17 +27,18 @@ messages_fts(seq, id, role, content): the same for search by words, and by their
   A run of Chinese, Japanese, Korean or Thai is one word to it: use messages WHERE content LIKE '%word%' for these"""
 
 
-class Takes(msgspec.Struct, frozen=True):
+class DescribeDbArguments(msgspec.Struct, frozen=True):
     """No arguments."""
 
 
-async def answer(_: Takes, desk: Desk) -> str:
+async def describe_tables(_: DescribeDbArguments, context: ToolContext) -> str:
     """Return the schema and the number of messages."""
-    last = await desk.store.messages(desk.tenant, desk.session, 0, 1, newest=True)
+    last = await context.store.read_messages(context.tenant, context.session, 0, 1, newest=True)
     count = last[0].seq if last else 0
     return (
-        f"{WORDS}\nstored so far: {count} messages. One SELECT at a time, reading only; functions:"
-        f" {', '.join(sorted(FUNCTIONS))}. Of a very long conversation the newest {past.BYTES >> 20} MiB are searched."
+        f"{SCHEMA_TEXT}\nstored so far: {count} messages. One SELECT at a time, reading only; functions:"
+        f" {', '.join(sorted(FUNCTIONS))}. Of a very long conversation the newest {past.MAX_COPIED_BYTES >> 20} MiB"
+        " are searched."
     )
 
 
@@ -46,6 +47,6 @@ DESCRIBE_DB = Tool(
     description="The tables and columns that query_db reads, and what it allows.",
     parameters={},
     required=(),
-    takes=Takes,
-    answer=answer,
+    arguments_type=DescribeDbArguments,
+    handler=describe_tables,
 )

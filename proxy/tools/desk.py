@@ -13,18 +13,18 @@ from proxy.store.base import Store
 from proxy.tools.sandbox import Sandbox
 
 
-def _nobody(_memo: str, _merged: bool) -> None:
+def _ignore_memo(_memo: str, _merged: bool) -> None:
     """Ignore the event: nobody listens."""
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class ToolContext:
     """The context of one request, made new for each request that may call tools. Tenant and session come from the
     exchange, never from a model."""
 
     tenant: str
     session: str
-    thread: str
+    branch: str
     explicit: bool
     """True if the client named the session: memos need that, or `memos.scope = "tenant"`."""
     project: str
@@ -37,9 +37,9 @@ class Desk:
     """Shared by all requests, because it bounds the number of concurrent children."""
     prompt: Sequence[Message] = ()
     """The messages that the model sees in this request: they tell what need not be saved and how old a message is."""
-    keys: Sequence[bytes] = ()
+    prompt_keys: Sequence[bytes] = ()
     """The chain keys of these messages."""
-    saved: Callable[[str, bool], None] = _nobody
+    on_memo_saved: Callable[[str, bool], None] = _ignore_memo
     """Called for each memo that is saved, with its id and True if it replaced another."""
-    offered: frozenset[str] | None = None
+    offered_tools: frozenset[str] | None = None
     """The tools that this request offers; None: all. No other tool is ever run."""

@@ -9,51 +9,53 @@ import msgspec
 from proxy.errors import ToolRefused
 from proxy.memory import scratchpad
 from proxy.store.written import ScratchpadRow
-from proxy.tools.desk import Desk
+from proxy.tools.desk import ToolContext
 from proxy.tools.tool import Tool
 
 TRIES = 4
 """Attempts at a change if another writer was first: two calls of one answer, or an operator."""
 
 
-class Takes(msgspec.Struct, frozen=True):
+class ManageScratchpadArguments(msgspec.Struct, frozen=True):
     """content: for update and append."""
 
     action: Literal["read", "update", "append"]
     content: str = ""
 
 
-async def answer(takes: Takes, desk: Desk) -> str:
+async def manage_scratchpad(arguments: ManageScratchpadArguments, context: ToolContext) -> str:
     """Return the text, or the result of the change. Raises ToolRefused if it would be too long, or if others keep
     changing it."""
-    if takes.action == "read":
-        row = await desk.store.scratchpad(desk.tenant, desk.session)
+    if arguments.action == "read":
+        row = await context.store.read_scratchpad(context.tenant, context.session)
         return row.text if row is not None and row.text else "[the scratchpad is empty]"
-    if takes.action == "append" and not takes.content.strip():
+    if arguments.action == "append" and not arguments.content.strip():
         raise ToolRefused("append takes the text to add as content.")
     for _ in range(TRIES):
-        text = await _written(takes, desk)
+        text = await _try_change(arguments, context)
         if text is not None:
-            return f"[saved: the scratchpad has {len(text)} of {desk.settings.tools.scratchpad_chars} characters]"
+            return f"[saved: the scratchpad has {len(text)} of {context.settings.tools.scratchpad_chars} characters]"
     raise ToolRefused("the scratchpad is being changed by others; read it and try again.")
 
 
-async def _written(takes: Takes, desk: Desk) -> str | None:
+async def _try_change(arguments: ManageScratchpadArguments, context: ToolContext) -> str | None:
     """Write the change and return the text that is now stored. Return None if another version took the number: the
     scratchpad must be read again."""
-    row = await desk.store.scratchpad(desk.tenant, desk.session)
+    row = await context.store.read_scratchpad(context.tenant, context.session)
     current, number = (row.text, row.number) if row is not None else ("", 0)
-    most = desk.settings.tools.scratchpad_chars
+    most = context.settings.tools.scratchpad_chars
     try:
-        if takes.action == "append":
-            text = scratchpad.appended(current, takes.content, most)
+        if arguments.action == "append":
+            text = scratchpad.append_text(current, arguments.content, most)
         else:
-            text = scratchpad.updated(takes.content, most)
-    except scratchpad.TooLong as reason:
+            text = scratchpad.replace_text(arguments.content, most)
+    except scratchpad.ScratchpadTooLong as reason:
         raise ToolRefused(str(reason), limited=True) from reason
-    mine = ScratchpadRow(desk.tenant, desk.session, number + 1, text, "model", desk.now())
-    await desk.store.put([mine])
-    stands = next(iter(await desk.store.scratchpads(desk.tenant, desk.session, 1, number + 2)), None)
+    mine = ScratchpadRow(context.tenant, context.session, number + 1, text, "model", context.now())
+    await context.store.put([mine])
+    stands = next(
+        iter(await context.store.read_scratchpad_versions(context.tenant, context.session, 1, number + 2)), None
+    )
     is_mine = stands is not None and (stands.text, stands.author, stands.created_at) == (text, "model", mine.created_at)
     return text if is_mine else None
 
@@ -69,6 +71,6 @@ MANAGE_SCRATCHPAD = Tool(
         "content": {"type": "string"},
     },
     required=("action",),
-    takes=Takes,
-    answer=answer,
+    arguments_type=ManageScratchpadArguments,
+    handler=manage_scratchpad,
 )

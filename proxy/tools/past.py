@@ -16,19 +16,19 @@ import msgspec
 from proxy.chat import key
 from proxy.chat.dialects.completions import read_message
 from proxy.chat.message import Message
-from proxy.context.evidence.provenance import Provenance, provenance
+from proxy.context.evidence.provenance import Provenance, find_provenance
 from proxy.errors import NotManaged
 from proxy.store.base import MessageRecord
-from proxy.store.written import RoundRow
-from proxy.tools.desk import Desk
+from proxy.store.written import HiddenRoundRow
+from proxy.tools.desk import ToolContext
 
-WIDE = ""
+SESSION_WIDE = ""
 """The thread that stores the operator's decisions for a whole session."""
 PAGE = 200
 """Messages read from the store at a time, so that one list never blocks the event loop for long."""
-BYTES = 64 << 20
+MAX_COPIED_BYTES = 64 << 20
 """Bytes of a session that are copied for a query, the newest messages first."""
-BESIDE = 40
+CALL_LOOKBACK = 40
 """Messages before a result that are searched for its call."""
 PAGES = 10
 """Pages behind a message that are searched for edits of the same file."""
@@ -51,27 +51,27 @@ class _Round(msgspec.Struct, frozen=True):
 _ROUND = msgspec.json.Decoder(_Round)
 
 
-def said(message: Message) -> str:
+def format_message(message: Message) -> str:
     """Return all that a message says: its text, then its reasoning, its calls, and the number of parts that are not
     text."""
     parts = [message.text] if message.text else []
     if message.reasoning:
         parts.append(f"[reasoning]\n{message.reasoning}")
     parts += [f"[call {call.id}] {call.name} {call.arguments}" for call in message.calls]
-    if message.media:
-        parts.append(f"[{message.media} parts that are not text]")
+    if message.media_count:
+        parts.append(f"[{message.media_count} parts that are not text]")
     return "\n\n".join(parts)
 
 
-def spoken(raw: bytes) -> str:
+def format_stored_message(raw: bytes) -> str:
     """Return `said` of a stored message; its bytes as text if the message cannot be read."""
     try:
-        return said(read_message(raw))
+        return format_message(read_message(raw))
     except NotManaged:
         return raw.decode("utf-8", "replace")
 
 
-def hidden(row: RoundRow) -> Iterator[tuple[str, Message]]:
+def read_hidden_messages(row: HiddenRoundRow) -> Iterator[tuple[str, Message]]:
     """Yield the messages of a round that the client does not have, each with its public id. They form separate chains:
     one from the end of the request, one from the answer. The ids are therefore the same whatever the client puts next
     to them."""
@@ -85,39 +85,39 @@ def hidden(row: RoundRow) -> Iterator[tuple[str, Message]]:
     ours.sort(key=lambda message: places.get(message.call_id or "", 0))
     for at, messages in ((row.head, before[:-1]), (row.key, ours)):
         for message in messages:
-            at = key.step(at, message.digest)  # noqa: PLW2901  a chain
+            at = key.derive_next_key(at, message.digest)  # noqa: PLW2901  a chain
             yield key.public_id(at), message
 
 
-async def find(desk: Desk, name: str) -> tuple[str, str] | None:
+async def find_message(context: ToolContext, name: str) -> tuple[str, str] | None:
     """Return (role, all that it says) of the message with this id, of this session alone; None if there is none."""
-    place = (desk.tenant, desk.session)
-    stored = await desk.store.message(*place, name)
+    place = (context.tenant, context.session)
+    stored = await context.store.find_message(*place, name)
     if stored is not None:
-        return stored.role, await asyncio.to_thread(spoken, stored.body)
-    return await asyncio.to_thread(_named, await desk.store.rounds(*place), name)
+        return stored.role, await asyncio.to_thread(format_stored_message, stored.body)
+    return await asyncio.to_thread(_find_hidden_message, await context.store.read_hidden_rounds(*place), name)
 
 
-def _named(rounds: Sequence[RoundRow], name: str) -> tuple[str, str] | None:
-    found = (message for row in rounds for public, message in hidden(row) if public == name)
-    return next(((message.role, said(message)) for message in found), None)
+def _find_hidden_message(rounds: Sequence[HiddenRoundRow], name: str) -> tuple[str, str] | None:
+    found = (message for row in rounds for public, message in read_hidden_messages(row) if public == name)
+    return next(((message.role, format_message(message)) for message in found), None)
 
 
-async def origin(desk: Desk, name: str) -> Provenance | None:
+async def load_provenance(context: ToolContext, name: str) -> Provenance | None:
     """Return the origin of a message: the call that it is the result of, its age, and later changes. The source is the
     prompt of this request. If the client has shortened its history, the source is the store. None if neither has the
     message."""
-    keys = [key.public_id(one) for one in desk.keys]
+    keys = [key.public_id(one) for one in context.prompt_keys]
     if name in keys:
-        return await asyncio.to_thread(provenance, desk.prompt, len(keys) - 1 - keys[::-1].index(name))
-    place = (desk.tenant, desk.session)
-    stored = await desk.store.message(*place, name)
+        return await asyncio.to_thread(find_provenance, context.prompt, len(keys) - 1 - keys[::-1].index(name))
+    place = (context.tenant, context.session)
+    stored = await context.store.find_message(*place, name)
     if stored is None:
         return None
-    before = await desk.store.messages(*place, stored.seq, BESIDE, newest=True)
+    before = await context.store.read_messages(*place, stored.seq, CALL_LOOKBACK, newest=True)
     since: list[MessageRecord] = []
     for _ in range(PAGES):
-        page = await desk.store.messages(*place, since[-1].seq if since else stored.seq, PAGE)
+        page = await context.store.read_messages(*place, since[-1].seq if since else stored.seq, PAGE)
         since += page
         if len(page) < PAGE:
             break
@@ -133,18 +133,18 @@ def _stored_origin(records: Sequence[MessageRecord], index: int) -> Provenance |
             messages.append(read_message(record.body))
         except NotManaged:
             return None
-    return provenance(messages, index)
+    return find_provenance(messages, index)
 
 
-async def newest(desk: Desk, most: int = BYTES) -> tuple[list[MessageRecord], bool]:
+async def load_newest(context: ToolContext, max_bytes: int = MAX_COPIED_BYTES) -> tuple[list[MessageRecord], bool]:
     """Return (the session's messages, newest first; True if these are all): as many as fit into `most` bytes."""
     found: list[MessageRecord] = []
     size, after = 0, 0
     while True:
-        page = await desk.store.messages(desk.tenant, desk.session, after, PAGE, newest=True)
+        page = await context.store.read_messages(context.tenant, context.session, after, PAGE, newest=True)
         for record in page:
             size += len(record.body) + 200
-            if size > most and found:
+            if size > max_bytes and found:
                 return found, False
             found.append(record)
         if len(page) < PAGE:
@@ -152,32 +152,36 @@ async def newest(desk: Desk, most: int = BYTES) -> tuple[list[MessageRecord], bo
         after = page[-1].seq
 
 
-class Standing(msgspec.Struct, frozen=True):
+class PromptMembership(msgspec.Struct, frozen=True):
     """The status of a session's messages, by their keys. gone: they have left the prompt. dropped: the operator has
     removed them, or they were undone. prompt: those of the prompt's own history, empty if that is not known. A message
     of another branch is in no prompt."""
 
-    gone: frozenset[bytes] = frozenset()
-    dropped: frozenset[bytes] = frozenset()
-    prompt: frozenset[bytes] = frozenset()
+    left_keys: frozenset[bytes] = frozenset()
+    dropped_keys: frozenset[bytes] = frozenset()
+    prompt_keys: frozenset[bytes] = frozenset()
 
 
-NOTHING = Standing()
+UNKNOWN_MEMBERSHIP = PromptMembership()
 
 
-async def standing(desk: Desk) -> Standing:
+async def load_prompt_membership(context: ToolContext) -> PromptMembership:
     """Return the status of a session's messages, as its thread has them."""
-    place = (desk.tenant, desk.session)
-    left = await desk.store.left_out(*place, desk.thread)
-    decided = await desk.store.edits(*place, WIDE)
-    return Standing(
-        gone=frozenset(message.key for message in left),
-        dropped=frozenset(row.key for row, _ in decided if row.action == "gone"),
-        prompt=frozenset(desk.keys),
+    place = (context.tenant, context.session)
+    left = await context.store.read_left_out(*place, context.branch)
+    decided = await context.store.read_edits(*place, SESSION_WIDE)
+    return PromptMembership(
+        left_keys=frozenset(message.key for message in left),
+        dropped_keys=frozenset(row.key for row, _ in decided if row.action == "gone"),
+        prompt_keys=frozenset(context.prompt_keys),
     )
 
 
-def rows(records: Sequence[MessageRecord], rounds: Sequence[RoundRow], known: Standing = NOTHING) -> list[bytes]:
+def make_table_rows(
+    records: Sequence[MessageRecord],
+    rounds: Sequence[HiddenRoundRow],
+    membership: PromptMembership = UNKNOWN_MEMBERSHIP,
+) -> list[bytes]:
     """Return the lines that fill the table `messages`, in the order of COLUMNS, oldest first. records: newest first.
     This takes long for long sessions: do not call it on the event loop.
 
@@ -191,21 +195,25 @@ def rows(records: Sequence[MessageRecord], rounds: Sequence[RoundRow], known: St
         if record.status == "removed":
             continue
         name = key.public_id(record.key)
-        status = "dropped" if record.key in known.dropped else record.status
-        stands = status != "dropped" and record.key not in known.gone
-        stands = stands and (not known.prompt or record.key in known.prompt)
+        status = "dropped" if record.key in membership.dropped_keys else record.status
+        stands = status != "dropped" and record.key not in membership.left_keys
+        stands = stands and (not membership.prompt_keys or record.key in membership.prompt_keys)
         row = behind.get(record.key)
-        for public, message in hidden(row) if row is not None else ():
+        for public, message in read_hidden_messages(row) if row is not None else ():
             kind = "tool_call" if message.calls else "completed"
             weight = len(message.raw) // 4
             kind = "dropped" if status == "dropped" else kind
-            made.append(_line(record, public, message.role, said(message), message.call_id, kind, weight, stands))
-        cells = (spoken(record.body), record.call_id, status, record.tokens, stands)
-        made.append(_line(record, name, record.role, *cells))
+            made.append(
+                _make_table_row(
+                    record, public, message.role, format_message(message), message.call_id, kind, weight, stands
+                )
+            )
+        cells = (format_stored_message(record.body), record.call_id, status, record.tokens, stands)
+        made.append(_make_table_row(record, name, record.role, *cells))
     return made
 
 
-def _line(
+def _make_table_row(
     record: MessageRecord,
     name: str,
     role: str,

@@ -11,11 +11,11 @@ import msgspec
 
 from proxy.errors import ToolRefused
 from proxy.tools import past
-from proxy.tools.desk import Desk
-from proxy.tools.sandbox import Answer
+from proxy.tools.desk import ToolContext
+from proxy.tools.sandbox import QueryResult
 from proxy.tools.tool import Tool
 
-ROOM = 300
+HEADER_CHARS = 300
 """Characters of a result reserved for its description."""
 CELLS = (100_000, 2000, 600, 200)
 """Characters at which values are cut, tried in turn until all rows fit."""
@@ -24,27 +24,27 @@ _COMMENTS = re.compile(r"(?:\s|--[^\n]*|/\*.*?\*/)*+", re.DOTALL)
 _SEARCH = re.compile(r"\bmessages_fts\b", re.IGNORECASE)
 
 
-class Takes(msgspec.Struct, frozen=True):
+class QueryDbArguments(msgspec.Struct, frozen=True):
     """sql: one SELECT in SQLite's dialect."""
 
     sql: str
 
 
-async def answer(takes: Takes, desk: Desk) -> str:
+async def query_messages(arguments: QueryDbArguments, context: ToolContext) -> str:
     """Return the rows, as many as fit, under a line that says how to get the rest. Raises ToolRefused with SQLite's
     words."""
-    records, is_all = await past.newest(desk)
-    rounds = await desk.store.rounds(desk.tenant, desk.session)
-    rows = await asyncio.to_thread(past.rows, records, rounds, await past.standing(desk))
-    sql = bare(takes.sql)
-    found = await desk.sandbox.query(rows, sql, search=_SEARCH.search(sql) is not None)
+    records, is_all = await past.load_newest(context)
+    rounds = await context.store.read_hidden_rounds(context.tenant, context.session)
+    rows = await asyncio.to_thread(past.make_table_rows, records, rounds, await past.load_prompt_membership(context))
+    sql = strip_fence(arguments.sql)
+    found = await context.sandbox.query(rows, sql, search=_SEARCH.search(sql) is not None)
     if found.error is not None:
         raise ToolRefused(found.error)
     note = "" if is_all else f"only the newest {len(records)} messages are searched; "
-    return shown(found, desk.settings.tools.result_chars, note)
+    return format_result(found, context.settings.tools.result_chars, note)
 
 
-def bare(sql: str) -> str:
+def strip_fence(sql: str) -> str:
     """Return the statement without the code fence around it and the comments before it, as models write them."""
     text = sql.strip()
     if text[:1] in ("`", "~"):
@@ -55,7 +55,7 @@ def bare(sql: str) -> str:
     return text[begin.end() :] if begin else text
 
 
-def shown(found: Answer, most: int, note: str = "") -> str:
+def format_result(found: QueryResult, most: int, note: str = "") -> str:
     """Return a result as the model reads it. A single text stands as it is, any other result as a row a line, as JSON.
     Raises ToolRefused if one row is too long."""
     if not found.rows:
@@ -64,12 +64,12 @@ def shown(found: Answer, most: int, note: str = "") -> str:
         return _single(found.columns[0], found.rows[0][0], most, note)
     cell, lines = CELLS[0], _lines(found, CELLS[0])
     for smaller in CELLS[1:]:
-        if sum(map(len, lines)) + len(lines) > most - ROOM:
+        if sum(map(len, lines)) + len(lines) > most - HEADER_CHARS:
             cell, lines = smaller, _lines(found, smaller)
     kept, size = [], 0
     for line in lines:
         size += len(line) + 1
-        if size > most - ROOM:
+        if size > most - HEADER_CHARS:
             break
         kept.append(line)
     if not kept:
@@ -80,20 +80,20 @@ def shown(found: Answer, most: int, note: str = "") -> str:
     what = f"rows 1 to {len(kept)}" if has_more else f"{len(kept)} row{'s' * (len(kept) > 1)}"
     rest = f"; more with OFFSET {len(kept)}" if has_more else ""
     cut = "; long values end with [+N]: N more characters, by substr or recall" if _was_cut(found, cell) else ""
-    columns = ", ".join(found.columns)[: ROOM // 2]
+    columns = ", ".join(found.columns)[: HEADER_CHARS // 2]
     return "\n".join((f"[{note}{what}{rest}{cut}; columns: {columns}]", *kept))
 
 
-def _lines(found: Answer, cell: int) -> list[str]:
+def _lines(found: QueryResult, cell: int) -> list[str]:
     return [json.dumps([_short(value, cell) for value in row], ensure_ascii=False) for row in found.rows]
 
 
 def _single(column: str, value: str | dict[str, Any], most: int, note: str) -> str:
     text, chars = (value, len(value)) if isinstance(value, str) else (str(value["cut"]), int(value["chars"]))
-    kept = text[: most - ROOM]
+    kept = text[: most - HEADER_CHARS]
     if len(kept) == chars:
         return f"[{note}1 row, {chars} characters]\n{kept}"
-    rest = f"for more select substr({column[:60]}, {len(kept) + 1}, {most - ROOM})"
+    rest = f"for more select substr({column[:60]}, {len(kept) + 1}, {most - HEADER_CHARS})"
     return f"[{note}1 row, the first {len(kept)} of {chars} characters; {rest}]\n{kept}"
 
 
@@ -105,7 +105,7 @@ def _short(value: Any, most: int) -> Any:
     return f"{text[:most]}[+{max(chars, len(text)) - min(most, len(text))}]"
 
 
-def _was_cut(found: Answer, most: int) -> bool:
+def _was_cut(found: QueryResult, most: int) -> bool:
     return any(isinstance(v, dict) or (isinstance(v, str) and len(v) > most) for row in found.rows for v in row)
 
 
@@ -122,6 +122,6 @@ QUERY_DB = Tool(
     ),
     parameters={"sql": {"type": "string"}},
     required=("sql",),
-    takes=Takes,
-    answer=answer,
+    arguments_type=QueryDbArguments,
+    handler=query_messages,
 )

@@ -6,43 +6,44 @@ import msgspec
 
 from proxy.errors import ToolRefused
 from proxy.tools import past
-from proxy.tools.desk import Desk
+from proxy.tools.desk import ToolContext
 from proxy.tools.tool import Tool
 
-ROOM = 500
+HEADER_CHARS = 500
 """Characters of a result reserved for its description."""
 
 
-class Takes(msgspec.Struct, frozen=True):
+class RecallArguments(msgspec.Struct, frozen=True):
     """The arguments. page counts from 1."""
 
     id: str
     page: int = 1
 
 
-async def answer(takes: Takes, desk: Desk) -> str:
+async def recall_message(arguments: RecallArguments, context: ToolContext) -> str:
     """Return a page of the message under a line that gives its place, its call, and its age. All pages without that
     line are the message. Raises ToolRefused if there is no such message or page."""
-    name = takes.id.strip().strip("\"'<>[]").lower()
-    found = await past.find(desk, name)
+    name = arguments.id.strip().strip("\"'<>[]").lower()
+    found = await past.find_message(context, name)
     if found is None:
         raise ToolRefused(
-            f"no message of this conversation has the id {takes.id[:40]!r}.",
+            f"no message of this conversation has the id {arguments.id[:40]!r}.",
             hint="An id has 10 characters and stands in the mark of what was shortened or left out; copy it exactly.",
         )
     role, text = found
-    size = desk.settings.tools.result_chars - ROOM
+    size = context.settings.tools.result_chars - HEADER_CHARS
     pages = max(1, -(-len(text) // size))
-    if not 1 <= takes.page <= pages:
-        raise ToolRefused(f"message {name} has {pages} pages, from 1 on; there is no page {takes.page}.")
-    start = (takes.page - 1) * size
-    more = f'; next: recall(id="{name}", page={takes.page + 1})' if takes.page < pages else ""
-    seen = await past.origin(desk, name)
-    told = f"; {seen.told()}" if seen is not None else ""
+    if not 1 <= arguments.page <= pages:
+        raise ToolRefused(f"message {name} has {pages} pages, from 1 on; there is no page {arguments.page}.")
+    start = (arguments.page - 1) * size
+    more = f'; next: recall(id="{name}", page={arguments.page + 1})' if arguments.page < pages else ""
+    seen = await past.load_provenance(context, name)
+    told = f"; {seen.describe_origin()}" if seen is not None else ""
     if seen is not None and seen.edits:
         told += "; the old text follows"
     head = (
-        f"[message {name} of role {role[:20]}, page {takes.page} of {pages}, {len(text)} characters in all{told}{more}]"
+        f"[message {name} of role {role[:20]}, page {arguments.page} of {pages},"
+        f" {len(text)} characters in all{told}{more}]"
     )
     return f"{head}\n{text[start : start + size]}"
 
@@ -56,6 +57,6 @@ RECALL = Tool(
         "page": {"type": "integer"},
     },
     required=("id",),
-    takes=Takes,
-    answer=answer,
+    arguments_type=RecallArguments,
+    handler=recall_message,
 )

@@ -11,7 +11,7 @@ import msgspec
 from proxy.memory import memos
 from proxy.memory.memos import Memo
 from proxy.tools import notebook
-from proxy.tools.desk import Desk
+from proxy.tools.desk import ToolContext
 from proxy.tools.tool import Tool
 
 MOST = 20
@@ -20,36 +20,36 @@ TAGS = 30
 """Tags that are listed if no memo fits."""
 
 
-class Takes(msgspec.Struct, frozen=True):
+class RetrieveMemosArguments(msgspec.Struct, frozen=True):
     """The arguments. query: words to look for, in addition to the tags."""
 
     tags: list[str] | str = []
     query: str = ""
 
 
-async def answer(takes: Takes, desk: Desk) -> str:
+async def find_memos(arguments: RetrieveMemosArguments, context: ToolContext) -> str:
     """Return the memos that have one of the tags, most matches first, then those that fit the words. If none fits,
     return the most frequent tags."""
-    known = await notebook.load(desk)
-    room = desk.settings.tools.result_chars
-    found = await asyncio.to_thread(chosen, known, notebook.listed(takes.tags), takes.query)
-    shown = memos.within(found[:MOST], room - 100)
+    known = await notebook.load_memos(context)
+    room = context.settings.tools.result_chars
+    found = await asyncio.to_thread(select_memos, known, notebook.split_tags(arguments.tags), arguments.query)
+    shown = memos.fit_memos(found[:MOST], room - 100)
     if not shown:
         often = Counter(tag for memo in known for tag in memo.tags).most_common(TAGS)
         named = f" Tags: {', '.join(tag for tag, _ in often)}." if often else ""
         return f"[none of {len(known)} memos fits.{named}]"[:room]
     more = f"\n[{len(found) - len(shown)} more fit: name more tags]" if len(found) > len(shown) else ""
-    return memos.render(shown) + more
+    return memos.render_memos(shown) + more
 
 
-def chosen(known: Sequence[Memo], tags: Sequence[str], query: str) -> list[Memo]:
+def select_memos(known: Sequence[Memo], tags: Sequence[str], query: str) -> list[Memo]:
     """Return the memos that fit; all, newest first, if neither tags nor words are given."""
-    wanted = set(memos.tidy_tags(tags))
+    wanted = set(memos.normalize_tags(tags))
     if not wanted and not query.strip():
         return sorted(known, key=lambda memo: -memo.updated_at)
     tagged = [memo for memo in known if wanted.intersection(memo.tags)]
     tagged.sort(key=lambda memo: (-len(wanted.intersection(memo.tags)), -memo.updated_at))
-    fitting = memos.fits(known, " ".join((query, *tags)), MOST, 1 << 30, least=1)
+    fitting = memos.select_memos(known, " ".join((query, *tags)), MOST, 1 << 30, min_words=1)
     return [*tagged, *(memo for memo in fitting if memo not in tagged)]
 
 
@@ -64,6 +64,6 @@ RETRIEVE_MEMOS = Tool(
         "query": {"type": "string", "description": "words to look for"},
     },
     required=(),
-    takes=Takes,
-    answer=answer,
+    arguments_type=RetrieveMemosArguments,
+    handler=find_memos,
 )

@@ -16,12 +16,12 @@ import msgspec
 
 from proxy.errors import StoreError, ToolRefused
 from proxy.tools.catalog import TOOLS
-from proxy.tools.desk import Desk
+from proxy.tools.desk import ToolContext
 
 log = logging.getLogger(__name__)
 
 
-class Asked(Protocol):
+class ToolCall(Protocol):
     """A call as the model made it."""
 
     @property
@@ -31,44 +31,46 @@ class Asked(Protocol):
     def arguments(self) -> str: ...
 
 
-async def run(call: Asked, desk: Desk) -> str:
+async def run_tool_call(call: ToolCall, context: ToolContext) -> str:
     """Return the result for the model: at most `tools.result_chars` characters; {"error": ...} if there is none."""
     tool = TOOLS.get(call.name)
-    if tool is None or (desk.offered is not None and call.name not in desk.offered):
-        return failure("there is no such tool here.")
+    if tool is None or (context.offered_tools is not None and call.name not in context.offered_tools):
+        return make_error_result("there is no such tool here.")
     began = time.perf_counter()
     outcome = "refused"
     try:
-        async with asyncio.timeout(desk.settings.tools.seconds):
-            text = await tool.call(call.arguments, desk)
+        async with asyncio.timeout(context.settings.tools.seconds):
+            text = await tool.call(call.arguments, context)
         outcome = "done"
     except ToolRefused as reason:
         outcome = "limited" if reason.limited else "refused"
-        text = failure(str(reason))
+        text = make_error_result(str(reason))
     except (msgspec.DecodeError, UnicodeError, RecursionError) as wrong:
-        text = failure(f"the arguments of {call.name} cannot be used: {wrong}. They are: {_form(call.name)}.")
+        text = make_error_result(
+            f"the arguments of {call.name} cannot be used: {wrong}. They are: {_describe_parameters(call.name)}."
+        )
     except TimeoutError:
         outcome = "limited"
-        text = failure(f"{call.name} took too long and was ended. Go on without it.")
+        text = make_error_result(f"{call.name} took too long and was ended. Go on without it.")
     except StoreError:
         outcome = "failed"
-        text = failure("what is stored cannot be read or written at the moment. Go on without it.")
+        text = make_error_result("what is stored cannot be read or written at the moment. Go on without it.")
     except Exception as fault:  # noqa: BLE001  a fault of ours is a result that says so, never a failed request
         outcome = "failed"
         log.warning("%s failed: %s", call.name, type(fault).__name__)
-        desk.metrics.swallowed_total.labels("tool").inc()
-        text = failure(f"{call.name} failed. Go on without it.")
-    desk.metrics.tools_total.labels(tool.name, outcome).inc()
-    desk.metrics.tool_seconds.labels(tool.name).observe(time.perf_counter() - began)
-    return fit(text, desk.settings.tools.result_chars)
+        context.metrics.swallowed_total.labels("tool").inc()
+        text = make_error_result(f"{call.name} failed. Go on without it.")
+    context.metrics.tools_total.labels(tool.name, outcome).inc()
+    context.metrics.tool_seconds.labels(tool.name).observe(time.perf_counter() - began)
+    return truncate_result(text, context.settings.tools.result_chars)
 
 
-def failure(message: str) -> str:
+def make_error_result(message: str) -> str:
     """Return a result that reports an error."""
     return json.dumps({"error": message}, ensure_ascii=False)
 
 
-def fit(text: str, most: int) -> str:
+def truncate_result(text: str, most: int) -> str:
     """Return at most so many characters that any encoder accepts: the last guard, because each tool has cut its own
     result by then."""
     text = text.encode("utf-8", "replace").decode()
@@ -78,7 +80,7 @@ def fit(text: str, most: int) -> str:
     return text[: most - len(end)] + end
 
 
-def _form(name: str) -> str:
+def _describe_parameters(name: str) -> str:
     tool = TOOLS[name]
     return (
         ", ".join(

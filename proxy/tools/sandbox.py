@@ -39,7 +39,7 @@ CHILDREN = 2
 """Concurrent children: each may use a processor for a second and half a GiB."""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class QueryResult(msgspec.Struct, frozen=True):
     """A result as the child gives it. A cell is a value, or {cut, chars} if only its beginning came."""
 
     columns: list[str] = []
@@ -48,7 +48,7 @@ class Answer(msgspec.Struct, frozen=True):
     error: str | None = None
 
 
-_ANSWER = msgspec.json.Decoder(Answer)
+_ANSWER = msgspec.json.Decoder(QueryResult)
 
 
 class Sandbox:
@@ -58,28 +58,28 @@ class Sandbox:
         """Set the limits. wall: seconds. child: the program, which tests change to remove a layer."""
         self._child = child
         self._wall = wall
-        self._places = asyncio.Semaphore(children)
+        self._slots = asyncio.Semaphore(children)
 
-    async def query(self, rows: Sequence[bytes], statement: str, *, search: bool) -> Answer:
+    async def query(self, rows: Sequence[bytes], statement: str, *, search: bool) -> QueryResult:
         """Return the answer to one statement over these rows (lines of JSON, without their ends). Raises
         ToolRefused."""
         if len(statement.encode("utf-8", "replace")) > SQL:
             raise ToolRefused(f"the statement is longer than {SQL} bytes.", limited=True)
         try:
             async with asyncio.timeout(START):
-                await self._places.acquire()
+                await self._slots.acquire()
         except TimeoutError:
             raise ToolRefused("too many queries at once; try again.", limited=True) from None
-        talk = _Talk(self._child, self._wall)
+        talk = _ChildProcess(self._child, self._wall)
         try:
-            reply = await asyncio.to_thread(talk.hold, rows, statement, search=search)
+            reply = await asyncio.to_thread(talk.run_query, rows, statement, search=search)
         finally:
-            talk.end()  # the caller may have left
-            self._places.release()
+            talk.kill()  # the caller may have left
+            self._slots.release()
         return _read(reply)
 
 
-class _Talk:
+class _ChildProcess:
     """A child's whole life, in a thread. The event loops in use start processes by fork, which stops a large process
     for a tenth of a second; `subprocess` does not."""
 
@@ -89,13 +89,13 @@ class _Talk:
         self._process: subprocess.Popen[bytes] | None = None
         self._ended = False
 
-    def end(self) -> None:
+    def kill(self) -> None:
         """Kill the child, from any thread, whether it has been started or not."""
         self._ended = True
         if self._process is not None:
             self._process.kill()
 
-    def hold(self, rows: Sequence[bytes], statement: str, *, search: bool) -> bytes:
+    def run_query(self, rows: Sequence[bytes], statement: str, *, search: bool) -> bytes:
         """Return the answer of the child; b"" if the child died or had to be ended."""
         pipe = subprocess.PIPE
         self._process = process = subprocess.Popen(  # noqa: S603  our own program, by its path, without a shell
@@ -103,20 +103,22 @@ class _Talk:
         )
         with process:
             try:
-                return self._said(process, rows, statement, search=search)
+                return self._exchange(process, rows, statement, search=search)
             finally:
                 process.kill()
                 if process.stdin is not None:
                     with contextlib.suppress(OSError):  # bytes that it did not read
                         process.stdin.close()
 
-    def _said(self, process: subprocess.Popen[bytes], rows: Sequence[bytes], statement: str, *, search: bool) -> bytes:
+    def _exchange(
+        self, process: subprocess.Popen[bytes], rows: Sequence[bytes], statement: str, *, search: bool
+    ) -> bytes:
         if self._ended or process.stdin is None or process.stdout is None:
             return b""
-        with self._within(START):
+        with self._time_limit(START):
             process.stdout.readline(REPLY)
         # The child reads all of it before it says more, so neither waits for the other.
-        with self._within(self._wall), contextlib.suppress(OSError):
+        with self._time_limit(self._wall), contextlib.suppress(OSError):
             process.stdin.write(json.dumps({"search": search}).encode() + b"\n")
             for at in range(0, len(rows), PIECE):
                 process.stdin.write(b"".join(row + b"\n" for row in rows[at : at + PIECE]))
@@ -126,9 +128,9 @@ class _Talk:
         return b""
 
     @contextlib.contextmanager
-    def _within(self, seconds: float) -> Iterator[None]:
+    def _time_limit(self, seconds: float) -> Iterator[None]:
         """Kill the child, and so break every pipe to it, if this takes longer."""
-        clock = threading.Timer(seconds, self.end)
+        clock = threading.Timer(seconds, self.kill)
         clock.start()
         try:
             yield
@@ -136,9 +138,9 @@ class _Talk:
             clock.cancel()
 
 
-def _read(reply: bytes) -> Answer:
+def _read(reply: bytes) -> QueryResult:
     try:
         return _ANSWER.decode(reply)
     except ValueError:
         # The child has its own limits and the parent's clock: it does not matter to a model which of them ended it.
-        return Answer(error="the query took too much time or memory and was ended; ask for less, with LIMIT")
+        return QueryResult(error="the query took too much time or memory and was ended; ask for less, with LIMIT")

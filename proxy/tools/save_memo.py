@@ -13,49 +13,55 @@ from proxy.errors import ToolRefused
 from proxy.memory import memos
 from proxy.memory.memos import Memo
 from proxy.tools import notebook
-from proxy.tools.desk import Desk
+from proxy.tools.desk import ToolContext
 from proxy.tools.tool import Tool
 
 
-class Takes(msgspec.Struct, frozen=True):
+class SaveMemoArguments(msgspec.Struct, frozen=True):
     """The arguments. tags: a few words to find the memo by."""
 
     content: str
     tags: list[str] | str = []
 
 
-async def answer(takes: Takes, desk: Desk) -> str:
+async def save_memo(arguments: SaveMemoArguments, context: ToolContext) -> str:
     """Save the memo and return a line that confirms it. Raises ToolRefused for junk, and if no more are kept."""
-    known = await notebook.load(desk)
-    now = desk.now()
-    content, project = memos.tidy(takes.content), memos.tidy_project(desk.project)
+    known = await notebook.load_memos(context)
+    now = context.now()
+    content, project = memos.normalize_text(arguments.content), memos.normalize_project(context.project)
     new = Memo(
-        _name(content, desk), content, memos.tidy_tags(notebook.listed(takes.tags)), desk.session, now, now, project
+        _make_memo_id(content, context),
+        content,
+        memos.normalize_tags(notebook.split_tags(arguments.tags)),
+        context.session,
+        now,
+        now,
+        project,
     )
     # Comparing with a long prompt and with a thousand memos would block the event loop for too long.
-    reason, old = await asyncio.to_thread(_compared, known, new, [message.text for message in desk.prompt])
+    reason, old = await asyncio.to_thread(_compare_memo, known, new, [message.text for message in context.prompt])
     if reason is not None:
-        desk.metrics.memos_total.labels("refused").inc()
+        context.metrics.memos_total.labels("refused").inc()
         raise ToolRefused(f"not saved, {reason}.")
-    if old is None and len(known) >= desk.settings.memos.keep:
-        desk.metrics.memos_total.labels("refused").inc()
+    if old is None and len(known) >= context.settings.memos.keep:
+        context.metrics.memos_total.labels("refused").inc()
         raise ToolRefused(f"not saved: {len(known)} memos are kept here, and no more can be.", limited=True)
-    memo = new if old is None else memos.merged(old, new)
-    await desk.store.put([notebook.write(desk.tenant, memo)])
-    desk.metrics.memos_total.labels("saved" if old is None else "merged").inc()
-    desk.saved(memo.id, old is not None)
+    memo = new if old is None else memos.merge_memos(old, new)
+    await context.store.put([notebook.make_memo_row(context.tenant, memo)])
+    context.metrics.memos_total.labels("saved" if old is None else "merged").inc()
+    context.on_memo_saved(memo.id, old is not None)
     done = "saved" if old is None else "saved in place of one that said nearly the same"
     return f"[{done}: memo {memo.id}, tags {', '.join(memo.tags) or 'none'}]"
 
 
-def _compared(known: Sequence[Memo], new: Memo, prompt: Sequence[str]) -> tuple[str | None, Memo | None]:
-    reason = memos.junk(new.content, prompt)
-    return reason, memos.twin(known, new) if reason is None else None
+def _compare_memo(known: Sequence[Memo], new: Memo, prompt: Sequence[str]) -> tuple[str | None, Memo | None]:
+    reason = memos.find_refusal_reason(new.content, prompt)
+    return reason, memos.find_duplicate(known, new) if reason is None else None
 
 
-def _name(content: str, desk: Desk) -> str:
+def _make_memo_id(content: str, context: ToolContext) -> str:
     """Return a memo's id: the same on every replica for the same call."""
-    parts = (desk.tenant, desk.project, desk.session, content, repr(desk.now()))
+    parts = (context.tenant, context.project, context.session, content, repr(context.now()))
     named = "\x00".join(parts).encode("utf-8", "replace")
     return base64.b32encode(hashlib.blake2b(named, digest_size=7).digest())[:10].decode().lower()
 
@@ -71,6 +77,6 @@ SAVE_MEMO = Tool(
         "tags": {"type": "array", "items": {"type": "string"}, "description": "a few topics to find it by"},
     },
     required=("content", "tags"),
-    takes=Takes,
-    answer=answer,
+    arguments_type=SaveMemoArguments,
+    handler=save_memo,
 )

@@ -8,13 +8,13 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from proxy.tools.desk import Desk
+from proxy.tools.desk import ToolContext
 
-Takes = TypeVar("Takes", bound=msgspec.Struct)
+Arguments = TypeVar("Arguments", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True, slots=True)
-class Tool(Generic[Takes]):
+class Tool(Generic[Arguments]):
     """One tool. `answer` raises ToolRefused with what was wrong and what to do, in words for the model."""
 
     name: str
@@ -22,9 +22,9 @@ class Tool(Generic[Takes]):
     parameters: Mapping[str, Any]
     """JSON Schema of each argument, in order."""
     required: tuple[str, ...]
-    takes: type[Takes]
+    arguments_type: type[Arguments]
     """The type that its arguments are decoded into."""
-    answer: Callable[[Takes, Desk], Awaitable[str]]
+    handler: Callable[[Arguments, ToolContext], Awaitable[str]]
 
     @property
     def definition(self) -> bytes:
@@ -33,8 +33,8 @@ class Tool(Generic[Takes]):
         function = {"name": self.name, "description": self.description, "parameters": schema}
         return msgspec.json.encode({"type": "function", "function": function})
 
-    async def call(self, arguments: str, desk: Desk) -> str:
+    async def call(self, arguments: str, context: ToolContext) -> str:
         """Return the result for arguments as a model wrote them. Raises ToolRefused, msgspec.DecodeError (the base of
         ValidationError), and any error of the store."""
-        read = msgspec.json.decode(arguments.strip() or "{}", type=self.takes, strict=False)
-        return await self.answer(read, desk)
+        read = msgspec.json.decode(arguments.strip() or "{}", type=self.arguments_type, strict=False)
+        return await self.handler(read, context)

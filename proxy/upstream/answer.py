@@ -20,30 +20,39 @@ import httpx2
 from aiohttp.connector import Connection
 from aiohttp.http import StreamWriter
 
-from proxy.upstream.framing import HEAD_LIMIT, START, SWITCHING, Body, Endless, Malformed, Unsendable, read_head
-from proxy.upstream.headers import Headers, first
+from proxy.upstream.framing import (
+    HEAD_LIMIT,
+    RESPONSE_START,
+    SWITCHING_PROTOCOLS,
+    BodyParser,
+    CloseDelimitedBody,
+    MalformedResponse,
+    UnsendableRequest,
+    parse_response_head,
+)
+from proxy.upstream.headers import Headers, find_header
 
 HIGH_WATER: Final = 256 * 1024
 """Bytes received and not yet read, above which the socket is no longer read: back-pressure."""
 
-JOINED: Final = 32 * 1024
+JOINED_BODY_BYTES: Final = 32 * 1024
 """Bytes up to which a body is written in one piece with its head; longer bodies are not copied."""
 
-REFUSED: Final = 400
+REFUSED_STATUS: Final = 400
 """An answer with at least this status, sent while the body is still being sent, means that no more of the body is
 wanted."""
 
-FINAL: Final = range(200, 600)
+FINAL_STATUSES: Final = range(200, 600)
 """Statuses of an answer that can be passed on."""
 
 
-class Owner(Protocol):
+class ReleaseConnection(Protocol):
     """Callback that takes a connection back. clean: everything sent on either side has been received."""
 
-    def __call__(self, answer: Answer, connection: Connection, *, clean: bool) -> None: ...
+    def __call__(self, answer: ResponseStream, connection: Connection, *, clean: bool) -> None: ...
 
 
-class Answer(httpx2.AsyncByteStream):
+class ResponseStream(httpx2.AsyncByteStream):
     """An answer, from before its request is sent. `head` is awaited first, then the body is read once, as an iterator.
     `close` is called at the end.
 
@@ -51,7 +60,9 @@ class Answer(httpx2.AsyncByteStream):
     answer at once. idle in s, deadline in loop time. Raises `httpx2.TransportError`.
     """
 
-    def __init__(self, connection: Connection, method: str, idle: float, deadline: float, over: Owner) -> None:
+    def __init__(
+        self, connection: Connection, method: str, idle: float, deadline: float, release: ReleaseConnection
+    ) -> None:
         self.status = 0
         self.headers: Headers = []
         self._connection: Connection | None = connection
@@ -61,7 +72,7 @@ class Answer(httpx2.AsyncByteStream):
         self._method = method
         self._idle = idle
         self._deadline = deadline
-        self._over = over
+        self._over = release
         self._timer = self._loop.call_at(min(deadline, self._loop.time() + idle), self._ring)
         self._since = 0.0
         """Loop time at which the current wait began. A client that reads slowly is not silence of the upstream."""
@@ -70,7 +81,7 @@ class Answer(httpx2.AsyncByteStream):
         """The beginning of a head that is not complete yet."""
         self._skipped = 0
         """Bytes of informational heads."""
-        self._body: Body | None = None
+        self._body: BodyParser | None = None
         self._parts: list[bytes] = []
         self._size = 0
         self._paused = False
@@ -96,7 +107,7 @@ class Answer(httpx2.AsyncByteStream):
                 return False, b""
             if data and body.feed(data, self._parts):
                 self._keeps = False
-        except Malformed as error:
+        except MalformedResponse as error:
             self._fail(error)
             return False, b""
         self._size += len(data)
@@ -109,7 +120,7 @@ class Answer(httpx2.AsyncByteStream):
         """Schedule the end: the connection is lost, and aiohttp sets the reason as soon as this method has returned."""
         self._loop.call_soon(self._cut)
 
-    def _begin(self, data: bytes) -> tuple[Body | None, bytes]:
+    def _begin(self, data: bytes) -> tuple[BodyParser | None, bytes]:
         """Read the final head, past all informational ones. Return (its body, bytes after it), or (None, b"") if more
         is needed. Raises Malformed."""
         start = 0
@@ -121,21 +132,21 @@ class Answer(httpx2.AsyncByteStream):
             data, self._seen = bytes(self._seen), None
         at = 0
         while (end := data.find(b"\r\n\r\n", start)) >= 0 and self._skipped + end <= HEAD_LIMIT:
-            head = read_head(data[at : end + 2], self._method)
+            head = parse_response_head(data[at : end + 2], self._method)
             at = start = end + 4
-            if head.status >= 200 or head.status == SWITCHING:
-                if head.status not in FINAL:
-                    raise Malformed(f"status {head.status} cannot be passed on")
+            if head.status >= 200 or head.status == SWITCHING_PROTOCOLS:
+                if head.status not in FINAL_STATUSES:
+                    raise MalformedResponse(f"status {head.status} cannot be passed on")
                 self.status, self.headers, self._body, self._keeps = head
-                if self.status >= REFUSED:
+                if self.status >= REFUSED_STATUS:
                     self._stop_sending()
                 return self._body, data[at:]
         self._skipped += at
         data = data[at:]
         if self._skipped + len(data) > HEAD_LIMIT:
-            raise Malformed("its head is too long")
-        if not data.startswith(START[: len(data)]):
-            raise Malformed("it begins with no status line")
+            raise MalformedResponse("its head is too long")
+        if not data.startswith(RESPONSE_START[: len(data)]):
+            raise MalformedResponse("it begins with no status line")
         self._seen = bytearray(data)
         return None, b""
 
@@ -145,7 +156,7 @@ class Answer(httpx2.AsyncByteStream):
         if body is None or not body.done:
             error = self._protocol.exception()
             in_order = isinstance(error, aiohttp.ServerDisconnectedError)
-            if isinstance(body, Endless) and in_order:
+            if isinstance(body, CloseDelimitedBody) and in_order:
                 body.done = True
             elif self._error is None:
                 self._error = httpx2.ReadError("it was closed" if in_order else str(error) or type(error).__name__)
@@ -207,11 +218,11 @@ class Answer(httpx2.AsyncByteStream):
         if not isinstance(stream, httpx2.ByteStream):
             transport.write(head)
             assert isinstance(stream, httpx2.AsyncByteStream)  # noqa: S101  # of an asynchronous request
-            length = first(request.headers.raw, b"content-length")
+            length = find_header(request.headers.raw, b"content-length")
             await self._send_parts(stream, int(length) if length else None)
             return
         body = b"".join(stream)
-        if len(body) <= JOINED:
+        if len(body) <= JOINED_BODY_BYTES:
             transport.write(head + body)
         else:
             transport.writelines((head, body))
@@ -229,7 +240,7 @@ class Answer(httpx2.AsyncByteStream):
                         continue
                     sent += len(part)
                     if length is not None and sent > length:
-                        raise Unsendable("its body is longer than its Content-Length")
+                        raise UnsendableRequest("its body is longer than its Content-Length")
                     if not self._wanted() or not await self._write(part, chunked=length is None):
                         return
                     silence.reschedule(self._silent_until())
@@ -243,7 +254,7 @@ class Answer(httpx2.AsyncByteStream):
             self._upload = None
             await body.aclose()
         if length is not None and sent < length:
-            raise Unsendable("its body is shorter than its Content-Length")
+            raise UnsendableRequest("its body is shorter than its Content-Length")
         self._sending = length is None and not await self._write(b"", chunked=True)
 
     async def _write(self, part: bytes, *, chunked: bool) -> bool:
@@ -262,7 +273,7 @@ class Answer(httpx2.AsyncByteStream):
     def _silent_until(self) -> float:
         return min(self._deadline, self._loop.time() + self._idle)
 
-    async def head(self) -> None:
+    async def wait_for_head(self) -> None:
         """Wait until status and headers have arrived."""
         while self._body is None:
             if self._error is not None:

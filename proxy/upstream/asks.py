@@ -18,13 +18,13 @@ from typing import Any, Final
 import httpx2
 import msgspec
 
-from proxy.chat.tokens import PER_MESSAGE, estimate
+from proxy.chat.tokens import PER_MESSAGE, estimate_text_tokens
 from proxy.context.prices import Model
-from proxy.stream.assemble import Answer
-from proxy.upstream.client import Client, Target
+from proxy.stream.assemble import AssembledAnswer
+from proxy.upstream.client import Target, UpstreamClient
 from proxy.upstream.headers import Headers
 
-CREDENTIALS: Final = frozenset({b"authorization", b"api-key", b"x-api-key"})
+CREDENTIAL_HEADERS: Final = frozenset({b"authorization", b"api-key", b"x-api-key"})
 """Headers by which a client may authenticate itself. They are used for its own questions if the helper's upstream has
 no key."""
 
@@ -32,20 +32,20 @@ ANSWER_LIMIT: Final = 4 << 20
 """Bytes of an answer that are read; a text of `max_tokens` is a thousandth of it."""
 VECTOR_LIMIT: Final = 128 << 10
 """Bytes for each vector in an answer: 4,096 numbers with all their digits."""
-LARGE: Final = 256 << 10
+THREADED_PARSE_BYTES: Final = 256 << 10
 """Bytes above which an answer is parsed in a worker thread."""
 
-FLOAT_MAX: Final = 3.4e38
+FLOAT32_MAX: Final = 3.4e38
 
-OLD_LIMIT: Final = "max_tokens"
-NEW_LIMIT: Final = "max_completion_tokens"
+OLD_LIMIT_FIELD: Final = "max_tokens"
+NEW_LIMIT_FIELD: Final = "max_completion_tokens"
 
-UNPAID: Final = frozenset({"unreachable", "refused", "failed"})
+UNPAID_OUTCOMES: Final = frozenset({"unreachable", "refused", "failed"})
 """Outcomes for which providers charge nothing. If an answer was lost on its way, its highest possible cost counts."""
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class HelperAnswer:
     """The answer of a model.
 
     outcome: `answered` or a fault. The faults before an answer are unreachable, timeout, broken, refused (4xx) and
@@ -61,7 +61,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Vectors:
+class EmbeddingAnswer:
     """Vectors in the order of their texts, all of one length; none unless the outcome is `answered` (see `Told`)."""
 
     outcome: str
@@ -71,7 +71,7 @@ class Vectors:
 
 
 @dataclass(frozen=True, slots=True)
-class _Came:
+class _PostResult:
     """The outcome of a call, and its body if the status was 200."""
 
     outcome: str
@@ -92,44 +92,44 @@ class _Embeddings(msgspec.Struct, frozen=True):
     usage: _VectorUsage | None = None
 
 
-def credential(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+def pick_credential_headers(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     """Return the headers by which the client authenticates itself."""
-    return [(name, value) for name, value in headers if name.lower() in CREDENTIALS]
+    return [(name, value) for name, value in headers if name.lower() in CREDENTIAL_HEADERS]
 
 
-class Asker:
+class HelperClient:
     """A model that can be asked. timeout_s: for a whole answer. max_tokens: its longest answer."""
 
     def __init__(
-        self, client: Client, target: Target, name: str, model: Model, *, max_tokens: int, timeout_s: float
+        self, client: UpstreamClient, target: Target, name: str, model: Model, *, max_tokens: int, timeout_s: float
     ) -> None:
         self.target = target
-        self.name = name
+        self.model_name = name
         self._client = client
         self._model = model
         self._max_tokens = max_tokens
         self._timeout_s = timeout_s
-        self._limit = OLD_LIMIT
+        self._limit = OLD_LIMIT_FIELD
 
-    def worst(self, prompt: str) -> float:
+    def estimate_max_cost(self, prompt: str) -> float:
         """Return the dollars that the answer may cost at most; 0 if the model's prices are unknown."""
-        return self._dollars(estimate(prompt) + PER_MESSAGE, 0, self._max_tokens)
+        return self._dollars(estimate_text_tokens(prompt) + PER_MESSAGE, 0, self._max_tokens)
 
-    async def ask(self, prompt: str, headers: Headers) -> Told:
+    async def ask(self, prompt: str, headers: Headers) -> HelperAnswer:
         """Ask once. headers: the credential to use if the upstream has no key of its own."""
         came = await self._try(prompt, headers)
         if came.outcome == "limit":
-            self._limit = NEW_LIMIT
+            self._limit = NEW_LIMIT_FIELD
             came = await self._try(prompt, headers)
         if came.outcome != "answered":
             outcome = came.outcome.replace("limit", "refused")
-            return Told(outcome, dollars=0.0 if outcome in UNPAID else self.worst(prompt))
-        return self._read(prompt, Answer.from_body(came.body))
+            return HelperAnswer(outcome, dollars=0.0 if outcome in UNPAID_OUTCOMES else self.estimate_max_cost(prompt))
+        return self._read(prompt, AssembledAnswer.from_body(came.body))
 
-    async def _try(self, prompt: str, headers: Headers) -> _Came:
+    async def _try(self, prompt: str, headers: Headers) -> _PostResult:
         question = prompt.encode("utf-8", "replace").decode()  # no server accepts lone surrogates as text
         body = {
-            "model": self.name,
+            "model": self.model_name,
             "messages": [{"role": "user", "content": question}],
             self._limit: self._max_tokens,
         }
@@ -137,39 +137,48 @@ class Asker:
             self._client, self.target, "/v1/chat/completions", body, headers, self._timeout_s, ANSWER_LIMIT
         )
 
-    def _read(self, prompt: str, answer: Answer) -> Told:
+    def _read(self, prompt: str, answer: AssembledAnswer) -> HelperAnswer:
         usage = answer.usage
-        asked = usage.prompt if usage is not None else estimate(prompt) + PER_MESSAGE
-        said = usage.completion if usage is not None else estimate(answer.text)
+        asked = usage.prompt if usage is not None else estimate_text_tokens(prompt) + PER_MESSAGE
+        said = usage.completion if usage is not None else estimate_text_tokens(answer.text)
         cached = (usage.cached or 0) if usage is not None else 0
-        if answer.error is not None and not answer.done:
-            return Told("failed")
-        outcome = "answered" if answer.done else "garbage"
-        if answer.finish.get(0) == "length" or answer.capped:
+        if answer.error is not None and not answer.is_done:
+            return HelperAnswer("failed")
+        outcome = "answered" if answer.is_done else "garbage"
+        if answer.finish_reasons.get(0) == "length" or answer.is_capped:
             outcome = "cut"
-        return Told(outcome, answer.text, asked, said, self._dollars(asked, cached, said))
+        return HelperAnswer(outcome, answer.text, asked, said, self._dollars(asked, cached, said))
 
     def _dollars(self, prompt: int, cached: int, completion: int) -> float:
         model = self._model
-        return (model.cost(prompt, min(cached, prompt)) * (model.input or 0) + completion * (model.output or 0)) / 1e6
+        return (
+            model.compute_cost(prompt, min(cached, prompt)) * (model.input or 0) + completion * (model.output or 0)
+        ) / 1e6
 
 
-async def embed(
-    client: Client, target: Target, name: str, model: Model, texts: Sequence[str], headers: Headers, *, timeout_s: float
-) -> Vectors:
+async def embed_texts(
+    client: UpstreamClient,
+    target: Target,
+    name: str,
+    model: Model,
+    texts: Sequence[str],
+    headers: Headers,
+    *,
+    timeout_s: float,
+) -> EmbeddingAnswer:
     """Return vectors of these texts, from one call."""
     body = {"model": name, "input": [text.encode("utf-8", "replace").decode() for text in texts]}
     limit = ANSWER_LIMIT + VECTOR_LIMIT * len(texts)
     came = await _post(client, target, "/v1/embeddings", body, headers, timeout_s, limit)
     if came.outcome != "answered":
-        return Vectors(came.outcome)
-    large = len(came.body) > LARGE
+        return EmbeddingAnswer(came.outcome)
+    large = len(came.body) > THREADED_PARSE_BYTES
     read = await asyncio.to_thread(_vectors, came.body, len(texts)) if large else _vectors(came.body, len(texts))
     if read is None:
-        return Vectors("garbage")
+        return EmbeddingAnswer("garbage")
     found, tokens = read
-    tokens = tokens or sum(map(estimate, texts))
-    return Vectors("answered", found, tokens, tokens * (model.input or 0) / 1e6)
+    tokens = tokens or sum(map(estimate_text_tokens, texts))
+    return EmbeddingAnswer("answered", found, tokens, tokens * (model.input or 0) / 1e6)
 
 
 def _vectors(body: bytes, count: int) -> tuple[tuple[tuple[float, ...], ...], int] | None:
@@ -183,38 +192,44 @@ def _vectors(body: bytes, count: int) -> tuple[tuple[tuple[float, ...], ...], in
         return None
     found = tuple(tuple(row.embedding) for row in rows)
     # The comparison excludes NaN too. A number that does not fit 32 bits could not be stored.
-    if len({len(vector) for vector in found}) != 1 or not all(abs(x) < FLOAT_MAX for v in found for x in v):
+    if len({len(vector) for vector in found}) != 1 or not all(abs(x) < FLOAT32_MAX for v in found for x in v):
         return None
     return (found, read.usage.prompt_tokens if read.usage else 0) if found[0] else None
 
 
 async def _post(
-    client: Client, target: Target, path: str, body: dict[str, Any], headers: Headers, timeout_s: float, limit: int
-) -> _Came:
+    client: UpstreamClient,
+    target: Target,
+    path: str,
+    body: dict[str, Any],
+    headers: Headers,
+    timeout_s: float,
+    limit: int,
+) -> _PostResult:
     """Send one POST of JSON. The outcome is as in `Told`, or `limit` if the name of the length limit was refused."""
     sent = [(b"content-type", b"application/json"), (b"accept", b"application/json"), *headers]
-    request = client.request(target, "POST", path, b"", sent, json.dumps(body).encode())
+    request = client.build_request(target, "POST", path, b"", sent, json.dumps(body).encode())
     try:
         async with asyncio.timeout(timeout_s):
             try:
-                response = await client.http(target).send(request, stream=True)
+                response = await client.create_http_client(target).send(request, stream=True)
             except httpx2.NetworkError:
-                return _Came("unreachable")
+                return _PostResult("unreachable")
             answer = await read_at_most(response, limit)
     except (TimeoutError, httpx2.TimeoutException):
-        return _Came("timeout")
+        return _PostResult("timeout")
     except httpx2.TransportError:
-        return _Came("broken")
+        return _PostResult("broken")
     if answer is None:
-        return _Came("garbage")
+        return _PostResult("garbage")
     status = response.status_code
     if 400 <= status < 500:
-        named = OLD_LIMIT in body and NEW_LIMIT.encode() in answer
-        return _Came("limit" if named else "refused")
+        named = OLD_LIMIT_FIELD in body and NEW_LIMIT_FIELD.encode() in answer
+        return _PostResult("limit" if named else "refused")
     if status != 200:
-        return _Came("failed")
+        return _PostResult("failed")
     encoded = response.headers.get("content-encoding", "").strip().lower() not in ("", "identity")
-    return _Came("garbage" if encoded else "answered", answer)
+    return _PostResult("garbage" if encoded else "answered", answer)
 
 
 async def read_at_most(response: httpx2.Response, limit: int) -> bytes | None:

@@ -18,31 +18,31 @@ from typing import Any, Final
 import httpx2
 
 from proxy.upstream.headers import Headers
-from proxy.upstream.script import Call, Json, Turn, take_turn
+from proxy.upstream.script import Json, ScriptedCall, ScriptedTurn, take_turn
 
-NAME: Final = "demo"
-CREATED: Final = 1_767_225_600
+DEMO_MODEL: Final = "demo"
+CREATED_AT: Final = 1_767_225_600
 """The creation time in every answer: 2026-01-01, because an answer must not depend on the clock."""
 
-BLOCK: Final = 256
+CACHE_BLOCK_BYTES: Final = 256
 """Bytes of prompt (64 tokens) in one step of the prefix cache."""
-BLOCKS: Final = 65_536
+MAX_CACHE_BLOCKS: Final = 65_536
 """Steps remembered: prompts of 16 MiB in about 6 MiB."""
-CHOICES: Final = 8
+MAX_CHOICES: Final = 8
 """Largest `n` that is accepted; larger ones are reduced to it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class DemoResponse:
     """The status, headers and body of an upstream's answer."""
 
     status: int
     headers: Headers
-    body: Body
+    body: DemoBody
 
 
 @dataclass(frozen=True, slots=True)
-class Body(httpx2.AsyncByteStream):
+class DemoBody(httpx2.AsyncByteStream):
     """Parts given out one by one, with a pause of `pause_s` seconds before each."""
 
     parts: Sequence[bytes]
@@ -55,7 +55,7 @@ class Body(httpx2.AsyncByteStream):
             yield part
 
 
-class Demo(httpx2.AsyncBaseTransport):
+class DemoTransport(httpx2.AsyncBaseTransport):
     """Scripted model as a transport. `pause_s` (seconds before each part of a stream) makes it look alive; none by
     default."""
 
@@ -65,18 +65,20 @@ class Demo(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         target: bytes = request.extensions["target"]
-        answer = self.answer(request.method, target.partition(b"?")[0].decode(), await request.aread())
+        answer = self.answer_request(request.method, target.partition(b"?")[0].decode(), await request.aread())
         return httpx2.Response(answer.status, headers=answer.headers, stream=answer.body)
 
-    def answer(self, method: str, path: str, body: bytes) -> Answer:
+    def answer_request(self, method: str, path: str, body: bytes) -> DemoResponse:
         """Answer a request. `path` with or without /v1. Unknown paths, methods and bodies get OpenAI's errors."""
         path = path.removeprefix("/v1").rstrip("/")
         if path == "/models":
             return _json(200, {"object": "list", "data": [_MODEL]})
         if path.startswith("/models/"):
-            if path == f"/models/{NAME}":
+            if path == f"/models/{DEMO_MODEL}":
                 return _json(200, _MODEL)
-            return _error(404, f"The model {path[8:]!r} does not exist; this upstream has {NAME!r}.", "model_not_found")
+            return _error(
+                404, f"The model {path[8:]!r} does not exist; this upstream has {DEMO_MODEL!r}.", "model_not_found"
+            )
         if path != "/chat/completions":
             return _error(
                 404, f"Unknown path {path!r}: the demo model has /v1/chat/completions and /v1/models.", "unknown_url"
@@ -92,12 +94,14 @@ class Demo(httpx2.AsyncBaseTransport):
             return _error(400, wrong, "invalid_value", "messages")
         return self._complete(request, body)
 
-    def _complete(self, request: Json, body: bytes) -> Answer:
+    def _complete(self, request: Json, body: bytes) -> DemoResponse:
         turn, finish = _limited(take_turn(request), request)
         count = request.get("n")
-        copies = min(max(count, 1), CHOICES) if isinstance(count, int) else 1
+        copies = min(max(count, 1), MAX_CHOICES) if isinstance(count, int) else 1
         prompt, cached = self._prompt_tokens(request)
-        completion = copies * (tokens(_utf8(turn.text)) + sum(8 + tokens(_utf8(call.arguments)) for call in turn.calls))
+        completion = copies * (
+            count_tokens(_utf8(turn.text)) + sum(8 + count_tokens(_utf8(call.arguments)) for call in turn.calls)
+        )
         usage = {
             "prompt_tokens": prompt,
             "completion_tokens": completion,
@@ -106,8 +110,8 @@ class Demo(httpx2.AsyncBaseTransport):
             "completion_tokens_details": {"reasoning_tokens": 0, "audio_tokens": 0},
         }
         name = blake2b(body, digest_size=12).hexdigest()
-        model = request.get("model") if isinstance(request.get("model"), str) else NAME
-        frame: Json = {"id": f"chatcmpl-{name}", "created": CREATED, "model": model, "system_fingerprint": "fp_demo"}
+        model = request.get("model") if isinstance(request.get("model"), str) else DEMO_MODEL
+        frame: Json = {"id": f"chatcmpl-{name}", "created": CREATED_AT, "model": model, "system_fingerprint": "fp_demo"}
         if request.get("stream") is True:
             return self._stream(frame, turn, finish, copies, usage if _wants_usage(request) else None)
         message: Json = {"role": "assistant", "content": turn.text or None, "refusal": None}
@@ -118,7 +122,7 @@ class Demo(httpx2.AsyncBaseTransport):
         ]
         return _json(200, {**frame, "object": "chat.completion", "choices": choices, "usage": usage})
 
-    def _stream(self, frame: Json, turn: Turn, finish: str, copies: int, usage: Json | None) -> Answer:
+    def _stream(self, frame: Json, turn: ScriptedTurn, finish: str, copies: int, usage: Json | None) -> DemoResponse:
         name = frame["id"].removeprefix("chatcmpl-")
         frame = {**frame, "object": "chat.completion.chunk"}
         silent = {} if usage is None else {"usage": None}
@@ -136,7 +140,7 @@ class Demo(httpx2.AsyncBaseTransport):
             parts.append(_event({**frame, "choices": [], "usage": usage}))
         parts.append(b"data: [DONE]\n\n")
         headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
-        return Answer(200, [*headers, (b"x-request-id", f"req_{name}".encode())], Body(parts, self._pause_s))
+        return DemoResponse(200, [*headers, (b"x-request-id", f"req_{name}".encode())], DemoBody(parts, self._pause_s))
 
     def _prompt_tokens(self, request: Json) -> tuple[int, int]:
         """Return the prompt's tokens, and the number of them that also began a recent prompt."""
@@ -144,21 +148,21 @@ class Demo(httpx2.AsyncBaseTransport):
         known = 0
         chain = b""
         missed = False
-        for start in range(0, len(prompt) - BLOCK + 1, BLOCK):
-            chain = blake2b(chain + prompt[start : start + BLOCK], digest_size=16).digest()
+        for start in range(0, len(prompt) - CACHE_BLOCK_BYTES + 1, CACHE_BLOCK_BYTES):
+            chain = blake2b(chain + prompt[start : start + CACHE_BLOCK_BYTES], digest_size=16).digest()
             missed = missed or chain not in self._seen
             known += not missed
             self._seen[chain] = None
             self._seen.move_to_end(chain)
-        while len(self._seen) > BLOCKS:
+        while len(self._seen) > MAX_CACHE_BLOCKS:
             self._seen.popitem(last=False)
-        return tokens(prompt), known * tokens(b" " * BLOCK)
+        return count_tokens(prompt), known * count_tokens(b" " * CACHE_BLOCK_BYTES)
 
 
-_MODEL: Final[Json] = {"id": NAME, "object": "model", "created": CREATED, "owned_by": "context-proxy"}
+_MODEL: Final[Json] = {"id": DEMO_MODEL, "object": "model", "created": CREATED_AT, "owned_by": "context-proxy"}
 
 
-def tokens(text: bytes) -> int:
+def count_tokens(text: bytes) -> int:
     """Count four bytes as a token, rounded up: near enough to be plausible, simple enough to be checked by hand."""
     return -(-len(text) // 4)
 
@@ -173,7 +177,7 @@ def _wrong(request: Any) -> str:
     return ""
 
 
-def _limited(turn: Turn, request: Json) -> tuple[Turn, str]:
+def _limited(turn: ScriptedTurn, request: Json) -> tuple[ScriptedTurn, str]:
     """Return the turn cut by `stop` and by the token limit, and the finish reason."""
     if turn.calls:
         return turn, "tool_calls"
@@ -183,9 +187,9 @@ def _limited(turn: Turn, request: Json) -> tuple[Turn, str]:
         if isinstance(mark, str) and mark and mark in text:
             text = text[: text.index(mark)]
     limit = request.get("max_completion_tokens", request.get("max_tokens"))
-    if isinstance(limit, int) and limit >= 1 and tokens(_utf8(text)) > limit:
-        return Turn(_utf8(text)[: limit * 4].decode(errors="ignore")), "length"
-    return Turn(text), "stop"
+    if isinstance(limit, int) and limit >= 1 and count_tokens(_utf8(text)) > limit:
+        return ScriptedTurn(_utf8(text)[: limit * 4].decode(errors="ignore")), "length"
+    return ScriptedTurn(text), "stop"
 
 
 def _wants_usage(request: Json) -> bool:
@@ -193,14 +197,14 @@ def _wants_usage(request: Json) -> bool:
     return isinstance(options, dict) and options.get("include_usage") is True
 
 
-def _calls(turn: Turn, name: str) -> list[Json]:
+def _calls(turn: ScriptedTurn, name: str) -> list[Json]:
     return [
         _one_call(call, blake2b(f"{name}{index}".encode(), digest_size=12).hexdigest())
         for index, call in enumerate(turn.calls)
     ]
 
 
-def _one_call(call: Call, name: str) -> Json:
+def _one_call(call: ScriptedCall, name: str) -> Json:
     if call.custom:
         return {"id": f"call_{name}", "type": "custom", "custom": {"name": call.name, "input": call.arguments}}
     return {"id": f"call_{name}", "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
@@ -238,12 +242,12 @@ def _event(chunk: Json) -> bytes:
     return b"data: " + _utf8(json.dumps(chunk, ensure_ascii=False, separators=(",", ":"))) + b"\n\n"
 
 
-def _json(status: int, value: Json) -> Answer:
+def _json(status: int, value: Json) -> DemoResponse:
     body = _utf8(json.dumps(value, ensure_ascii=False))
     name = blake2b(body, digest_size=12).hexdigest().encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    return Answer(status, [*headers, (b"x-request-id", b"req_" + name)], Body([body]))
+    return DemoResponse(status, [*headers, (b"x-request-id", b"req_" + name)], DemoBody([body]))
 
 
-def _error(status: int, message: str, code: str, param: str | None = None) -> Answer:
+def _error(status: int, message: str, code: str, param: str | None = None) -> DemoResponse:
     return _json(status, {"error": {"message": message, "type": "invalid_request_error", "param": param, "code": code}})

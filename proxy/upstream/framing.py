@@ -21,13 +21,13 @@ from proxy.upstream.headers import Headers
 HEAD_LIMIT: Final = 100 << 10
 """Bytes of an answer's head, including the informational heads before it."""
 TRAILER_LIMIT: Final = 16 << 10
-SIZE_LIMIT: Final = 4 << 10
+CHUNK_LINE_LIMIT: Final = 4 << 10
 """Bytes of the line that begins a chunk."""
 
-START: Final = b"HTTP/1."
+RESPONSE_START: Final = b"HTTP/1."
 """The first bytes of an answer."""
 
-SWITCHING: Final = 101
+SWITCHING_PROTOCOLS: Final = 101
 """The only informational status after which no other answer comes."""
 
 _TOKEN: Final = ("!#$%&'*+-.^_`|~" + string.digits + string.ascii_letters).encode()
@@ -46,15 +46,15 @@ _CONTENT_LENGTH: Final = re.compile(rb"[0-9]{1,19}")
 _EMPTY: Final = frozenset({204, 304})
 
 
-class Malformed(httpx2.RemoteProtocolError):
+class MalformedResponse(httpx2.RemoteProtocolError):
     """The answer is not HTTP, or could be read in two ways."""
 
 
-class Unsendable(httpx2.LocalProtocolError):
+class UnsendableRequest(httpx2.LocalProtocolError):
     """A request that cannot be written: one of its parts would end a line, or its body has another length."""
 
 
-class Body(Protocol):
+class BodyParser(Protocol):
     """Parser of an answer's body. done: all of it has come."""
 
     done: bool
@@ -64,35 +64,35 @@ class Body(Protocol):
         ...
 
 
-class Head(NamedTuple):
+class ResponseHead(NamedTuple):
     """The head of an answer. headers: names in lower case, in their order. keeps: the connection stays open
     afterwards."""
 
     status: int
     headers: Headers
-    body: Body
-    keeps: bool
+    body: BodyParser
+    keeps_alive: bool
 
 
-def write_head(method: str, where: bytes, headers: Headers) -> bytes:
+def write_request_head(method: str, request_target: bytes, headers: Headers) -> bytes:
     """Return a request's head, with the empty line. Raises Unsendable."""
     names = [name for name, _ in headers]
     verb = method.encode("ascii", "replace").replace(b"?", b" ")
     if b"".join(names).translate(None, _TOKEN) or not all(names):
-        raise Unsendable("a header's name is none")
+        raise UnsendableRequest("a header's name is none")
     if b"".join([value for _, value in headers]).translate(None, _IN_VALUES):
-        raise Unsendable("a header's value has a line end or a NUL in it")
-    if verb.translate(None, _TOKEN) or not verb or where.translate(None, _VISIBLE) or not where:
-        raise Unsendable("the method or the path has characters that a request line cannot hold")
+        raise UnsendableRequest("a header's value has a line end or a NUL in it")
+    if verb.translate(None, _TOKEN) or not verb or request_target.translate(None, _VISIBLE) or not request_target:
+        raise UnsendableRequest("the method or the path has characters that a request line cannot hold")
     lines = [b"%b: %b\r\n" % header for header in headers]
-    return b"%b %b HTTP/1.1\r\n%b\r\n" % (verb, where, b"".join(lines))
+    return b"%b %b HTTP/1.1\r\n%b\r\n" % (verb, request_target, b"".join(lines))
 
 
-def read_head(block: bytes, method: str) -> Head:
+def parse_response_head(block: bytes, method: str) -> ResponseHead:
     """Parse a head. `block`: the bytes before the empty line, so that each line has its end. Raises Malformed."""
     line = _STATUS.match(block)
     if line is None:
-        raise Malformed("it begins with no status line")
+        raise MalformedResponse("it begins with no status line")
     found = _fields(block, line.end())
     status = int(line[2])
     closes = line[1] == b"0"
@@ -106,43 +106,45 @@ def read_head(block: bytes, method: str) -> Head:
                 closes = closes or b"close" in [option.strip() for option in value.lower().split(b",")]
             elif name == b"transfer-encoding":
                 if chunked or value.lower() != b"chunked":
-                    raise Malformed(f"Transfer-Encoding {value[:40]!r} is not understood")
+                    raise MalformedResponse(f"Transfer-Encoding {value[:40]!r} is not understood")
                 chunked = True
             elif length is None:
                 length = value
             elif length == value:
                 continue  # a repeated length is dropped; a different one is refused
             else:
-                raise Malformed("it has two lengths")
+                raise MalformedResponse("it has two lengths")
         headers.append((name, value))
     if length is not None and not _CONTENT_LENGTH.fullmatch(length):
-        raise Malformed(f"Content-Length {length[:40]!r} is no length")
+        raise MalformedResponse(f"Content-Length {length[:40]!r} is no length")
     if chunked and length is not None:
-        raise Malformed("it has a Content-Length and a Transfer-Encoding")
+        raise MalformedResponse("it has a Content-Length and a Transfer-Encoding")
     if method == "CONNECT" and 200 <= status < 300:
-        return Head(status, headers, Sized(0), True)  # a tunnel, in any version of HTTP
+        return ResponseHead(status, headers, FixedLengthBody(0), True)  # a tunnel, in any version of HTTP
     body = _body(method, status, chunked, length)
-    return Head(status, headers, body, not (closes or status == SWITCHING or isinstance(body, Endless)))
+    return ResponseHead(
+        status, headers, body, not (closes or status == SWITCHING_PROTOCOLS or isinstance(body, CloseDelimitedBody))
+    )
 
 
-def _body(method: str, status: int, chunked: bool, length: bytes | None) -> Body:
+def _body(method: str, status: int, chunked: bool, length: bytes | None) -> BodyParser:
     """Return the parser for the answer's body, by the rules of RFC 9112, 6.3, in their order."""
     if method == "HEAD" or status < 200 or status in _EMPTY:
-        return Sized(0)
+        return FixedLengthBody(0)
     if chunked:
-        return Chunked()
-    return Endless() if length is None else Sized(int(length))
+        return ChunkedBody()
+    return CloseDelimitedBody() if length is None else FixedLengthBody(int(length))
 
 
 def _fields(block: bytes, at: int) -> list[tuple[bytes, bytes]]:
     """Return the header lines. Raises Malformed if any line of the rest of the block is not a header."""
     found: list[tuple[bytes, bytes]] = _FIELD.findall(block, at)
     if len(found) != block.count(b"\n", at):
-        raise Malformed("a line of its head is no header")
+        raise MalformedResponse("a line of its head is no header")
     return found
 
 
-class Sized:
+class FixedLengthBody:
     """A body of known length in bytes."""
 
     __slots__ = ("_left", "done")
@@ -165,7 +167,7 @@ class Sized:
         return rest
 
 
-class Endless:
+class CloseDelimitedBody:
     """A body that ends with its connection."""
 
     __slots__ = ("done",)
@@ -178,7 +180,7 @@ class Endless:
         return b""
 
 
-class Chunked:
+class ChunkedBody:
     """A body in chunks. The received part of a chunk is given out before the rest of it; trailers are read and
     dropped."""
 
@@ -209,7 +211,7 @@ class Chunked:
                     if data[at:] == b"\r":
                         self._rest = b"\r"
                         return b""
-                    raise Malformed("a chunk is longer than it said")
+                    raise MalformedResponse("a chunk is longer than it said")
                 at += 2
                 self._begun = False
             elif self._last:
@@ -218,8 +220,8 @@ class Chunked:
                 line = _SIZE.match(data, at)
                 if line is None:
                     self._rest = data[at:]
-                    if len(self._rest) > SIZE_LIMIT or not _SIZE_BEGUN.fullmatch(self._rest):
-                        raise Malformed("a chunk does not begin with its size")
+                    if len(self._rest) > CHUNK_LINE_LIMIT or not _SIZE_BEGUN.fullmatch(self._rest):
+                        raise MalformedResponse("a chunk does not begin with its size")
                     return b""
                 at, size = line.end(), int(line[1], 16)
                 stop = at + size
@@ -238,7 +240,7 @@ class Chunked:
             return data[2:]
         end = data.find(b"\r\n\r\n")
         if (len(data) if end < 0 else end) > TRAILER_LIMIT:
-            raise Malformed("its trailers are too long")
+            raise MalformedResponse("its trailers are too long")
         if end < 0:
             self._rest = data
             return b""

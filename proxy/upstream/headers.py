@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from proxy.upstream.redaction import forms_of
+from proxy.upstream.redaction import list_key_encodings
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -30,14 +30,14 @@ HOP_BY_HOP: Final = frozenset(
 )
 """RFC 9110 7.6.1 and RFC 2616 13.5.1: about one connection, never about the message."""
 
-ANSWERED_HERE: Final = HOP_BY_HOP | {b"host", b"content-length", b"expect"}
+NOT_FORWARDED: Final = HOP_BY_HOP | {b"host", b"content-length", b"expect"}
 """Also dropped from a request: Host names the proxy, the length is set again, and the server has already answered
 Expect."""
 
-OURS: Final = b"x-context-"
+PROXY_PREFIX: Final = b"x-context-"
 """Prefix of headers between the client and the proxy; x-context-key is a credential of the proxy."""
 
-STEERING: Final = frozenset(
+OVERRIDE_HEADERS: Final = frozenset(
     {
         b"cookie",
         b"forwarded",
@@ -58,11 +58,11 @@ STEERING: Final = frozenset(
 """Headers by which a client chooses method, path or account. With the proxy's own key they would choose where that key
 is used."""
 
-TELLING: Final = 8
+MIN_SECRET_LENGTH: Final = 8
 """Characters below which a key ("none", "test") is not a secret: it would remove unrelated headers."""
 
 
-def outgoing(
+def build_request_headers(
     headers: Iterable[tuple[bytes, bytes]],
     *,
     host: bytes,
@@ -78,7 +78,7 @@ def outgoing(
     proxy will read it.
     """
     came = [(name.lower(), value) for name, value in headers]
-    dropped = _with_listed(ANSWERED_HERE if key is None else ANSWERED_HERE | STEERING, came)
+    dropped = _with_listed(NOT_FORWARDED if key is None else NOT_FORWARDED | OVERRIDE_HEADERS, came)
     out: Headers = [(b"host", host)]
     bearer = None if key is None else b"Bearer " + key.encode()
     accept = b"identity" if identity else None
@@ -92,7 +92,7 @@ def outgoing(
             if accept is not None:
                 out.append((name, accept))
             accept = None
-        elif name not in dropped and not name.startswith(OURS):
+        elif name not in dropped and not name.startswith(PROXY_PREFIX):
             out.append(header)
     if bearer is not None:
         out.append((b"authorization", bearer))
@@ -105,7 +105,7 @@ def outgoing(
     return out
 
 
-def returning(headers: Iterable[tuple[bytes, bytes]], key: str | None = None) -> Headers:
+def build_response_headers(headers: Iterable[tuple[bytes, bytes]], key: str | None = None) -> Headers:
     """Return the headers for the client: names in lower case, as ASGI requires. A header that repeats the proxy's
     `key`, encoded or not, is dropped. A header with the proxy's own prefix (OURS) is dropped too.
 
@@ -115,19 +115,19 @@ def returning(headers: Iterable[tuple[bytes, bytes]], key: str | None = None) ->
     dropped = _with_listed(HOP_BY_HOP, came)
     if b"transfer-encoding" in [name for name, _ in came]:
         dropped = dropped | {b"content-length"}  # RFC 9112 6.3: Transfer-Encoding overrides it
-    kept = [header for header in came if header[0] not in dropped and not header[0].startswith(OURS)]
-    if key is None or len(key) < TELLING:
+    kept = [header for header in came if header[0] not in dropped and not header[0].startswith(PROXY_PREFIX)]
+    if key is None or len(key) < MIN_SECRET_LENGTH:
         return kept
-    forms = forms_of(key)
+    forms = list_key_encodings(key)
     return [header for header in kept if not any(form in header[1] for form in forms)]
 
 
-def without(headers: Iterable[tuple[bytes, bytes]], *names: bytes) -> Headers:
+def remove_headers(headers: Iterable[tuple[bytes, bytes]], *names: bytes) -> Headers:
     """Return all headers except these (in lower case)."""
     return [(name, value) for name, value in headers if name.lower() not in names]
 
 
-def first(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str:
+def find_header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str:
     """Return the first value of a header (its name in lower case), decoded and stripped; "" if there is none."""
     for key, value in headers:
         if key.lower() == name:

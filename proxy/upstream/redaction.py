@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 
 @lru_cache(maxsize=64)
-def forms_of(key: str) -> tuple[bytes, ...]:
+def list_key_encodings(key: str) -> tuple[bytes, ...]:
     """Return the key as it is, percent-encoded in each usual way, and in base64 of both alphabets without its padding.
     Each form occurs once, the longest first."""
     raw = key.encode()

@@ -10,19 +10,19 @@ import httpx2
 
 from proxy.errors import AnswerTooLong, UpstreamBroken, UpstreamError, UpstreamTimeout
 from proxy.metrics import Metrics
-from proxy.upstream.headers import TELLING, Headers, returning, without
-from proxy.upstream.redaction import Redactor, forms_of
+from proxy.upstream.headers import MIN_SECRET_LENGTH, Headers, build_response_headers, remove_headers
+from proxy.upstream.redaction import Redactor, list_key_encodings
 from proxy.upstream.target import Target
 
 log = logging.getLogger(__name__)
 
 
-BODILESS: Final = (204, 304)
+BODILESS_STATUSES: Final = (204, 304)
 """Statuses without a body. Their Content-Length is that of another answer, but the server takes it for a promise of
 bytes. It is left out, as RFC 9110 (8.6) allows."""
-SUCCESSES: Final = range(200, 300)
+SUCCESS_STATUSES: Final = range(200, 300)
 """Statuses of success. An answer with any other status, a redirect too, may repeat the sent request in its body."""
-WITHHELD: Final = (
+WITHHELD_BODY: Final = (
     b'{"error":{"message":"the upstream did not do what was asked; its answer is compressed, and unreadable",'
     b'"type":"upstream_error","param":null,"code":"upstream_error"}}'
 )
@@ -42,13 +42,13 @@ class Reply:
     )  # fmt: skip
 
     def __init__(
-        self, target: Target, metrics: Metrics, status: int, came: Headers, source: httpx2.AsyncByteStream
+        self, target: Target, metrics: Metrics, status: int, received: Headers, source: httpx2.AsyncByteStream
     ) -> None:
         self.status = status
-        self.headers: Headers = returning(came, target.key)
+        self.headers: Headers = build_response_headers(received, target.key)
         """Headers for the client: without hop-by-hop ones. Content-Length is still that of the body as it comes."""
-        if status in BODILESS:
-            self.headers = without(self.headers, b"content-length")
+        if status in BODILESS_STATUSES:
+            self.headers = remove_headers(self.headers, b"content-length")
         self.content_type = ""
         self.encoding = ""
         """The compression of the bytes ("gzip", "gzip, br"); "" if they are not compressed."""
@@ -65,25 +65,25 @@ class Reply:
         """Parts that were read and are to be given out again, the last part first."""
         self._closed = False
         self._redactor: Redactor | None = None
-        if status not in SUCCESSES and target.key is not None and len(target.key) >= TELLING:
-            self._redactor = Redactor(forms_of(target.key))
-            if self.encoding and status not in BODILESS:
+        if status not in SUCCESS_STATUSES and target.key is not None and len(target.key) >= MIN_SECRET_LENGTH:
+            self._redactor = Redactor(list_key_encodings(target.key))
+            if self.encoding and status not in BODILESS_STATUSES:
                 self._withhold()
 
     def _withhold(self) -> None:
         """Replace a body that is compressed against the proxy's request: it cannot be searched for the key."""
-        kept = without(self.headers, b"content-encoding", b"content-length", b"content-type")
-        length = (b"content-length", b"%d" % len(WITHHELD))
+        kept = remove_headers(self.headers, b"content-encoding", b"content-length", b"content-type")
+        length = (b"content-length", b"%d" % len(WITHHELD_BODY))
         self.headers = [*kept, (b"content-type", b"application/json"), length]
         self.content_type, self.encoding = "application/json", ""
-        self._parts = _once(WITHHELD)
+        self._parts = _once(WITHHELD_BODY)
 
-    def chunks(self) -> AsyncIterator[bytes]:
+    def iter_bytes(self) -> AsyncIterator[bytes]:
         """Return the body's bytes as they come. Raises UpstreamBroken and UpstreamTimeout after the bytes before the
         fault."""
         return self
 
-    async def read(self, limit: int) -> bytes:
+    async def read_body(self, limit: int) -> bytes:
         """Return the whole body. Raises AnswerTooLong over `limit` bytes; then `chunks` still gives the body from the
         start."""
         parts: list[bytes] = []
@@ -96,9 +96,9 @@ class Reply:
                 raise AnswerTooLong(f"the answer of upstream {self._target.name!r} is over {limit} bytes")
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    async def peek(self, limit: int) -> bytes:
+    async def peek_body(self, limit: int) -> bytes:
         """Return the whole body, which `chunks` and `read` give out again. Raises AnswerTooLong over `limit` bytes."""
-        body = await self.read(limit)
+        body = await self.read_body(limit)
         self._held = [body] if body else []
         return body
 
@@ -124,7 +124,7 @@ class Reply:
         try:
             part = await self._next()
         except httpx2.TransportError as error:
-            told = self._told(error)
+            told = self._convert_error(error)
             await self.close()
             raise told from error
         except BaseException:
@@ -147,7 +147,7 @@ class Reply:
             if part:
                 return part
 
-    def _told(self, error: httpx2.TransportError) -> UpstreamError:
+    def _convert_error(self, error: httpx2.TransportError) -> UpstreamError:
         """Return the proxy's error for an error of the connection, and count it once."""
         name = self._target.name
         slow = isinstance(error, httpx2.TimeoutException)

@@ -14,10 +14,10 @@ from typing import Any, Final
 
 Json = dict[str, Any]
 
-ROUNDS: Final = 2
+MAX_CALLS: Final = 2
 """Tool calls for one user prompt, at most."""
 
-FINISH: Final = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
+FINISH_MARK: Final = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 """mini-swe-agent ends when a command prints this; it would ask a model that never does so without end."""
 
 _ASKS: Final = re.compile(
@@ -39,7 +39,7 @@ _STOPWORDS: Final = frozenset({"the", "and", "for", "with", "from", "this", "tha
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ScriptedCall:
     """A tool call. `custom` tools take text rather than JSON."""
 
     name: str
@@ -48,15 +48,15 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ScriptedTurn:
     """The model's turn: a text, or calls."""
 
     text: str
-    calls: tuple[Call, ...] = ()
+    calls: tuple[ScriptedCall, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Tool:
+class ClientTool:
     """One of the client's tools, reduced to the fields that the script needs."""
 
     name: str
@@ -65,25 +65,25 @@ class Tool:
     custom: bool
 
 
-def take_turn(request: Json) -> Turn:
+def take_turn(request: Json) -> ScriptedTurn:
     """Return the next turn of the assistant. `request` has a non-empty list of messages that are objects."""
     messages: list[Json] = request["messages"]
     prompt, since = _latest_prompt(messages)
-    results = [text_of(message) for message in since if message.get("role") in ("tool", "function")]
+    results = [read_message_text(message) for message in since if message.get("role") in ("tool", "function")]
     called = [name for message in since for name in _names_called(message)]
     schema = _wanted_schema(request)
     calls = _choose(request, messages, prompt, called)
     if calls:
-        return Turn("", tuple(calls))
+        return ScriptedTurn("", tuple(calls))
     if schema is not None:
-        return Turn(json.dumps(_as_asked(schema, prompt), ensure_ascii=False))
+        return ScriptedTurn(json.dumps(_as_asked(schema, prompt), ensure_ascii=False))
     text = _from_results(prompt, called, results) if results else _from_prompt(prompt, len(messages))
-    if any("### STATE" in text_of(message) for message in messages):
+    if any("### STATE" in read_message_text(message) for message in messages):
         text += _state(prompt, called)
-    return Turn(text)
+    return ScriptedTurn(text)
 
 
-def text_of(message: Json) -> str:
+def read_message_text(message: Json) -> str:
     """Return a message's text, its parts joined."""
     content = message.get("content")
     if isinstance(content, str):
@@ -96,7 +96,7 @@ def _latest_prompt(messages: list[Json]) -> tuple[str, list[Json]]:
     """Return the last user message's text, and all messages after it."""
     for index in range(len(messages) - 1, -1, -1):
         if messages[index].get("role") == "user":
-            return text_of(messages[index]), messages[index + 1 :]
+            return read_message_text(messages[index]), messages[index + 1 :]
     return "", messages
 
 
@@ -113,7 +113,7 @@ def _names_called(message: Json) -> list[str]:
 # The choice of tools
 
 
-def _tools(request: Json) -> list[Tool]:
+def _tools(request: Json) -> list[ClientTool]:
     given = request.get("tools")
     out = []
     for tool in given if isinstance(given, list) else []:
@@ -122,11 +122,13 @@ def _tools(request: Json) -> list[Tool]:
         if isinstance(inner, dict) and isinstance(inner.get("name"), str):
             schema = inner.get("parameters")
             description = str(inner.get("description") or "")
-            out.append(Tool(inner["name"], description, schema if isinstance(schema, dict) else {}, kind == "custom"))
+            out.append(
+                ClientTool(inner["name"], description, schema if isinstance(schema, dict) else {}, kind == "custom")
+            )
     return out
 
 
-def _choose(request: Json, messages: list[Json], prompt: str, called: list[str]) -> list[Call]:
+def _choose(request: Json, messages: list[Json], prompt: str, called: list[str]) -> list[ScriptedCall]:
     tools = _tools(request)
     choice = request.get("tool_choice")
     if not tools or choice == "none":
@@ -137,9 +139,9 @@ def _choose(request: Json, messages: list[Json], prompt: str, called: list[str])
     finishing = _finishing(tools, messages)
     if finishing is not None:
         return [finishing]
-    if not forced and (len(called) >= ROUNDS or _SMALL_TALK.match(prompt)):
+    if not forced and (len(called) >= MAX_CALLS or _SMALL_TALK.match(prompt)):
         return []
-    steps = [prompt] if forced else _IN_TURN.split(prompt)[:ROUNDS]
+    steps = [prompt] if forced else _IN_TURN.split(prompt)[:MAX_CALLS]
     if called and not forced:
         if len(called) >= len(steps):
             return []
@@ -147,10 +149,10 @@ def _choose(request: Json, messages: list[Json], prompt: str, called: list[str])
     step = steps[0]
     wanted = [tool for tool in tools if _is_named(tool, step)] or _best(tools, step, forced=forced)
     together = request.get("parallel_tool_calls") is not False and not forced and len(steps) == 1
-    return [_call(tool, step) for tool in wanted[: ROUNDS if together else 1]]
+    return [_call(tool, step) for tool in wanted[: MAX_CALLS if together else 1]]
 
 
-def _narrowed(tools: list[Tool], choice: Json) -> tuple[list[Tool], bool]:
+def _narrowed(tools: list[ClientTool], choice: Json) -> tuple[list[ClientTool], bool]:
     """Return the tools that a tool_choice object leaves, and True if one of them must be called."""
     allowed = choice.get("allowed_tools")
     if isinstance(allowed, dict):
@@ -166,22 +168,22 @@ def _inner_names(entry: Any) -> list[str]:
     return [inner["name"]] if isinstance(inner, dict) and isinstance(inner.get("name"), str) else []
 
 
-def _finishing(tools: list[Tool], messages: list[Json]) -> Call | None:
+def _finishing(tools: list[ClientTool], messages: list[Json]) -> ScriptedCall | None:
     """Return the command that tells an agent that the work is done; None before an assistant message exists or if none
     is asked for."""
     shell = next((tool for tool in tools if "command" in _properties(tool.schema)), None)
     if shell is None or not any(message.get("role") == "assistant" for message in messages):
         return None
-    if not any(FINISH in text_of(message) for message in messages if message.get("role") != "assistant"):
+    if not any(FINISH_MARK in read_message_text(message) for message in messages if message.get("role") != "assistant"):
         return None
-    return Call(shell.name, json.dumps({"command": f"echo {FINISH}"}))
+    return ScriptedCall(shell.name, json.dumps({"command": f"echo {FINISH_MARK}"}))
 
 
-def _is_named(tool: Tool, prompt: str) -> bool:
+def _is_named(tool: ClientTool, prompt: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(tool.name)}(?!\w)", prompt, re.IGNORECASE) is not None
 
 
-def _best(tools: list[Tool], prompt: str, *, forced: bool) -> list[Tool]:
+def _best(tools: list[ClientTool], prompt: str, *, forced: bool) -> list[ClientTool]:
     """Return the tool whose words fit the prompt best; the first if none does and the prompt asks for an action.
 
     A tool that changes things must be named in full, or forced. Its name counts more than its description, however
@@ -206,11 +208,11 @@ def _words(text: str) -> set[str]:
 # The arguments of the calls
 
 
-def _call(tool: Tool, prompt: str) -> Call:
+def _call(tool: ClientTool, prompt: str) -> ScriptedCall:
     if tool.custom:
-        return Call(tool.name, _quoted(prompt) or _short(prompt, 80), custom=True)
-    wanted = Fill(prompt, tool.schema, writes=bool(_WRITES.search(tool.name))).value(tool.schema, "", 0)
-    return Call(tool.name, json.dumps(wanted if isinstance(wanted, dict) else {}, ensure_ascii=False))
+        return ScriptedCall(tool.name, _quoted(prompt) or _short(prompt, 80), custom=True)
+    wanted = SchemaFiller(prompt, tool.schema, writes=bool(_WRITES.search(tool.name))).make_value(tool.schema, "", 0)
+    return ScriptedCall(tool.name, json.dumps(wanted if isinstance(wanted, dict) else {}, ensure_ascii=False))
 
 
 def _properties(schema: Json) -> Json:
@@ -218,7 +220,7 @@ def _properties(schema: Json) -> Json:
     return properties if isinstance(properties, dict) else {}
 
 
-class Fill:
+class SchemaFiller:
     """Fill a JSON schema's required members with values from the prompt, each number once."""
 
     def __init__(self, prompt: str, root: Json, *, writes: bool = False) -> None:
@@ -227,7 +229,7 @@ class Fill:
         self._writes = writes
         self._numbers = [float(number) for number in re.findall(r"(?<![\w.])-?\d{1,15}(?![\d])(?:\.\d+)?", prompt)]
 
-    def value(self, schema: Any, name: str, depth: int) -> Any:
+    def make_value(self, schema: Any, name: str, depth: int) -> Any:
         """Return a value that fits. Below eight levels it is null, because schemas may be recursive."""
         schema = self._resolved(schema)
         if depth > 8:
@@ -244,11 +246,11 @@ class Fill:
             properties = _properties(schema)
             required = schema.get("required")
             names = [one for one in required if isinstance(one, str)] if isinstance(required, list) else []
-            return {one: self.value(properties.get(one, {}), one, depth + 1) for one in names}
+            return {one: self.make_value(properties.get(one, {}), one, depth + 1) for one in names}
         if kind == "array":
             least = schema.get("minItems")
             count = min(max(1, least), 20) if isinstance(least, int) else 1
-            return [self.value(schema.get("items", {}), name, depth + 1)] * count
+            return [self.make_value(schema.get("items", {}), name, depth + 1)] * count
         if kind in ("integer", "number"):
             return self._number(schema, whole=kind == "integer")
         if kind == "boolean":
@@ -317,7 +319,7 @@ def _wanted_schema(request: Json) -> Json | None:
 
 def _as_asked(schema: Json, prompt: str) -> Any:
     if schema:
-        return Fill(prompt, schema).value(schema, "", 0)
+        return SchemaFiller(prompt, schema).make_value(schema, "", 0)
     keys = re.findall(r"[\"'`](\w{1,40})[\"'`]", prompt)
     if keys:
         return {key: f"{key} of the demo model" for key in dict.fromkeys(keys)}

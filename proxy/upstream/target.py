@@ -44,23 +44,23 @@ class Address:
     host: bytes
     port: int | None
     host_header: bytes
-    base: str
+    base_path: str
     """Its path, without a slash at the end; "" for none."""
 
     def request_target(self, path: str, query: bytes) -> bytes:
         """Return the request target for a client's path. A base with a path replaces the /v1 of the client's path. A
         base without a path leaves it as it is."""
         path = "/" + path.lstrip("/")
-        if self.base:
+        if self.base_path:
             if path == "/v1" or path.startswith("/v1/"):
                 path = path[3:]
-            path = self.base + path
+            path = self.base_path + path
         if not _PATH_SAFE.fullmatch(path):
             path = quote(path, safe="/%:@!$&'()*+,;=~")
         return path.encode("ascii") + (b"?" + query if query else b"")
 
 
-def locate(target: Target) -> Address:
+def parse_address(target: Target) -> Address:
     """Return the address of a target. Raises ConfigError if the base URL is not one."""
     url = urlsplit("http://demo" if target.base_url == DEMO else target.base_url)
     if url.scheme not in ("http", "https") or not url.hostname:
@@ -72,20 +72,20 @@ def locate(target: Target) -> Address:
         host=host,
         port=url.port,
         host_header=name if url.port is None else b"%b:%d" % (name, url.port),
-        base=re.sub("/{2,}", "/", url.path).rstrip("/"),
+        base_path=re.sub("/{2,}", "/", url.path).rstrip("/"),
     )
 
 
 def read_targets(settings: Settings) -> Iterable[Target]:
-    for name, upstream in settings.targets.items():
-        key = upstream.api_key()
+    for name, upstream in settings.active_upstreams.items():
+        key = upstream.read_api_key()
         yield Target(
             name=name,
             base_url=upstream.base_url,
             strategy=upstream.strategy,
             key=None if key is None else key.get_secret_value(),
             models=upstream.models,
-            proxy=upstream.outbound_proxy(),
+            proxy=upstream.find_outbound_proxy(),
             ca_bundle=upstream.ca_bundle,
             policy=upstream.policy,
             transport=upstream.transport,

@@ -25,7 +25,7 @@ BUNDLES: Final = (
 list)."""
 
 
-def client_context(target: Target) -> ssl.SSLContext:
+def create_client_context(target: Target) -> ssl.SSLContext:
     """Return the TLS context for a target. Raises ConfigError if one of its files cannot be read."""
     try:
         context = _trusting(target.ca_bundle or None)

@@ -21,40 +21,40 @@ from aiohttp.connector import Connection
 from yarl import URL
 
 from proxy.errors import ConfigError
-from proxy.settings import DEMO, Pool
-from proxy.upstream.answer import Answer
-from proxy.upstream.demo import Demo
-from proxy.upstream.framing import write_head
+from proxy.settings import DEMO, PoolSettings
+from proxy.upstream.answer import ResponseStream
+from proxy.upstream.demo import DemoTransport
+from proxy.upstream.framing import write_request_head
 from proxy.upstream.headers import Headers
-from proxy.upstream.target import Target, locate
-from proxy.upstream.tls import client_context
+from proxy.upstream.target import Target, parse_address
+from proxy.upstream.tls import create_client_context
 
 KEPT_S: Final = 4.0
 """Seconds for which an idle connection is kept. It is less than the 5 s after which uvicorn (so vLLM and LiteLLM) and
 Node close theirs. A request that crosses such a close is lost, and must not be sent twice. Clients' own pools do not
 keep theirs longer (httpx: 5 s)."""
 
-ATTEMPT_S: Final = 0.25
+HAPPY_EYEBALLS_DELAY_S: Final = 0.25
 """Seconds that one address of a host has before the next is tried in parallel (RFC 8305, 5: 250 ms)."""
 
-RETRY_AFTER_S: Final = 0.02
+RECONNECT_DELAY_S: Final = 0.02
 """Seconds before the one further try to connect; a refused connection is reported within 100 ms."""
 
-PROXIES: Final = ("http", "https")
+HTTP_PROXY_SCHEMES: Final = ("http", "https")
 """Schemes of an outbound proxy's URL."""
-SOCKS: Final = ("socks5", "socks5h")
+SOCKS_SCHEMES: Final = ("socks5", "socks5h")
 
 
-def new_transport(target: Target, limits: Pool) -> httpx2.AsyncBaseTransport:
+def create_transport(target: Target, limits: PoolSettings) -> httpx2.AsyncBaseTransport:
     """Return the transport that the target's settings name. Raises ConfigError if the settings do not allow one.
 
     Time limits come with each request, as httpx2 has them (`extensions["timeout"]`), with `total` for the whole answer.
     `extensions["target"]` is the path and query as they are sent.
     """
     if target.base_url == DEMO:
-        return Demo()
+        return DemoTransport()
     url = urlsplit(target.proxy)
-    allowed = PROXIES if target.transport == "aiohttp" else PROXIES + SOCKS
+    allowed = HTTP_PROXY_SCHEMES if target.transport == "aiohttp" else HTTP_PROXY_SCHEMES + SOCKS_SCHEMES
     if target.proxy and (url.scheme not in allowed or not url.hostname):
         words = 'an http:// or https:// URL, or a socks5:// one with transport = "httpx2"'
         raise ConfigError(f"upstreams.{target.name}.proxy", "(not shown)", words)
@@ -64,13 +64,13 @@ def new_transport(target: Target, limits: Pool) -> httpx2.AsyncBaseTransport:
 class AiohttpTransport(httpx2.AsyncBaseTransport):
     """HTTP/1.1 to one target."""
 
-    def __init__(self, target: Target, limits: Pool) -> None:
-        address = locate(target)
+    def __init__(self, target: Target, limits: PoolSettings) -> None:
+        address = parse_address(target)
         self._kept = limits.keepalive
         self._slots = asyncio.Semaphore(limits.connections)
         """Limit of connections. The connector's own limit is not used: a task that is cancelled while it gets a
         connection takes the turn of the next task there."""
-        self._answers: set[Answer] = set()
+        self._answers: set[ResponseStream] = set()
         self._connector: aiohttp.TCPConnector | None = None
         self._where = URL(f"{address.scheme.decode()}://{address.host_header.decode()}", encoded=True)
         """The origin that is connected to."""
@@ -93,19 +93,19 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
                 host = {"Host": authority}
                 said = {**host, "User-Agent": "context-proxy"} | ({"Proxy-Authorization": secret} if secret else {})
                 self._options = {"proxy": through, "proxy_headers": said, "headers": host}
-        self.tls = client_context(target) if encrypted else None
+        self.tls = create_client_context(target) if encrypted else None
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         times: dict[str, float] = request.extensions["timeout"]
         deadline = asyncio.get_running_loop().time() + times["total"]
         where = self._before + request.extensions["target"]
-        head = write_head(request.method, where, [*request.headers.raw, *self._to_proxy])
+        head = write_request_head(request.method, where, [*request.headers.raw, *self._to_proxy])
         connection = await self._connection(times)
-        answer = Answer(connection, request.method, times["read"], deadline, self._over)
+        answer = ResponseStream(connection, request.method, times["read"], deadline, self._take_back)
         self._answers.add(answer)
         try:
             await answer.send(head, request)
-            await answer.head()
+            await answer.wait_for_head()
         except BaseException:
             answer.close()
             raise
@@ -118,14 +118,14 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
         if self._connector is not None:
             await self._connector.close()
 
-    def _over(self, answer: Answer, connection: Connection, *, clean: bool) -> None:
+    def _take_back(self, answer: ResponseStream, connection: Connection, *, clean: bool) -> None:
         """Keep or close the connection of an answer that has ended."""
         protocol = connection.protocol
         assert protocol is not None  # noqa: S101  # it is given back once
         idle = 0 if self._connector is None else sum(map(len, self._connector._conns.values()))
         if clean and idle < self._kept:
             connection.release()
-            protocol.set_parser(_Silence(), None, protocol.abort)
+            protocol.set_parser(_IdleParser(), None, protocol.abort)
         else:
             protocol.abort()
             connection.close()
@@ -148,7 +148,7 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
             try:
                 return await self._connect(times["connect"])
             except httpx2.ConnectError:  # nothing was sent yet, so a second try does no harm
-                await asyncio.sleep(RETRY_AFTER_S)
+                await asyncio.sleep(RECONNECT_DELAY_S)
                 return await self._connect(times["connect"])
         except BaseException:
             self._slots.release()
@@ -159,9 +159,11 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
             self._start()
         assert self._connector is not None  # noqa: S101  # it was started
         try:
-            return await self._connector.connect(self._asked, [], _patience(seconds))
+            return await self._connector.connect(self._connect_request, [], _connect_timeout(seconds))
         except TimeoutError as error:
-            raise httpx2.ConnectTimeout(f"no connection to {self._asked.host}:{self._asked.port} in time") from error
+            raise httpx2.ConnectTimeout(
+                f"no connection to {self._connect_request.host}:{self._connect_request.port} in time"
+            ) from error
         except aiohttp.ClientHttpProxyError as error:
             raise httpx2.ConnectError(f"the outbound proxy answered with status {error.status}") from error
         except aiohttp.ClientResponseError as error:
@@ -175,19 +177,19 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
     def _start(self) -> None:
         """Make the objects that need a running loop."""
         loop = asyncio.get_running_loop()
-        self._asked = aiohttp.ClientRequest("GET", self._where, loop=loop, **self._options)
+        self._connect_request = aiohttp.ClientRequest("GET", self._where, loop=loop, **self._options)
         self._connector = aiohttp.TCPConnector(
             limit=0,
             keepalive_timeout=KEPT_S,
             ssl=self.tls or True,
-            happy_eyeballs_delay=ATTEMPT_S,
+            happy_eyeballs_delay=HAPPY_EYEBALLS_DELAY_S,
             interleave=1,
             use_dns_cache=False,  # it would rotate the order of the addresses with each connection
             resolver=aiohttp.ThreadedResolver(),  # the system's, whatever else is installed
         )
 
 
-class _Silence:
+class _IdleParser:
     """Parser of an idle connection. Data closes the connection before the data comes here, because it would be taken
     for the beginning of an answer."""
 
@@ -201,14 +203,14 @@ class _Silence:
 class Httpx2Transport(httpx2.AsyncHTTPTransport):
     """httpx2's own transport: HTTP/2 if the upstream offers it, and SOCKS proxies."""
 
-    def __init__(self, target: Target, limits: Pool) -> None:
-        needed = ["h2", "socksio"] if urlsplit(target.proxy).scheme in SOCKS else ["h2"]
+    def __init__(self, target: Target, limits: PoolSettings) -> None:
+        needed = ["h2", "socksio"] if urlsplit(target.proxy).scheme in SOCKS_SCHEMES else ["h2"]
         if not all(map(find_spec, needed)):
             raise ConfigError(
                 f"upstreams.{target.name}.transport", "httpx2", 'aiohttp, or pip install "context-proxy[httpx2]"'
             )
         super().__init__(
-            verify=client_context(target),
+            verify=create_client_context(target),
             http2=True,
             limits=httpx2.Limits(
                 max_connections=limits.connections,
@@ -227,11 +229,11 @@ class Httpx2Transport(httpx2.AsyncHTTPTransport):
         except TimeoutError as error:
             raise httpx2.ReadTimeout("the answer took longer than timeouts.total_s") from error
         assert isinstance(response.stream, httpx2.AsyncByteStream)  # noqa: S101  # of an asynchronous transport
-        response.stream = _Limited(response.stream, deadline)
+        response.stream = _DeadlineBody(response.stream, deadline)
         return response
 
 
-class _Limited(httpx2.AsyncByteStream):
+class _DeadlineBody(httpx2.AsyncByteStream):
     """A body that must end by a deadline, in loop time."""
 
     def __init__(self, stream: httpx2.AsyncByteStream, deadline: float) -> None:
@@ -254,7 +256,7 @@ class _Limited(httpx2.AsyncByteStream):
 
 
 @lru_cache(maxsize=8)
-def _patience(seconds: float) -> aiohttp.ClientTimeout:
+def _connect_timeout(seconds: float) -> aiohttp.ClientTimeout:
     return aiohttp.ClientTimeout(connect=seconds, ceil_threshold=seconds)  # not rounded up to whole seconds
 
 

@@ -15,43 +15,44 @@ from typing import Any
 from urllib.parse import unquote
 
 from proxy.chat.size_limits import SizeLimits
-from proxy.chat.tokens import Weigh, estimate
+from proxy.chat.tokens import TokenCounter, estimate_text_tokens
 from proxy.context.policy import Policy, check_models, compile_patterns, read_policy
 from proxy.context.prices import Model
-from proxy.context.stages import BUILT_IN
-from proxy.context.voices import BUILT_IN as VOICES
+from proxy.context.stages import BUILT_IN_STAGES
+from proxy.context.voices import BUILT_IN_INJECTIONS as VOICES
 from proxy.errors import ConfigError, ProxyError, StoreRefused
 from proxy.exchange import retention, windows
-from proxy.exchange.asking import make_asking
-from proxy.exchange.bounds import Purse
-from proxy.exchange.news import News
-from proxy.exchange.parts import Parts
+from proxy.exchange.asking import make_helper_queue
+from proxy.exchange.bounds import Budget
+from proxy.exchange.news import EventBus
+from proxy.exchange.parts import Services
 from proxy.exchange.reading import MessageCache
-from proxy.exchange.threads import Threads
+from proxy.exchange.steering import commands
+from proxy.exchange.threads import LiveSessions
 from proxy.exchange.webhooks import Webhooks
 from proxy.metrics import Metrics
 from proxy.sections import ALL_TENANTS
 from proxy.settings import Settings
-from proxy.store import connect
+from proxy.store import create_store
 from proxy.store.base import Store
-from proxy.upstream.client import Client
-from proxy.vocabulary import counter
+from proxy.upstream.client import UpstreamClient
+from proxy.vocabulary import get_token_counter
 from proxy.web import conversational
-from proxy.web.api.app import bounded, create_api
+from proxy.web.api.app import create_api, limit_bodies
 from proxy.web.body_budget import BodyBudget
-from proxy.web.completions import chat
-from proxy.web.dashboard.files import dashboard
-from proxy.web.doors import Door, Doors
-from proxy.web.failures import answering
-from proxy.web.gate import CALLER, DOOR, gated
-from proxy.web.guard import guarded
+from proxy.web.completions import serve_chat
+from proxy.web.dashboard.files import create_dashboard
+from proxy.web.doors import Route, RouteTable
+from proxy.web.failures import answer_errors
+from proxy.web.gate import CALLER_KEY, ROUTE_KEY, require_access
+from proxy.web.guard import limit_heads
 from proxy.web.keys import Caller
 from proxy.web.listen import App, Message, Receive, Scope, Send
-from proxy.web.passthrough import passthrough
+from proxy.web.passthrough import serve_passthrough
 from proxy.web.path_rules import PathRules
-from proxy.web.probes import probes
-from proxy.web.request_log import logged
-from proxy.web.room import Room
+from proxy.web.probes import create_probes
+from proxy.web.request_log import log_requests
+from proxy.web.room import ConcurrencyLimit
 
 log = logging.getLogger(__name__)
 
@@ -70,14 +71,14 @@ ROUTES = (
     ),
 )
 """The rows that docs/reference/routes.md lists before the admin API."""
-CHAT = ("/v1/chat/completions", "/chat/completions")
+CHAT_PATHS = ("/v1/chat/completions", "/chat/completions")
 """Paths of chat requests, behind a session's part if there is one; with and without /v1."""
 
 
 def make_store(settings: Settings) -> Store:
     """Return the store that `db` names. Raises ConfigError if there is no store of that kind."""
     try:
-        return connect(settings.db, durability=settings.store.durability, spool_mb=settings.limits.spool_mb)
+        return create_store(settings.db, durability=settings.store.durability, spool_mb=settings.limits.spool_mb)
     except StoreRefused as problem:
         # The value may hold a password, so the error gives only the allowed values.
         raise ConfigError("db", "***", f"a path, :memory: or a postgresql:// URL ({problem.message})") from problem
@@ -87,8 +88,8 @@ def make_policies(settings: Settings) -> dict[str, Policy]:
     """Return every policy that can be named, with the values that the settings replace."""
     patterns = compile_patterns(settings.groups.observation)
     made = {}
-    for name, path in settings.policy_files().items():
-        policy = read_policy(settings.policy_table(name), BUILT_IN, VOICES, source=str(path))
+    for name, path in settings.find_policy_files().items():
+        policy = read_policy(settings.read_policy_table(name), BUILT_IN_STAGES, VOICES, source=str(path))
         if settings.state.ask != "policy":
             policy = replace(policy, ask=settings.state.ask)
         if settings.state.guidelines:
@@ -96,27 +97,28 @@ def make_policies(settings: Settings) -> dict[str, Policy]:
         if patterns is not None and policy.observation is None:
             policy = replace(policy, observation=patterns)
         made[name] = policy
-    check_models(made, settings.models())
+    check_models(made, settings.load_models())
     return made
 
 
-def make_parts(settings: Settings, store: Store) -> Parts:
+def make_services(settings: Settings, store: Store) -> Services:
     """Return the services that every exchange uses."""
-    known = {"upstream": list(settings.targets)}
+    known = {"upstream": list(settings.active_upstreams)}
     metrics = Metrics(known)
-    counters: dict[str, Weigh] = {}
+    counters: dict[str, TokenCounter] = {}
 
-    def weigh(model: Model) -> Weigh:
+    def weigh(model: Model) -> TokenCounter:
         exact = settings.tokens.count == "exact" and model.tokenizer != "estimate"
         name = model.tokenizer if exact else "estimate"
         if name not in counters:
-            counters[name] = Weigh(counter(name) if exact else estimate)
+            counters[name] = TokenCounter(get_token_counter(name) if exact else estimate_text_tokens)
         return counters[name]
 
-    client = Client(settings, metrics)
-    threads = Threads(
-        settings.limits.live_threads, store, most=settings.limits.live_mb << 20,
-        look_s=settings.limits.commit_wait_ms / 1000, unseen=metrics.swallowed_total.labels(where="standing").inc,
+    client = UpstreamClient(settings, metrics)
+    threads = LiveSessions(
+        settings.limits.live_threads, store, max_bytes=settings.limits.live_mb << 20,
+        lookup_s=settings.limits.commit_wait_ms / 1000,
+        on_lookup_failed=metrics.swallowed_total.labels(where="standing").inc,
     )  # fmt: skip
     limits = settings.limits
     size_limits = SizeLimits(limits.managed_mb << 20, limits.messages, limits.parts, limits.calls, limits.values)
@@ -126,21 +128,22 @@ def make_parts(settings: Settings, store: Store) -> Parts:
     metrics.message_cache_bytes.set_function(lambda: messages.size)
     metrics.store_queue.set_function(lambda: store.queued)
     metrics.store_log_bytes.set_function(lambda: getattr(store, "log_bytes", 0))  # only SQLite has a log of its own
-    models = settings.models()
-    purse = Purse(settings.helper.dollars_a_day)
-    return Parts(
+    models = settings.load_models()
+    purse = Budget(settings.helper.dollars_a_day)
+    return Services(
         settings=settings,
         store=store,
         client=client,
         metrics=metrics,
-        threads=threads,
-        messages=messages,
+        live_sessions=threads,
+        message_cache=messages,
         models=models,
         policies=make_policies(settings),
-        weigh=weigh,
-        purse=purse,
-        news=News(settings.events, metrics),
-        asking=make_asking(settings, client, purse, threads, metrics, models),
+        find_token_counter=weigh,
+        helper_budget=purse,
+        event_bus=EventBus(settings.events, metrics),
+        run_command=commands.run_command,
+        helper_queue=make_helper_queue(settings, client, purse, threads, metrics, models),
     )
 
 
@@ -150,21 +153,21 @@ class ContextProxy:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.store = make_store(settings)
-        self.parts = make_parts(settings, self.store)
-        self.webhooks = Webhooks(settings, self.parts.news, self.parts.metrics)
+        self.services = make_services(settings, self.store)
+        self.webhooks = Webhooks(settings, self.services.event_bus, self.services.metrics)
         self.draining = False
-        self._told: set[str] = set()
+        self._logged_paths: set[str] = set()
         """Paths that the log has already reported as unmanaged."""
-        self.room = Room(settings.limits.requests, self.parts.metrics)
+        self.concurrency = ConcurrencyLimit(settings.limits.requests, self.services.metrics)
         self._rules = PathRules(settings.passthrough.paths)
-        several = len({share_of(key.tenant, key.name) for key in settings.keys}) > 1
-        self.bodies = BodyBudget(settings.limits.bodies_mb << 20, self.parts.metrics, several=several)
-        self._own: App = probes(self.store, self.parts.metrics, draining=lambda: self.draining)
-        self.api = create_api(self.parts)
-        self._pages = dashboard(settings)
-        self._api = bounded(self.api, settings.limits.body_mb << 20)
-        gate = gated(self._route, settings, Doors(self.api.routes))
-        self._app = logged(answering(guarded(gate, settings), self.parts.metrics))
+        several = len({find_share_owner(key.tenant, key.name) for key in settings.keys}) > 1
+        self.body_budget = BodyBudget(settings.limits.bodies_mb << 20, self.services.metrics, several=several)
+        self._probes: App = create_probes(self.store, self.services.metrics, draining=lambda: self.draining)
+        self.api = create_api(self.services)
+        self._pages = create_dashboard(settings)
+        self._api = limit_bodies(self.api, settings.limits.body_mb << 20)
+        gate = require_access(self._route, settings, RouteTable(self.api.routes))
+        self._app = log_requests(answer_errors(limit_heads(gate, settings), self.services.metrics))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -175,7 +178,7 @@ class ContextProxy:
             # WebSockets are not passed on: the server answers a close before the accept with 403.
             await send({"type": "websocket.close", "code": 1008})
 
-    def give_notice(self) -> None:
+    def announce_stop(self) -> None:
         """Report at /readyz that this process will stop, and go on serving until requests are sent elsewhere."""
         self.draining = True
 
@@ -183,7 +186,7 @@ class ContextProxy:
         """End the streams that have no end of their own. A server calls this before it waits for open answers. It may
         be called again."""
         self.draining = True
-        self.parts.news.close()
+        self.services.event_bus.close()
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         while True:
@@ -195,21 +198,21 @@ class ContextProxy:
                     log.error("the store cannot be opened: %s", problem)
                     await send({"type": "lifespan.startup.failed", "message": str(problem)})
                     return
-                await windows.load(self.parts)
+                await windows.load_windows(self.services)
                 self.webhooks.start()
-                self._keeping = asyncio.create_task(retention.keep(self.parts), name="retention")
-                self.parts.running.add(self._keeping)
+                self._retention_task = asyncio.create_task(retention.run_retention(self.services), name="retention")
+                self.services.background_tasks.add(self._retention_task)
                 await send({"type": "lifespan.startup.complete"})
             else:
                 self.drain()
                 try:
-                    for task in self.parts.running:
+                    for task in self.services.background_tasks:
                         task.cancel()
-                    if self.parts.asking is not None:
-                        await self.parts.asking.close()
-                    await self.parts.client.close()
+                    if self.services.helper_queue is not None:
+                        await self.services.helper_queue.close()
+                    await self.services.client.close()
                     await self.webhooks.close()
-                    self.parts.workers.shutdown(wait=False, cancel_futures=True)
+                    self.services.workers.shutdown(wait=False, cancel_futures=True)
                 finally:  # after any error before it: queued items must be written
                     await self.store.close()
                 log.info("stopped; %d items could not be stored", self.store.dropped)
@@ -218,7 +221,7 @@ class ContextProxy:
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
-        door: Door = scope[DOOR]
+        door: Route = scope[ROUTE_KEY]
         if door.kind == "api":
             with self._counted("api", send) as counted:
                 await self._api(scope, receive, counted)
@@ -227,7 +230,7 @@ class ContextProxy:
             await self._pages(scope, receive, send)
             return
         if door.kind != "data":
-            await self._own(scope, receive, send)
+            await self._probes(scope, receive, send)
             return
         raw = (scope.get("raw_path") or path.encode()).decode("latin-1")
         session = None
@@ -235,20 +238,28 @@ class ContextProxy:
             _, _, name, rest = raw.split("/", 3)
             session, raw = unquote(name), "/" + rest
             path = unquote(raw)
-        caller: Caller = scope[CALLER]
-        whose = share_of(caller.tenant, caller.name)
-        if path in CHAT and scope["method"] == "POST":
-            with self._counted("chat", send) as counted, self.room.place(), self.bodies.share(whose) as share:
-                await chat(scope, receive, counted, self.parts, raw, session, share)
+        caller: Caller = scope[CALLER_KEY]
+        whose = find_share_owner(caller.tenant, caller.name)
+        if path in CHAT_PATHS and scope["method"] == "POST":
+            with (
+                self._counted("chat", send) as counted,
+                self.concurrency.hold_place(),
+                self.body_budget.share(whose) as share,
+            ):
+                await serve_chat(scope, receive, counted, self.services, raw, session, share)
             return
         talks = conversational.is_conversational(scope["method"], path)
-        shown = raw.partition("?")[0][: conversational.SHOWN] if talks else None
-        telling = send if shown is None else _telling(send, shown)
-        client, metrics = self.parts.client, self.parts.metrics
-        with self._counted("passthrough", telling) as counted, self.room.place(), self.bodies.share(whose) as share:
-            await passthrough(
+        shown = raw.partition("?")[0][: conversational.MAX_PATH_CHARS] if talks else None
+        telling = send if shown is None else _naming_path(send, shown)
+        client, metrics = self.services.client, self.services.metrics
+        with (
+            self._counted("passthrough", telling) as counted,
+            self.concurrency.hold_place(),
+            self.body_budget.share(whose) as share,
+        ):
+            await serve_passthrough(
                 scope, receive, counted, client, metrics,
-                path=raw, share=share, rules=self._rules, allowed=lambda: self._unmanaged(path, shown),
+                path=raw, share=share, rules=self._rules, on_allowed=lambda: self._count_unmanaged(path, shown),
             )  # fmt: skip
 
     @contextmanager
@@ -266,30 +277,34 @@ class ContextProxy:
         try:
             yield noting
         finally:
-            metrics = self.parts.metrics
-            metrics.requests_total.labels(route=route, status=metrics.label("status", status)).inc()
+            metrics = self.services.metrics
+            metrics.requests_total.labels(route=route, status=metrics.limit_label("status", status)).inc()
 
-    def _unmanaged(self, path: str, shown: str | None) -> None:
+    def _count_unmanaged(self, path: str, shown: str | None) -> None:
         """Count a request that passes unmanaged. If its path carries a conversation, log it once a path. The answer
         names it too (`_telling`)."""
-        metrics = self.parts.metrics
-        metrics.unmanaged_total.labels(path=metrics.label("path", path)).inc()
-        if shown is not None and shown not in self._told and len(self._told) < conversational.MOST:
-            self._told.add(shown)
+        metrics = self.services.metrics
+        metrics.unmanaged_total.labels(path=metrics.limit_label("path", path)).inc()
+        if (
+            shown is not None
+            and shown not in self._logged_paths
+            and len(self._logged_paths) < conversational.MAX_LOGGED_PATHS
+        ):
+            self._logged_paths.add(shown)
             log.warning("requests to %s are passed on unmanaged: only chat completions are rewritten", shown)
 
 
-def share_of(tenant: str, key: str) -> str:
+def find_share_owner(tenant: str, key: str) -> str:
     """Return the owner of a share of the body budget: the tenant, or a key that is for all tenants."""
     return f"key {key}" if tenant == ALL_TENANTS else tenant
 
 
-def _telling(send: Send, shown: str) -> Send:
+def _naming_path(send: Send, shown: str) -> Send:
     """Return a `send` that names the path in a header of the answer."""
 
     def telling(message: Message) -> Awaitable[None]:
         if message["type"] == "http.response.start":
-            told = (conversational.UNMANAGED, shown.encode("ascii", "replace"))
+            told = (conversational.UNMANAGED_HEADER, shown.encode("ascii", "replace"))
             message = {**message, "headers": [*message["headers"], told]}
         return send(message)
 

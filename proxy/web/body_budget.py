@@ -41,9 +41,9 @@ class BodyBudget:
         try:
             yield share
         finally:
-            self.give_back(share)
+            self.release(share)
 
-    def take(self, size: int, share: BodyShare) -> None:
+    def reserve(self, size: int, share: BodyShare) -> None:
         """Reserve `size` more bytes for a body. Raises Unavailable if there is no room. A body that is alone here is
         accepted at any length: another limit bounds it."""
         own, of_tenant = share.size, self._by_tenant[share.tenant]
@@ -60,7 +60,7 @@ class BodyBudget:
         self._by_tenant[share.tenant] += size
         share.size += size
 
-    def give_back(self, share: BodyShare) -> None:
+    def release(self, share: BodyShare) -> None:
         """Free the bytes that a share holds. It may be called again."""
         self.held -= share.size
         self._by_tenant[share.tenant] -= share.size
@@ -68,11 +68,11 @@ class BodyBudget:
             del self._by_tenant[share.tenant]
         share.size = 0
 
-    def begin(self, share: BodyShare) -> None:
+    def begin_reading(self, share: BodyShare) -> None:
         """Record that the body of this share is being read."""
         self._coming[share] = asyncio.get_running_loop().time()
 
-    def end(self, share: BodyShare) -> None:
+    def end_reading(self, share: BodyShare) -> None:
         """Record that the body of this share is read, or never will be."""
         self._coming.pop(share, None)
 
@@ -84,8 +84,8 @@ class BodyBudget:
                 return False
             if share.size and share is not wanted_by:
                 self._metrics.refused_requests_total.inc()
-                self.end(share)
-                self.give_back(share)
+                self.end_reading(share)
+                self.release(share)
                 share.give_way()
                 return True
         return False
@@ -103,9 +103,9 @@ class BodyShare:
         self._reading: asyncio.Task[Any] | None = None
         self._gave_way = False
 
-    def add(self, size: int) -> None:
+    def reserve(self, size: int) -> None:
         """Reserve so many more bytes, which have arrived. Raises Unavailable."""
-        self._budget.take(size, self)
+        self._budget.reserve(size, self)
 
     def give_way(self) -> None:
         """End the reading, because others need the room."""
@@ -113,11 +113,11 @@ class BodyShare:
         if self._reading is not None:
             self._reading.cancel()
 
-    async def whole(self, reading: Coroutine[Any, Any, bytes]) -> bytes:
+    async def read_whole(self, reading: Coroutine[Any, Any, bytes]) -> bytes:
         """Return the body as `reading` reads it; `reading` calls `add`. Raises any error of `reading`, and Unavailable
         if the body is dropped."""
         task = self._reading = asyncio.current_task()
-        self._budget.begin(self)
+        self._budget.begin_reading(self)
         try:
             return await reading
         except asyncio.CancelledError as error:
@@ -127,4 +127,4 @@ class BodyShare:
             raise Unavailable("the body came slowly, and others need its room", hint="Try again.") from error
         finally:
             self._reading = None
-            self._budget.end(self)
+            self._budget.end_reading(self)

@@ -14,19 +14,19 @@ from urllib.parse import urlsplit
 
 from proxy.errors import Forbidden, WrongHost, WrongType
 from proxy.settings import Settings
-from proxy.upstream.headers import Headers, first
-from proxy.web.keys import BORROWED
+from proxy.upstream.headers import Headers, find_header
+from proxy.web.keys import CREDENTIAL_HEADERS
 from proxy.web.listen import Scope, has_body
 
-JSON: Final = ("application/json", "application/x-ndjson", "application/jsonl")
+JSON_TYPES: Final = ("application/json", "application/x-ndjson", "application/jsonl")
 """Types that a form cannot have. A page may send them only after a CORS preflight."""
-METHODS: Final = b"GET, POST, PUT, PATCH, DELETE"
-ALLOWED: Final = b"authorization, content-type, last-event-id, x-context-key"
+ALLOWED_METHODS: Final = b"GET, POST, PUT, PATCH, DELETE"
+ALLOWED_HEADERS: Final = b"authorization, content-type, last-event-id, x-context-key"
 """Headers that a page of an allowed origin may send."""
-NO_PAGE: Final = ("none", "same-origin")
+TRUSTED_SITES: Final = ("none", "same-origin")
 """Values of Sec-Fetch-Site that involve no other site."""
 
-HARDENED: Final[Headers] = [
+SECURITY_HEADERS: Final[Headers] = [
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -35,19 +35,19 @@ HARDENED: Final[Headers] = [
 """Headers of every answer of the admin API: JSON is never shown as a page, never cached, never sniffed."""
 
 
-class Browsers:
+class BrowserRules:
     """The rules for the hosts and origins that may send requests."""
 
     def __init__(self, settings: Settings) -> None:
         self._hosts = frozenset({"localhost", settings.host.lower(), *settings.dashboard.hosts})
         self._origins = frozenset(settings.dashboard.origins)
 
-    def check_host(self, scope: Scope, *, short: bool = False) -> None:
+    def check_host(self, scope: Scope, *, allow_short: bool = False) -> None:
         """Raises WrongHost unless the Host is an IP address, localhost or a name from the settings. The owner of a page
         may have pointed any other name at the proxy. short: a name without a dot is allowed too. Nobody can own such a
         name on the internet, and a machine's own name is one."""
-        host = first(scope["headers"], b"host").lower()
-        if host and not self._is_ours(host) and not (short and "." not in host):
+        host = find_header(scope["headers"], b"host").lower()
+        if host and not self._is_ours(host) and not (allow_short and "." not in host):
             raise WrongHost(
                 f"{host} is not a name of this proxy", hint="Use localhost, or put the name into dashboard.hosts."
             )
@@ -62,27 +62,27 @@ class Browsers:
             return False
         return True
 
-    def check_origin(self, scope: Scope, *, near: bool = False) -> bytes | None:
+    def check_origin(self, scope: Scope, *, allow_local: bool = False) -> bytes | None:
         """Return the origin of an allowed page of another site; None if no other site sends the request. Raises
         Forbidden for all other pages. No page can change the values that browsers send in Origin and Sec-Fetch-Site.
         near: a page that cannot come from a site on the internet is allowed too."""
         headers = scope["headers"]
-        origin = first(headers, b"origin").lower()
-        if origin in self._origins or (near and _is_near(origin)):
+        origin = find_header(headers, b"origin").lower()
+        if origin in self._origins or (allow_local and _is_local(origin)):
             return origin.encode("latin-1")
-        site = first(headers, b"sec-fetch-site").lower()
-        foreign = origin and _authority(origin) != first(headers, b"host").lower()
-        if foreign or (site and site not in NO_PAGE):
+        site = find_header(headers, b"sec-fetch-site").lower()
+        foreign = origin and _authority(origin) != find_header(headers, b"host").lower()
+        if foreign or (site and site not in TRUSTED_SITES):
             raise Forbidden("a page of another site asks", hint="An origin that may is to stand in dashboard.origins.")
         return None
 
-    def check_type(self, scope: Scope) -> None:
+    def check_content_type(self, scope: Scope) -> None:
         """Raises WrongType if a state-changing call does not declare JSON."""
         method = scope["method"]
         if method in ("GET", "HEAD", "OPTIONS") or (method == "DELETE" and not has_body(scope)):
             return
-        kind = first(scope["headers"], b"content-type").partition(";")[0].strip().lower()
-        if kind not in JSON:
+        kind = find_header(scope["headers"], b"content-type").partition(";")[0].strip().lower()
+        if kind not in JSON_TYPES:
             raise WrongType(f"the content type is {kind or 'not told'}", hint="Send application/json.")
 
 
@@ -94,7 +94,7 @@ def _authority(origin: str) -> str | None:
         return None
 
 
-def _is_near(origin: str) -> bool:
+def _is_local(origin: str) -> bool:
     """True if an origin is local: a page that this machine serves on loopback, or an installed application. Such an
     application has its own scheme (`app://obsidian.md`)."""
     try:
@@ -112,32 +112,36 @@ def _is_near(origin: str) -> bool:
         return False
 
 
-def preflight() -> Headers:
+def build_preflight_headers() -> Headers:
     """Return the headers, in addition to those of `shared`, that allow a page its announced request."""
-    allowed = [(b"access-control-allow-methods", METHODS), (b"access-control-allow-headers", ALLOWED)]
+    allowed = [(b"access-control-allow-methods", ALLOWED_METHODS), (b"access-control-allow-headers", ALLOWED_HEADERS)]
     return [*allowed, (b"access-control-max-age", b"600"), (b"content-length", b"0")]
 
 
 def is_preflight(scope: Scope) -> bool:
     """True if this is a CORS preflight, which browsers send by themselves."""
-    return bool(first(scope["headers"], b"origin") and first(scope["headers"], b"access-control-request-method"))
+    return bool(
+        find_header(scope["headers"], b"origin") and find_header(scope["headers"], b"access-control-request-method")
+    )
 
 
-def brings_credential(scope: Scope) -> bool:
+def announces_credential(scope: Scope) -> bool:
     """True if the request that a preflight announces will bring a credential for the upstream."""
-    wanted = first(scope["headers"], b"access-control-request-headers").lower()
-    return any(name.strip().encode("latin-1") in BORROWED for name in wanted.split(","))
+    wanted = find_header(scope["headers"], b"access-control-request-headers").lower()
+    return any(name.strip().encode("latin-1") in CREDENTIAL_HEADERS for name in wanted.split(","))
 
 
-def asked_for(scope: Scope) -> Headers:
+def build_requested_headers(scope: Scope) -> Headers:
     """Return the headers, in addition to those of `shared`, that allow a page exactly what it asks for."""
     headers = scope["headers"]
-    allowed = [(b"access-control-allow-methods", first(headers, b"access-control-request-method").encode("latin-1"))]
-    if wanted := first(headers, b"access-control-request-headers"):
+    allowed = [
+        (b"access-control-allow-methods", find_header(headers, b"access-control-request-method").encode("latin-1"))
+    ]
+    if wanted := find_header(headers, b"access-control-request-headers"):
         allowed.append((b"access-control-allow-headers", wanted.encode("latin-1")))
     return [*allowed, (b"access-control-max-age", b"600"), (b"content-length", b"0")]
 
 
-def shared(origin: bytes) -> Headers:
+def build_cors_headers(origin: bytes) -> Headers:
     """Return the headers that allow a page of this origin to read the answer. No cookies: there are none."""
     return [(b"access-control-allow-origin", origin), (b"vary", b"origin")]

@@ -7,17 +7,25 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from proxy.exchange.converse import converse
-from proxy.exchange.parts import Headers, Incoming, Parts
+from proxy.exchange.converse import handle_chat
+from proxy.exchange.parts import Headers, Incoming, Services
 from proxy.web.body_budget import BodyShare
-from proxy.web.content_encoding import NotDecodedError, codings, decode
-from proxy.web.gate import CALLER
+from proxy.web.content_encoding import NotDecodedError, decode_body, read_codings
+from proxy.web.gate import CALLER_KEY
 from proxy.web.keys import Caller
-from proxy.web.listen import Receive, Scope, Send, declared_length, patient, read_body, while_connected
-from proxy.web.request_log import FACTS
+from proxy.web.listen import (
+    Receive,
+    Scope,
+    Send,
+    read_body,
+    read_content_length,
+    run_while_connected,
+    with_write_timeout,
+)
+from proxy.web.request_log import FACTS_KEY
 
 
-class Answer:
+class AsgiResponse:
     """The answer to one client, sent over ASGI."""
 
     __slots__ = ("_send",)
@@ -41,20 +49,20 @@ class Answer:
         """Send nothing more: the server closes a connection whose answer was left unfinished."""
 
 
-async def chat(
+async def serve_chat(
     scope: Scope,
     receive: Receive,
     send: Send,
-    parts: Parts,
+    services: Services,
     path: str,
     session: str | None,
     share: BodyShare,
 ) -> None:
     """Handle one chat request. path: the path for upstream, percent-encoded. session: the session that the path names.
     share: the part of the body budget that this request holds."""
-    caller: Caller = scope[CALLER]  # set by the gate; without it the request fails
-    limit = parts.settings.limits.body_mb << 20
-    body = await share.whole(read_body(receive, limit, declared_length(scope), share.add))
+    caller: Caller = scope[CALLER_KEY]  # set by the gate; without it the request fails
+    limit = services.settings.limits.body_mb << 20
+    body = await share.read_whole(read_body(receive, limit, read_content_length(scope), share.reserve))
     incoming = Incoming(
         method=scope["method"],
         path=path,
@@ -63,26 +71,26 @@ async def chat(
         body=body,
         session=session,
         tenant=caller.one_tenant,
-        facts=scope.setdefault(FACTS, {}),
+        log_fields=scope.setdefault(FACTS_KEY, {}),
     )
     if any(name == b"content-encoding" for name, _ in incoming.headers):
-        incoming = await _decoded(parts, incoming, share.add)
-    answer = Answer(patient(send, parts.settings.timeouts.idle_s))
-    await while_connected(scope, receive, converse(parts, incoming, answer))
+        incoming = await _decode_request(services, incoming, share.reserve)
+    answer = AsgiResponse(with_write_timeout(send, services.settings.timeouts.idle_s))
+    await run_while_connected(scope, receive, handle_chat(services, incoming, answer))
 
 
-async def _decoded(parts: Parts, incoming: Incoming, held: Callable[[int], None]) -> Incoming:
+async def _decode_request(services: Services, incoming: Incoming, on_bytes: Callable[[int], None]) -> Incoming:
     """Return the request with its body decompressed. held: called with the number of decompressed bytes."""
-    applied, limit = codings(incoming.headers), parts.settings.limits.managed_mb << 20
+    applied, limit = read_codings(incoming.headers), services.settings.limits.managed_mb << 20
     if not applied:
         return incoming
-    work = partial(decode, incoming.body, applied, limit)
+    work = partial(decode_body, incoming.body, applied, limit)
     try:
         # Some kilobytes may stand for megabytes, and zlib lets other threads run meanwhile.
-        body = await asyncio.get_running_loop().run_in_executor(parts.workers, work)
+        body = await asyncio.get_running_loop().run_in_executor(services.workers, work)
     except NotDecodedError:
-        return replace(incoming, unmanaged="encoding")
-    held(len(body))
+        return replace(incoming, unmanaged_reason="encoding")
+    on_bytes(len(body))
     headers = [
         (name, value) for name, value in incoming.headers if name not in (b"content-encoding", b"content-length")
     ]

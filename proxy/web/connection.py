@@ -32,29 +32,29 @@ from uvicorn.server import ServerState
 from proxy.errors import ProxyError, Unavailable
 from proxy.metrics import Metrics
 from proxy.settings import Settings
-from proxy.web.connection_share import PIPELINED, PROBES, ConnectionShare
-from proxy.web.failures import LINGER_S, render, send_error
-from proxy.web.half_open import HalfOpen, address_of
-from proxy.web.listen import LEAVING, Leaving, has_body
+from proxy.web.connection_share import MAX_PIPELINED_BYTES, PROBE_PATHS, ConnectionLimit
+from proxy.web.failures import LINGER_S, render_error, send_error
+from proxy.web.half_open import HalfOpenConnections, find_client_address
+from proxy.web.listen import DISCONNECT_KEY, Disconnect, has_body
 
 log = logging.getLogger(__name__)
 
-RATE: Final = 500
+MIN_BYTES_PER_SECOND: Final = 500
 """Bytes a second that a body must bring on average over `timeouts.body_s`."""
-STEADY: Final = 32 * 1024
+MIN_AVERAGE_RATE: Final = 32 * 1024
 """Bytes a second that a body must bring on average, from its beginning."""
-GRACE: Final = 4
+BODY_TIME_FACTOR: Final = 4
 """Times `timeouts.body_s` that a body may take in addition to that: a short body may come slowly."""
-QUEUED: Final = 16
+MAX_PIPELINED_REQUESTS: Final = 16
 """Requests that may wait on a connection behind the one that is being answered."""
-SLACK: Final = 256 * 1024
+RECEIVE_BYTES: Final = 256 * 1024
 """Bytes that one receive may bring; a head is checked between two receives."""
-LOOKS: Final = 4
+CHECKS_PER_DEADLINE: Final = 4
 """Checks of each connection within the shorter deadline. A quarter of the deadline is the longest delay of a check."""
 
-WATCHED_S: Final = 0.2
+SOCKET_CHECK_S: Final = 0.2
 """Seconds between two checks of the socket of a connection that is not read."""
-ENDED: Final = getattr(select, "POLLRDHUP", 0)
+POLL_HANGUP: Final = getattr(select, "POLLRDHUP", 0)
 """The poll flag for a client that sends nothing more; 0 if the system has none."""
 
 HEAD: Final = 0
@@ -64,7 +64,7 @@ DONE: Final = 2
 """The request is here; the client owes nothing until the answer has ended."""
 
 
-async def crowded(_scope: Scope, _receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+async def refuse_connection(_scope: Scope, _receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
     """Answer as the whole application for connections beyond `limits.connections`."""
     error = Unavailable("too many connections are open", hint="Try again in a moment.")
     await send_error(send, error, [(b"connection", b"close")])  # type: ignore[arg-type]  # uvicorn's names for the same
@@ -78,8 +78,8 @@ class Connection(HttpToolsProtocol):
     header_bytes = 64 * 1024
     most = 4096
     metrics: Metrics
-    half_open: HalfOpen
-    shares: ConnectionShare
+    half_open: HalfOpenConnections
+    shares: ConnectionLimit
 
     def __init__(
         self,
@@ -107,13 +107,13 @@ class Connection(HttpToolsProtocol):
         self._look_again: asyncio.TimerHandle | None = None
         self._watching: asyncio.TimerHandle | None = None
         self._lingering: asyncio.TimerHandle | None = None
-        self._every = min(self.header_s, self.body_s) / LOOKS
+        self._every = min(self.header_s, self.body_s) / CHECKS_PER_DEADLINE
 
     # Called by the event loop
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn's own
         super().connection_made(transport)
-        self._address = address_of(self.client)
+        self._address = find_client_address(self.client)
         if len(self.connections) > 2 * self.most and not self.half_open.make_room():
             self.metrics.refused_connections_total.labels(why="crowded").inc()
             transport.abort()
@@ -152,21 +152,21 @@ class Connection(HttpToolsProtocol):
         except httptools.HttpParserError:
             log.warning("a request could not be read as HTTP")
             self.send_400_response("Invalid HTTP request received.")
-        if self._phase == HEAD and self._bytes > self.header_bytes + SLACK:
+        if self._phase == HEAD and self._bytes > self.header_bytes + RECEIVE_BYTES:
             self._end(431, "the request's head is too long")
         elif self._phase == HEAD and not self._is_answering() and not self.transport.is_closing():
             self._leave_place()
             self.half_open.add(self._address, self, self.loop.time())  # half a head on a connection that was used
-        if self.flow.read_paused and self._watching is None and ENDED:
-            self._watching = self.loop.call_later(WATCHED_S, self._watch)
+        if self.flow.read_paused and self._watching is None and POLL_HANGUP:
+            self._watching = self.loop.call_later(SOCKET_CHECK_S, self._watch)
 
     # Called by the parser
 
     def on_message_begin(self) -> None:
-        if len(self.pipeline) >= QUEUED:
+        if len(self.pipeline) >= MAX_PIPELINED_REQUESTS:
             raise ValueError("too many requests wait on one connection")
         super().on_message_begin()
-        self.scope[LEAVING] = Leaving()  # type: ignore[typeddict-unknown-key]  # a key of the proxy
+        self.scope[DISCONNECT_KEY] = Disconnect()  # type: ignore[typeddict-unknown-key]  # a key of the proxy
         if self._phase == DONE:
             self._expect_head()
 
@@ -184,7 +184,7 @@ class Connection(HttpToolsProtocol):
         self._phase = BODY
         self._since = self.loop.time()
         self._bytes = 0
-        if self.pipeline and not ENDED:
+        if self.pipeline and not POLL_HANGUP:
             self.flow.resume_reading()  # or a client that has left would not be noticed
 
     def on_body(self, body: bytes) -> None:
@@ -193,7 +193,7 @@ class Connection(HttpToolsProtocol):
         if cycle is not self._running:
             self._waiting += len(body)
             self.shares.pipelined += len(body)
-            if self.shares.pipelined > PIPELINED:
+            if self.shares.pipelined > MAX_PIPELINED_BYTES:
                 raise ValueError("the bodies of requests that wait on connections take too much memory")
         if not cycle.body and not cycle.response_complete and not self.parser.should_upgrade():
             # A body in one piece is passed on as it is. uvicorn would copy it twice, and it may be a long history.
@@ -232,7 +232,7 @@ class Connection(HttpToolsProtocol):
         """Take a place for this connection; return True if it may have a request answered."""
         self._leave_place()
         room = self.shares.has_room(self._address)
-        if not room and cycle.scope["path"] in PROBES and not has_body(cycle.scope):  # type: ignore[arg-type]
+        if not room and cycle.scope["path"] in PROBE_PATHS and not has_body(cycle.scope):  # type: ignore[arg-type]
             room = self.shares.has_room_for_probe()
             cycle.keep_alive = False
         if room:
@@ -252,7 +252,7 @@ class Connection(HttpToolsProtocol):
             self.shares.pipelined -= len(cycle.body)
         if not self._take_place(cycle):
             self.metrics.refused_connections_total.labels(why="crowded").inc()
-            app = crowded
+            app = refuse_connection
         super()._start_asgi_task(cycle, self._closing_after(cycle, app))
 
     def _closing_after(self, cycle: RequestResponseCycle, app: ASGI3Application) -> ASGI3Application:
@@ -284,7 +284,7 @@ class Connection(HttpToolsProtocol):
         """Tell the request that is being answered that its client has left."""
         running.disconnected = True
         running.message_event.set()
-        running.scope[LEAVING].tell()  # type: ignore[typeddict-item]
+        running.scope[DISCONNECT_KEY].report_left()  # type: ignore[typeddict-item]
 
     def _is_answering(self) -> bool:
         return self._running is not None and not self._running.response_complete
@@ -305,7 +305,7 @@ class Connection(HttpToolsProtocol):
                 self._leave(running)  # what it sends from now on goes nowhere
             error = ProxyError(why)
             error.code, error.type = "invalid_request", "invalid_request_error"
-            body = render(error)
+            body = render_error(error)
             head = b"HTTP/1.1 %d \r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
             self.transport.write(head % (status, len(body)) + body)
         self.transport.close()
@@ -354,10 +354,10 @@ class Connection(HttpToolsProtocol):
             self._since = now
         else:
             self._taken += passed
-            if self._taken >= GRACE * self.body_s + self._came / STEADY:
+            if self._taken >= BODY_TIME_FACTOR * self.body_s + self._came / MIN_AVERAGE_RATE:
                 self._late("the request's body took too long", told=True)
             elif now - self._since >= self.body_s:
-                if self._bytes < self.body_s * RATE:
+                if self._bytes < self.body_s * MIN_BYTES_PER_SECOND:
                     self._late("the request's body came too slowly", told=True)
                 self._since, self._bytes = now, 0
 
@@ -369,7 +369,7 @@ class Connection(HttpToolsProtocol):
         if has_ended(self.transport.get_extra_info("socket").fileno()):
             self.transport.close()
         else:
-            self._watching = self.loop.call_later(WATCHED_S, self._watch)
+            self._watching = self.loop.call_later(SOCKET_CHECK_S, self._watch)
 
     def _late(self, why: str, *, told: bool) -> None:
         if told:
@@ -380,14 +380,14 @@ class Connection(HttpToolsProtocol):
             self.transport.close()
 
 
-def has_ended(number: int) -> bool:
+def has_ended(file_descriptor: int) -> bool:
     """True if the other side of this socket has closed or reset it, with or without unread bytes before that."""
     poll = select.poll()
-    poll.register(number, ENDED)
+    poll.register(file_descriptor, POLL_HANGUP)
     return bool(poll.poll(0))
 
 
-def connections(settings: Settings, metrics: Metrics) -> type[Connection]:
+def make_connection_class(settings: Settings, metrics: Metrics) -> type[Connection]:
     """Return the class of an application's connections, for uvicorn's `http`."""
     known = {
         "header_s": settings.timeouts.header_s,
@@ -395,7 +395,7 @@ def connections(settings: Settings, metrics: Metrics) -> type[Connection]:
         "header_bytes": settings.limits.header_kb * 1024,
         "most": settings.limits.connections,
         "metrics": metrics,
-        "half_open": HalfOpen(settings.limits.half_open),
-        "shares": ConnectionShare(settings.limits.connections, settings.limits.address_share),
+        "half_open": HalfOpenConnections(settings.limits.half_open),
+        "shares": ConnectionLimit(settings.limits.connections, settings.limits.address_share),
     }
     return type("Connection", (Connection,), known)

@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-NEARLY: Final = 7 / 8
+SHARE_THRESHOLD: Final = 7 / 8
 """Fraction of all places above which an address's share counts."""
-RESERVED: Final = 16
+PROBE_PLACES: Final = 16
 """Places beyond the limit, for probes."""
-PROBES: Final = frozenset({"/healthz", "/readyz"})
+PROBE_PATHS: Final = frozenset({"/healthz", "/readyz"})
 """Paths that are answered at once, without a key and without a body."""
-PIPELINED: Final = 16 << 20
+MAX_PIPELINED_BYTES: Final = 16 << 20
 """Bytes of bodies that may wait behind the requests that are being answered, on all connections together."""
 
 
-class ConnectionShare:
+class ConnectionLimit:
     """`most` places in all; `share` of them for one address, once nearly all are taken."""
 
     __slots__ = ("_by_address", "_most", "_share", "pipelined", "taken")
@@ -37,11 +37,11 @@ class ConnectionShare:
         """True if there is a place for one more connection of this address. "" is no address."""
         if self.taken >= self._most:
             return False
-        return not address or self.taken < NEARLY * self._most or self._by_address[address] < self._share
+        return not address or self.taken < SHARE_THRESHOLD * self._most or self._by_address[address] < self._share
 
     def has_room_for_probe(self) -> bool:
         """True if there is a place for a probe, whose connection ends with its answer."""
-        return self.taken < self._most + RESERVED
+        return self.taken < self._most + PROBE_PLACES
 
     def add(self, address: str) -> None:
         """Count one more connection that has brought a request."""

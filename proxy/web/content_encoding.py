@@ -15,13 +15,13 @@ from typing import Any, Final
 
 WINDOW_LOG: Final = 27
 """Largest window of a zstd frame, as a power of two: RFC 8878 recommends 8 MB, its tools write up to 128 MB."""
-PIECE: Final = 1 << 16
+STEP_BYTES: Final = 1 << 16
 """Bytes that are decoded in one step. The rest of a step is copied, so a step must be far shorter than a body."""
-MEMBERS: Final = 1000
+MAX_MEMBERS: Final = 1000
 """Members that a gzip file may have: each costs a new decoder, and clients write one."""
-SECONDS: Final = 1.0
+MAX_SECONDS: Final = 1.0
 """Seconds of processor time for a body's codings: many times the need of a normal body of the allowed length."""
-CODINGS: Final = 3
+MAX_CODINGS: Final = 3
 """Codings that may be applied to one body."""
 
 
@@ -43,7 +43,7 @@ class _Deadline:
             raise NotDecodedError("takes too long")
 
 
-def codings(headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
+def read_codings(headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
     """Return the codings of a body in the order in which they were applied, without `identity`."""
     named = [
         part.strip().lower()
@@ -54,11 +54,11 @@ def codings(headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
     return [name for name in named if name and name != "identity"]
 
 
-def decode(body: bytes, applied: list[str], limit: int, seconds: float = SECONDS) -> bytes:
+def decode_body(body: bytes, applied: list[str], limit: int, seconds: float = MAX_SECONDS) -> bytes:
     """Return the body without its codings. Raises NotDecodedError. limit: bytes that it may have after each decoding.
     seconds: processor time for all of it."""
     deadline = _Deadline(seconds)
-    if len(applied) > CODINGS:
+    if len(applied) > MAX_CODINGS:
         raise NotDecodedError(f"{len(applied)} codings over each other")
     for name in reversed(applied):
         known = _DECODERS.get(name)
@@ -78,7 +78,7 @@ def _gzip(body: bytes, limit: int, deadline: _Deadline) -> bytes:
     parts: list[bytes] = []
     at = size = members = 0
     while at < len(body) and size <= limit:
-        if members == MEMBERS:
+        if members == MAX_MEMBERS:
             raise NotDecodedError("too many members")
         members += 1
         found, at = _inflated(body, at, 16 + zlib.MAX_WBITS, limit + 1 - size, deadline)
@@ -104,7 +104,7 @@ def _inflated(body: bytes, at: int, wbits: int, room: int, deadline: _Deadline) 
         if at >= len(whole):
             raise EOFError("the body ends in the middle of a stream")
         deadline.check()
-        piece = whole[at : at + PIECE]
+        piece = whole[at : at + STEP_BYTES]
         parts.append(reader.decompress(piece, room))
         room -= len(parts[-1])
         at += len(piece) - len(reader.unused_data)
@@ -124,7 +124,7 @@ class _Source:
         """Return the next bytes, at most `size` and at most PIECE of them."""
         self._deadline.check()
         begin = self._at
-        self._at = min(len(self._body), begin + (PIECE if size < 0 else min(size, PIECE)))
+        self._at = min(len(self._body), begin + (STEP_BYTES if size < 0 else min(size, STEP_BYTES)))
         return self._body[begin : self._at]
 
 
@@ -136,7 +136,7 @@ def _zstd(body: bytes, limit: int, deadline: _Deadline) -> bytes:
     found = bytearray()
     try:
         while len(found) <= limit:
-            part = reader.read(min(PIECE, limit + 1 - len(found)))
+            part = reader.read(min(STEP_BYTES, limit + 1 - len(found)))
             if not part:
                 break
             found += part

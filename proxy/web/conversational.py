@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from typing import Final
 
-UNMANAGED: Final = b"x-context-unmanaged"
+UNMANAGED_HEADER: Final = b"x-context-unmanaged"
 """The header that names the path."""
-MOST: Final = 100
+MAX_LOGGED_PATHS: Final = 100
 """Paths that are logged. There is a limit, because clients choose the paths."""
-SHOWN: Final = 200
+MAX_PATH_CHARS: Final = 200
 """Characters of a path that are shown."""
 _CONVERSATIONAL: Final = re.compile(
     r"/(?:messages|responses|completions|complete|api/chat|api/generate|converse(?:-stream)?"

@@ -12,34 +12,34 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-Kind = Literal["health", "metrics", "api", "pages", "data"]
+RouteKind = Literal["health", "metrics", "api", "pages", "data"]
 
-PLANE: Final = "x-plane"
+PLANE_KEY: Final = "x-plane"
 """Key in a route's OpenAPI entry that names the keys that open it in addition to an admin's."""
-READ: Final[dict[str, Any]] = {PLANE: "read"}
+READ: Final[dict[str, Any]] = {PLANE_KEY: "read"}
 """For routes that a read key opens: `openapi_extra=READ`. Without it a route is for admins."""
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class Route:
     """The target of a path. planes: the keys that open it; empty: no key is needed. path: the route's, `""` if there is
     none."""
 
-    kind: Kind
+    kind: RouteKind
     planes: frozenset[str]
     path: str = ""
 
 
-DATA: Final = Door("data", frozenset({"data"}))
-HEALTH: Final = Door("health", frozenset())
-METRICS: Final = Door("metrics", frozenset({"metrics", "admin"}), "/metrics")
-PAGES: Final = Door("pages", frozenset())
+DATA: Final = Route("data", frozenset({"data"}))
+HEALTH: Final = Route("health", frozenset())
+METRICS: Final = Route("metrics", frozenset({"metrics", "admin"}), "/metrics")
+PAGES: Final = Route("pages", frozenset())
 """The dashboard's own files: they hold no data, which their scripts fetch from /api with a key."""
-ADMIN: Final = Door("api", frozenset({"admin"}))
+ADMIN: Final = Route("api", frozenset({"admin"}))
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class AdminRoute:
     """A route of the admin API: its method, its template and the pattern by which it is dispatched."""
 
     method: str
@@ -48,18 +48,18 @@ class Way:
     planes: frozenset[str]
 
 
-class Doors:
+class RouteTable:
     """The table of everything that a request can ask for."""
 
     def __init__(self, routes: Iterable[Any]) -> None:
         """Read the routes. routes: those of the admin API, as FastAPI has them."""
-        self.ways = tuple(
-            Way(method, route.path, route.path_regex, _planes(route, method))
+        self.admin_routes = tuple(
+            AdminRoute(method, route.path, route.path_regex, _planes(route, method))
             for route in routes
             for method in sorted(route.methods or ())
         )
 
-    def find(self, method: str, path: str) -> Door:
+    def find_route(self, method: str, path: str) -> Route:
         """Return the target of a method and a path."""
         if path in ("/healthz", "/readyz"):
             return HEALTH
@@ -68,9 +68,9 @@ class Doors:
         if path == "/dashboard" or path.startswith("/dashboard/"):
             return PAGES
         if path == "/api" or path.startswith("/api/"):
-            for way in self.ways:
+            for way in self.admin_routes:
                 if way.method == method and way.pattern.match(path):
-                    return Door("api", way.planes, way.path)
+                    return Route("api", way.planes, way.path)
             return ADMIN
         if path.startswith(("/healthz/", "/readyz/", "/metrics/")):
             return ADMIN
@@ -79,5 +79,5 @@ class Doors:
 
 def _planes(route: Any, method: str) -> frozenset[str]:
     extra = getattr(route, "openapi_extra", None) or {}
-    reads = extra.get(PLANE) == "read" and method in ("GET", "HEAD")
+    reads = extra.get(PLANE_KEY) == "read" and method in ("GET", "HEAD")
     return frozenset({"admin", "read"}) if reads else frozenset({"admin"})

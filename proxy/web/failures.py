@@ -32,11 +32,11 @@ LINGER_S: Final = 2.0
 """Seconds for which a request that is too large is read and discarded after it was refused."""
 
 
-def render(error: ProxyError, *, apart: bool = False) -> bytes:
+def render_error(error: ProxyError, *, separate_hint: bool = False) -> bytes:
     """Return the error's body; also the text after `data: ` if a stream breaks. apart: the hint goes into its own
     field, as in the admin API. OpenAI's clients show the message alone."""
     told = {"message": str(error), "type": error.type, "param": None, "code": error.code}
-    if apart:
+    if separate_hint:
         told = {"message": error.message, "type": error.type, "code": error.code, "hint": error.hint}
     return json.dumps({"error": told}).encode()
 
@@ -47,7 +47,7 @@ async def send_error(
     headers: Iterable[tuple[bytes, bytes]] = (),
     *,
     receive: Receive | None = None,
-    apart: bool = False,
+    separate_hint: bool = False,
 ) -> None:
     """Send a whole answer that is this error. `headers` come after its own.
 
@@ -56,7 +56,7 @@ async def send_error(
     With `receive`, a client that is still sending a body that is too large can read the reason before the connection is
     closed.
     """
-    body = render(error, apart=apart)
+    body = render_error(error, separate_hint=separate_hint)
     out = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     if isinstance(error, Unauthorized):
         out.append((b"www-authenticate", b"Bearer"))
@@ -85,7 +85,7 @@ async def _linger(receive: Receive) -> None:
                 message = await receive()
 
 
-def answering(app: App, metrics: Metrics) -> App:
+def answer_errors(app: App, metrics: Metrics) -> App:
     """Return the outermost layer: every error that comes out of `app` is answered, or ends the connection.
 
     An error of another type is a fault of the proxy: it is counted, logged with its place, and answered as a plain 500.

@@ -13,47 +13,47 @@ from typing import Final
 from proxy.errors import Forbidden, ProxyError
 from proxy.settings import Settings
 from proxy.web.browsers import (
-    HARDENED,
-    Browsers,
-    asked_for,
-    brings_credential,
+    SECURITY_HEADERS,
+    BrowserRules,
+    announces_credential,
+    build_cors_headers,
+    build_preflight_headers,
+    build_requested_headers,
     is_preflight,
-    preflight,
-    shared,
 )
-from proxy.web.doors import Door, Doors
+from proxy.web.doors import Route, RouteTable
 from proxy.web.failures import send_error
-from proxy.web.keys import BORROWED, Keys
+from proxy.web.keys import CREDENTIAL_HEADERS, ApiKeys
 from proxy.web.listen import App, Message, Receive, Scope, Send
 from proxy.web.path_rules import check_path
 
-CALLER: Final = "context.caller"
+CALLER_KEY: Final = "context.caller"
 """Key of the scope for the Caller; absent if a request needs none."""
-DOOR: Final = "context.door"
+ROUTE_KEY: Final = "context.door"
 """Key of the scope for the Door."""
 
 
-def gated(app: App, settings: Settings, doors: Doors) -> App:
+def require_access(app: App, settings: Settings, routes: RouteTable) -> App:
     """Admit allowed requests only. Raises Unauthorized, Forbidden, WrongHost and BadRequest for chat;
     `failures.answering` stands outside. For the proxy's own pages these errors are answered here."""
-    keys, browsers = Keys(settings), Browsers(settings)
+    keys, browsers = ApiKeys(settings), BrowserRules(settings)
 
     async def gate(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await app(scope, receive, send)
             return
-        door = doors.find(scope["method"], scope["path"])
+        door = routes.find_route(scope["method"], scope["path"])
         if not keys:
             _check_local(scope)
-        scope[DOOR] = door
+        scope[ROUTE_KEY] = door
         if door.kind == "data":
-            scope[CALLER] = keys.admit(scope, door.planes, borrowed=False)
+            scope[CALLER_KEY] = keys.admit_caller(scope, door.planes, from_authorization=False)
             if not keys:
                 # A credential that came proves nothing: an upstream on this machine may need none.
-                browsers.check_host(scope, short=True)
-                if await _is_preflight(scope, keys, browsers, send):
+                browsers.check_host(scope, allow_short=True)
+                if await _answer_preflight(scope, keys, browsers, send):
                     return
-                browsers.check_origin(scope, near=_has_credential(scope) and not keys.lends)
+                browsers.check_origin(scope, allow_local=_has_credential(scope) and not keys.lends_credentials)
             check_path(scope)
             await app(scope, receive, send)
             return
@@ -63,17 +63,17 @@ def gated(app: App, settings: Settings, doors: Doors) -> App:
                 browsers.check_host(scope)
             if door.planes:
                 page = browsers.check_origin(scope)
-            send = _hardened(send, door, page)
+            send = _add_security_headers(send, door, page)
             if page is not None and scope["method"] == "OPTIONS":
-                await send({"type": "http.response.start", "status": 204, "headers": preflight()})
+                await send({"type": "http.response.start", "status": 204, "headers": build_preflight_headers()})
                 await send({"type": "http.response.body", "body": b""})
                 return
             if door.planes:  # an open route serves everybody: it has no caller
-                scope[CALLER] = keys.admit(scope, door.planes)
+                scope[CALLER_KEY] = keys.admit_caller(scope, door.planes)
             if door.kind == "api":
-                browsers.check_type(scope)
+                browsers.check_content_type(scope)
         except ProxyError as problem:  # answered here, where the page is known that must read the error
-            await send_error(send, problem, apart=True)
+            await send_error(send, problem, separate_hint=True)
             return
         await app(scope, receive, send)
 
@@ -96,28 +96,34 @@ def _check_local(scope: Scope) -> None:
         )
 
 
-async def _is_preflight(scope: Scope, keys: Keys, browsers: Browsers, send: Send) -> bool:
+async def _answer_preflight(scope: Scope, keys: ApiKeys, browsers: BrowserRules, send: Send) -> bool:
     """Answer a preflight of a page of another site here and return True; return False for other requests. Upstream, a
     preflight would carry the operator's key. Raises Forbidden if the page may do nothing."""
     if scope["method"] != "OPTIONS" or not is_preflight(scope):
         return False
-    page = browsers.check_origin(scope, near=brings_credential(scope) and not keys.lends)
+    page = browsers.check_origin(scope, allow_local=announces_credential(scope) and not keys.lends_credentials)
     if page is None:
         return False  # the proxy's own page
-    await send({"type": "http.response.start", "status": 204, "headers": [*asked_for(scope), *shared(page)]})
+    await send(
+        {
+            "type": "http.response.start",
+            "status": 204,
+            "headers": [*build_requested_headers(scope), *build_cors_headers(page)],
+        }
+    )
     await send({"type": "http.response.body", "body": b""})
     return True
 
 
 def _has_credential(scope: Scope) -> bool:
-    return any(name in BORROWED and value.strip() for name, value in scope["headers"])
+    return any(name in CREDENTIAL_HEADERS and value.strip() for name, value in scope["headers"])
 
 
-def _hardened(send: Send, door: Door, page: bytes | None) -> Send:
+def _add_security_headers(send: Send, route: Route, page: bytes | None) -> Send:
     """Return a `send` that adds the headers for browsers."""
-    if door.kind != "api":
+    if route.kind != "api":
         return send
-    added = [*HARDENED, *(shared(page) if page is not None else [])]
+    added = [*SECURITY_HEADERS, *(build_cors_headers(page) if page is not None else [])]
 
     async def adding(message: Message) -> None:
         if message["type"] == "http.response.start":

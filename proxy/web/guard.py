@@ -14,13 +14,13 @@ from proxy.errors import BadRequest, HeadersTooLarge
 from proxy.settings import Settings
 from proxy.web.listen import App, Receive, Scope, Send
 
-LINE: Final = 4
+LINE_OVERHEAD: Final = 4
 """Bytes of a header line in addition to its name and value: colon, space, CR, LF."""
 
 _HOST: Final = re.compile(rb"(?:[A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.%A-Za-z0-9]+\])(?::[0-9]{0,5})?")
 
 
-def guarded(app: App, settings: Settings) -> App:
+def limit_heads(app: App, settings: Settings) -> App:
     """Refuse a bad request before `app` sees it. Raises HeadersTooLarge and BadRequest; `failures.answering` stands
     outside."""
     limit = settings.limits.header_kb * 1024
@@ -38,7 +38,7 @@ def check_head(scope: Scope, limit: int) -> None:
     size = len(scope.get("raw_path") or scope["path"]) + len(scope["query_string"])
     hosts = []
     for name, value in scope["headers"]:
-        size += len(name) + len(value) + LINE
+        size += len(name) + len(value) + LINE_OVERHEAD
         if name == b"host":
             hosts.append(value)
     if size > limit:

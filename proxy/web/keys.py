@@ -15,14 +15,14 @@ from typing import Final
 
 from proxy.errors import Forbidden, Unauthorized
 from proxy.sections import ALL_TENANTS
-from proxy.settings import DEMO, Key, Settings
+from proxy.settings import DEMO, ApiKeySettings, Settings
 from proxy.web.listen import Scope
 
-OURS: Final = b"x-context-key"
+KEY_HEADER: Final = b"x-context-key"
 """The header that is only for keys of the proxy."""
-BORROWED: Final = frozenset({b"authorization", b"api-key", b"x-api-key"})
+CREDENTIAL_HEADERS: Final = frozenset({b"authorization", b"api-key", b"x-api-key"})
 """Headers for the upstream's keys, which may also hold a key of the proxy."""
-ANY: Final = "any"
+ANY_PLANE: Final = "any"
 """The plane of a caller on this machine's own address while no keys are configured."""
 
 
@@ -45,22 +45,24 @@ class Caller:
         return None if self.tenant == ALL_TENANTS else self.tenant
 
 
-LOCAL: Final = Caller("loopback", ALL_TENANTS, ANY)
+LOCAL_CALLER: Final = Caller("loopback", ALL_TENANTS, ANY_PLANE)
 """The caller if no keys are configured."""
 
 
-class Keys:
+class ApiKeys:
     """The configured keys, by their hash."""
 
     def __init__(self, settings: Settings) -> None:
         self._by_digest = {bytes.fromhex(key.sha256): key for key in settings.keys}
-        self.lends = any(target.api_key_env or target.base_url == DEMO for target in settings.targets.values())
+        self.lends_credentials = any(
+            target.api_key_env or target.base_url == DEMO for target in settings.active_upstreams.values()
+        )
         """True if a request to an upstream may carry another credential than the one that came."""
 
     def __bool__(self) -> bool:
         return bool(self._by_digest)
 
-    def find(self, presented: bytes) -> Key | None:
+    def find_key(self, presented: bytes) -> ApiKeySettings | None:
         """Return the configured key that was presented; None if it is none."""
         digest = sha256(presented).digest()
         found = self._by_digest.get(digest)
@@ -70,16 +72,16 @@ class Keys:
             return None
         return found
 
-    def admit(self, scope: Scope, planes: frozenset[str], *, borrowed: bool = True) -> Caller:
+    def admit_caller(self, scope: Scope, planes: frozenset[str], *, from_authorization: bool = True) -> Caller:
         """Return the caller of something that is open to these planes. borrowed: True if Authorization may hold a key
         of the proxy. For chat that holds only if an upstream has its own key; else it is the client's credential there.
 
         Removes the proxy's keys from the request's headers. Raises Unauthorized and Forbidden.
         """
         if not self._by_digest:
-            return LOCAL
+            return LOCAL_CALLER
         presented, lent = self._take(scope)
-        if presented is None and (borrowed or self.lends):
+        if presented is None and (from_authorization or self.lends_credentials):
             presented = lent
         if presented is None and lent is not None:
             raise Unauthorized(
@@ -88,7 +90,7 @@ class Keys:
             )
         if presented is None:
             raise Unauthorized("no key of this proxy came with the request", hint="Send it as x-context-key.")
-        key = self.find(presented)
+        key = self.find_key(presented)
         if key is None:
             raise Unauthorized("the key is not one of this proxy's", hint="`context-proxy key` makes one.")
         if key.plane not in planes:
@@ -102,11 +104,11 @@ class Keys:
         lent: bytes | None = None
         kept: list[tuple[bytes, bytes]] = []
         for name, value in scope["headers"]:
-            if name == OURS:
+            if name == KEY_HEADER:
                 # Two different keys count as none: the choice must not depend on the order of reading.
                 own = value.strip() if own is None or own == value.strip() else b""
                 continue
-            ours = next((v for v in _readings(value) if self.find(v)), None) if name in BORROWED else None
+            ours = next((v for v in _readings(value) if self.find_key(v)), None) if name in CREDENTIAL_HEADERS else None
             if ours is None:
                 kept.append((name, value))
             else:

@@ -27,13 +27,13 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 T = TypeVar("T")
 
-LEAVING: Final = "context.leaving"
+DISCONNECT_KEY: Final = "context.leaving"
 """Key of the scope for the Leaving of a connection of the proxy."""
-HELD: Final = 256 * 1024
+MAX_WAITING_BYTES: Final = 256 * 1024
 """Bytes of a request body that may wait for the upstream to take them."""
 
 
-class Leaving:
+class Disconnect:
     """A client's disconnect, reported by its connection."""
 
     __slots__ = ("_left", "_task")
@@ -42,7 +42,7 @@ class Leaving:
         self._left = False
         self._task: asyncio.Task[Any] | None = None
 
-    def tell(self) -> None:
+    def report_left(self) -> None:
         """Record that the client has left, and cancel the work. Only the first call counts."""
         if not self._left and self._task is not None:
             self._task.cancel()
@@ -52,7 +52,7 @@ class Leaving:
         """True if the disconnect was reported."""
         return self._left
 
-    async def attend(self, work: Coroutine[Any, Any, T]) -> T:
+    async def run_until_disconnect(self, work: Coroutine[Any, Any, T]) -> T:
         """Do the work of `while_connected` in the calling task."""
         if self.has_left():
             work.close()
@@ -69,15 +69,15 @@ class Leaving:
             self._task = None
 
 
-async def while_connected(scope: Scope, receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+async def run_while_connected(scope: Scope, receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     """Return the result of `work`. Raises ClientGone once it has ended after the client left.
 
     No other code may call `receive` meanwhile; further bytes of a request body are dropped (`Upload` keeps them). If
     the work ends by itself at the moment in which the client leaves, its own result counts.
     """
-    leaving: Leaving | None = scope.get(LEAVING)
+    leaving: Disconnect | None = scope.get(DISCONNECT_KEY)
     if leaving is not None:
-        return await leaving.attend(work)
+        return await leaving.run_until_disconnect(work)
     return await _attend(_until_left(receive), work)
 
 
@@ -85,7 +85,7 @@ async def read_body(
     receive: Receive,
     limit: int,
     declared: int | None = None,
-    held: Callable[[int], None] = lambda _: None,
+    on_bytes: Callable[[int], None] = lambda _: None,
 ) -> bytes:
     """Return the whole request body. Raises TooLarge if it has over `limit` bytes, or declares so (`declared_length`),
     before the rest is read. held: called with the size of each part before the part is kept; an error from it ends the
@@ -93,8 +93,8 @@ async def read_body(
     if declared is not None and declared > limit:
         raise TooLarge(f"the request body is {declared} bytes long; {limit} are allowed", hint="See limits.body_mb.")
     message = await receive()
-    body: bytes = _part(message)
-    held(len(body))
+    body: bytes = _read_piece(message)
+    on_bytes(len(body))
     if not message.get("more_body", False):
         if len(body) > limit:
             raise TooLarge(f"the request body is over {limit} bytes", hint="See limits.body_mb.")
@@ -105,15 +105,15 @@ async def read_body(
         if size > limit:
             raise TooLarge(f"the request body is over {limit} bytes", hint="See limits.body_mb.")
         message = await receive()
-        parts.append(_part(message))
-        held(len(parts[-1]))
+        parts.append(_read_piece(message))
+        on_bytes(len(parts[-1]))
         size += len(parts[-1])
     if size > limit:
         raise TooLarge(f"the request body is over {limit} bytes", hint="See limits.body_mb.")
     return b"".join(parts)
 
 
-def declared_length(scope: Scope) -> int | None:
+def read_content_length(scope: Scope) -> int | None:
     """Return the value of Content-Length; None if there is none or it is not a number."""
     for name, value in scope["headers"]:
         if name == b"content-length":
@@ -136,7 +136,7 @@ class Upload:
     (back-pressure).
     """
 
-    def __init__(self, receive: Receive, leaving: Leaving | None = None) -> None:
+    def __init__(self, receive: Receive, leaving: Disconnect | None = None) -> None:
         self._receive = receive
         self._leaving = leaving
         self._parts: deque[bytes] = deque()
@@ -144,7 +144,7 @@ class Upload:
         self._whole = False
         self._changed = asyncio.Event()
 
-    async def parts(self) -> AsyncIterator[bytes]:
+    async def read_pieces(self) -> AsyncIterator[bytes]:
         """Yield the body's pieces. Use it only while `while_connected` is running."""
         while True:
             while self._parts:
@@ -158,7 +158,7 @@ class Upload:
             self._changed.clear()
             await self._changed.wait()
 
-    async def while_connected(self, work: Coroutine[Any, Any, T]) -> T:
+    async def run_while_connected(self, work: Coroutine[Any, Any, T]) -> T:
         """Do the work of the function of that name; `work` reads `parts`."""
         if self._leaving is None:
             return await _attend(self._hear(), work)
@@ -167,7 +167,7 @@ class Upload:
             raise ClientGone("the client has left")
         # The receiving task may wait for the upstream to take data, so the proxy's own connection reports the
         # disconnect.
-        return await self._leaving.attend(_attend(self._hear(), work))
+        return await self._leaving.run_until_disconnect(_attend(self._hear(), work))
 
     async def _hear(self) -> None:
         while not self._whole:
@@ -179,13 +179,13 @@ class Upload:
             self._size += len(part)
             self._whole = not message.get("more_body", False)
             self._changed.set()
-            while self._size > HELD:
+            while self._size > MAX_WAITING_BYTES:
                 self._changed.clear()
                 await self._changed.wait()
         await _until_left(self._receive)
 
 
-def patient(send: Send, seconds: float) -> Send:
+def with_write_timeout(send: Send, seconds: float) -> Send:
     """Return a `send` that treats a client as gone if it takes nothing for `seconds`: a full socket must not block the
     proxy. Then it raises ClientGone."""
 
@@ -197,7 +197,7 @@ def patient(send: Send, seconds: float) -> Send:
             return  # taken at once, as nearly always: then no timeout is needed
         try:
             async with asyncio.timeout(seconds):
-                await _resumed(sending, waiting)
+                await _resume(sending, waiting)
         except TimeoutError as error:
             raise ClientGone(f"the client took nothing for {seconds:g} s") from error
 
@@ -205,7 +205,7 @@ def patient(send: Send, seconds: float) -> Send:
 
 
 @coroutine
-def _resumed(work: Generator[Any, Any, T], waiting: Any) -> Generator[Any, Any, T]:
+def _resume(work: Generator[Any, Any, T], waiting: Any) -> Generator[Any, Any, T]:
     """Run the rest of a coroutine that already ran to its first wait. waiting: the future that it waits for."""
     while True:
         try:
@@ -241,7 +241,7 @@ async def _attend(hearing: Coroutine[Any, Any, None], work: Coroutine[Any, Any, 
         # above.
         if not asked and not doing.done():
             doing.cancel()
-        await _ended(doing)
+        await _wait_for_end(doing)
         raise
     finally:
         listening.cancel()
@@ -250,7 +250,7 @@ async def _attend(hearing: Coroutine[Any, Any, None], work: Coroutine[Any, Any, 
     return doing.result()
 
 
-async def _ended(task: asyncio.Task[Any]) -> None:
+async def _wait_for_end(task: asyncio.Task[Any]) -> None:
     """Wait for a cancelled task, however often the caller is cancelled meanwhile."""
     while not task.done():
         try:
@@ -261,7 +261,7 @@ async def _ended(task: asyncio.Task[Any]) -> None:
         task.exception()  # retrieved, because no other code will ask for it
 
 
-def _part(message: Message) -> bytes:
+def _read_piece(message: Message) -> bytes:
     if message["type"] == "http.disconnect":
         raise ClientGone("the client left before its request was complete")
     body: bytes = message.get("body", b"")

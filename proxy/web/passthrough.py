@@ -14,24 +14,24 @@ import msgspec
 
 from proxy.errors import UpstreamError
 from proxy.metrics import Metrics
-from proxy.upstream.client import Client, Target
-from proxy.upstream.headers import first
+from proxy.upstream.client import Target, UpstreamClient
+from proxy.upstream.headers import find_header
 from proxy.web.body_budget import BodyShare
 from proxy.web.listen import (
-    LEAVING,
+    DISCONNECT_KEY,
     Receive,
     Scope,
     Send,
     Upload,
-    declared_length,
     has_body,
-    patient,
     read_body,
-    while_connected,
+    read_content_length,
+    run_while_connected,
+    with_write_timeout,
 )
 from proxy.web.path_rules import PathRules
 
-PEEKED: Final = 4 << 20
+PEEK_BYTES: Final = 4 << 20
 """Bytes of a JSON body that are read whole to find its model; longer bodies go to the first upstream."""
 
 
@@ -39,18 +39,18 @@ class _Named(msgspec.Struct):
     model: str | None = None
 
 
-async def passthrough(
+async def serve_passthrough(
     scope: Scope,
     receive: Receive,
     send: Send,
-    client: Client,
+    client: UpstreamClient,
     metrics: Metrics,
     *,
     path: str,
     target: Target | None = None,
     share: BodyShare | None = None,
     rules: PathRules | None = None,
-    allowed: Callable[[], None] = lambda: None,
+    on_allowed: Callable[[], None] = lambda: None,
 ) -> None:
     """Send one request to `target` (else the one that its model names, else the first) and return its answer.
 
@@ -63,21 +63,21 @@ async def passthrough(
     if target is None:
         if len(client.targets) > 1 and _is_small_json(scope):
             if share is None:
-                body = await read_body(receive, PEEKED)
+                body = await read_body(receive, PEEK_BYTES)
             else:
-                body = await share.whole(read_body(receive, PEEKED, held=share.add))
-        target = client.route(None if body is None else model_of(body))
+                body = await share.read_whole(read_body(receive, PEEK_BYTES, on_bytes=share.reserve))
+        target = client.select_target(None if body is None else read_model(body))
     if rules is not None and target.key is not None:
         rules.check(scope["method"], path)
-    allowed()
+    on_allowed()
     if body is None and has_body(scope):
-        upload = Upload(receive, scope.get(LEAVING))
-        await upload.while_connected(_relay(scope, send, client, metrics, target, path, upload.parts()))
+        upload = Upload(receive, scope.get(DISCONNECT_KEY))
+        await upload.run_while_connected(_relay(scope, send, client, metrics, target, path, upload.read_pieces()))
     else:
-        await while_connected(scope, receive, _relay(scope, send, client, metrics, target, path, body))
+        await run_while_connected(scope, receive, _relay(scope, send, client, metrics, target, path, body))
 
 
-def model_of(body: bytes) -> str | None:
+def read_model(body: bytes) -> str | None:
     """Return the top-level `model` of a JSON object; None if there is none or the body is something else."""
     try:
         return _DECODER.decode(body).model
@@ -89,15 +89,15 @@ _DECODER: Final = msgspec.json.Decoder(_Named)
 
 
 def _is_small_json(scope: Scope) -> bool:
-    length = declared_length(scope)
-    kind = first(scope["headers"], b"content-type").lower()
-    return length is not None and 0 < length <= PEEKED and "json" in kind
+    length = read_content_length(scope)
+    kind = find_header(scope["headers"], b"content-type").lower()
+    return length is not None and 0 < length <= PEEK_BYTES and "json" in kind
 
 
 async def _relay(
     scope: Scope,
     send: Send,
-    client: Client,
+    client: UpstreamClient,
     metrics: Metrics,
     target: Target,
     path: str,
@@ -106,10 +106,10 @@ async def _relay(
     reply = await client.send(
         target, scope["method"], path, scope["query_string"], scope["headers"], body, identity=False
     )
-    send = patient(send, client.idle_s)
+    send = with_write_timeout(send, client.idle_s)
     try:
         await send({"type": "http.response.start", "status": reply.status, "headers": reply.headers})
-        async for part in reply.chunks():
+        async for part in reply.iter_bytes():
             await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
     except UpstreamError:

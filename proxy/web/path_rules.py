@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from proxy.errors import BadRequest, Forbidden
 from proxy.web.listen import Scope
 
-DECODINGS: Final = 4
+MAX_DECODINGS: Final = 4
 """Rounds of percent-decoding in which a path is checked."""
 _SEPARATORS: Final = re.compile(r"[/\\]")
 _PLAIN: Final = re.compile(r"(?!\.\.|\.\Z)[A-Za-z0-9._~:@-]+")
@@ -32,7 +32,7 @@ def check_path(scope: Scope) -> None:
 def has_dot_segments(path: str) -> bool:
     """True if a server might find `.` or `..` between two separators: percent-encoded once or often, with backslashes,
     or with parameters (`..;x`). A path that is encoded more often than it is checked counts as well."""
-    for _ in range(DECODINGS):
+    for _ in range(MAX_DECODINGS):
         if "." in path and any(part.partition(";")[0] in (".", "..") for part in _SEPARATORS.split(path)):
             return True
         decoded = unquote(path, "latin-1")

@@ -39,15 +39,15 @@ async def _readyz(request: Request) -> JSONResponse:
     return JSONResponse(told | {"dropped": store.dropped}, status_code=503 if status == "draining" else 200)
 
 
-async def _numbers(request: Request) -> Response:
+async def _metrics(request: Request) -> Response:
     asked: _Probed = request.app.state.probed
-    return Response(asked.metrics.text(), headers={"content-type": CONTENT_TYPE})
+    return Response(asked.metrics.render_text(), headers={"content-type": CONTENT_TYPE})
 
 
-def probes(store: Store, metrics: Metrics, *, draining: Callable[[], bool] = lambda: False) -> FastAPI:
+def create_probes(store: Store, metrics: Metrics, *, draining: Callable[[], bool] = lambda: False) -> FastAPI:
     """Return the app with /healthz, /readyz and /metrics. `draining`: returns True if the process is to stop."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     app.state.probed = _Probed(store, metrics, draining)
-    for path, told in (("/healthz", _healthz), ("/readyz", _readyz), ("/metrics", _numbers)):
+    for path, told in (("/healthz", _healthz), ("/readyz", _readyz), ("/metrics", _metrics)):
         app.get(path)(told)
     return app

@@ -19,27 +19,27 @@ from proxy.web.listen import App, Message, Receive, Scope, Send
 
 log = logging.getLogger("proxy.requests")
 
-FACTS: Final = "context.facts"
+FACTS_KEY: Final = "context.facts"
 """Key of a request's scope for the dictionary that the exchange fills."""
-PATH: Final = 200
+MAX_PATH_CHARS: Final = 200
 """Characters of a path that are logged."""
-QUIET: Final = frozenset({"/healthz", "/readyz", "/metrics"})
-GONE: Final = 499
+QUIET_PATHS: Final = frozenset({"/healthz", "/readyz", "/metrics"})
+CLIENT_GONE_STATUS: Final = 499
 """The status of a request whose client left before the answer began."""
 
 
-def logged(app: App) -> App:
+def log_requests(app: App) -> App:
     """Return the outermost layer: it logs a line for each request that `app` has answered."""
 
     async def logging_app(scope: Scope, receive: Receive, send: Send) -> None:
-        level = logging.DEBUG if scope.get("path") in QUIET else logging.INFO
+        level = logging.DEBUG if scope.get("path") in QUIET_PATHS else logging.INFO
         if scope["type"] != "http" or not log.isEnabledFor(level):
             await app(scope, receive, send)
             return
         began = time.perf_counter()
         facts: dict[str, Any] = {}
-        scope[FACTS] = facts
-        status, whole = GONE, False
+        scope[FACTS_KEY] = facts
+        status, whole = CLIENT_GONE_STATUS, False
 
         def noting(message: Message) -> Awaitable[None]:
             nonlocal status, whole
@@ -52,7 +52,7 @@ def logged(app: App) -> App:
         try:
             await app(scope, receive, noting)
         finally:
-            line = {"method": scope["method"], "path": shown_path(scope), "status": status, **facts}
+            line = {"method": scope["method"], "path": render_path(scope), "status": status, **facts}
             if not whole:
                 line["broken_off"] = True
             line["ms"] = round((time.perf_counter() - began) * 1000, 1)
@@ -61,8 +61,8 @@ def logged(app: App) -> App:
     return logging_app
 
 
-def shown_path(scope: Scope) -> str:
+def render_path(scope: Scope) -> str:
     """Return the path as it came, without its query; cut, and without control characters that a terminal would obey."""
     raw: bytes = scope.get("raw_path") or str(scope["path"]).encode("utf-8", "surrogateescape")
     text = raw.partition(b"?")[0].decode("ascii", "replace")
-    return "".join(one if one.isprintable() else "?" for one in text[:PATH])
+    return "".join(one if one.isprintable() else "?" for one in text[:MAX_PATH_CHARS])

@@ -14,7 +14,7 @@ from proxy.errors import Unavailable
 from proxy.metrics import Metrics
 
 
-class Room:
+class ConcurrencyLimit:
     """A limit of `most` concurrent requests."""
 
     __slots__ = ("_metrics", "_most", "broken_off", "taken")
@@ -27,7 +27,7 @@ class Room:
         self._metrics = metrics
 
     @contextmanager
-    def place(self) -> Iterator[None]:
+    def hold_place(self) -> Iterator[None]:
         """Hold a place for the time of a request. Raises Unavailable if there is none."""
         if self.taken >= self._most:
             self._metrics.refused_requests_total.inc()

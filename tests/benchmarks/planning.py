@@ -13,13 +13,13 @@ import time
 
 from proxy.chat import key
 from proxy.chat.message import Request
-from proxy.chat.tokens import Weigh, estimate
+from proxy.chat.tokens import TokenCounter, estimate_text_tokens
 from proxy.context.pipeline import rewrite
 from proxy.context.policy import Policy
 from proxy.context.prices import Model
-from proxy.context.session import Session
+from proxy.context.session import BranchState
 from proxy.exchange.reading import MessageCache
-from proxy.settings import load
+from proxy.settings import load_settings
 from proxy.web.app import make_policies
 from tests.benchmarks.rows import Row, compared
 from tests.benchmarks.scope import Scope
@@ -47,8 +47,8 @@ def history(messages: int) -> list[Row]:
 
 def measure(policy: Policy, messages: int, runs: int) -> list[float]:
     """Milliseconds of processor time for one more request of a conversation of that length."""
-    cache, weigh, model = MessageCache(1 << 30), Weigh(estimate), Model(window=messages * WINDOW)
-    values, session = history(messages), Session()
+    cache, weigh, model = MessageCache(1 << 30), TokenCounter(estimate_text_tokens), Model(window=messages * WINDOW)
+    values, session = history(messages), BranchState()
     # The request before, whose edits and prompt are remembered, and the one that is measured.
     request, keys, session = _step(cache, values[:-2], session, policy, model, weigh)
     request, keys, session = _step(cache, values, session, policy, model, weigh)
@@ -61,17 +61,17 @@ def measure(policy: Policy, messages: int, runs: int) -> list[float]:
 
 
 def _step(
-    cache: MessageCache, values: list[Row], session: Session, policy: Policy, model: Model, weigh: Weigh
-) -> tuple[Request, list[bytes], Session]:
-    request, _ = cache.request(json.dumps({"model": "bench", "messages": values}).encode())
-    keys = key.chain("bench", request.messages)
+    cache: MessageCache, values: list[Row], session: BranchState, policy: Policy, model: Model, weigh: TokenCounter
+) -> tuple[Request, list[bytes], BranchState]:
+    request, _ = cache.get_request(json.dumps({"model": "bench", "messages": values}).encode())
+    keys = key.compute_keys("bench", request.messages)
     plan = rewrite(request, session, policy, model, 1.0, weigh=weigh, keys=keys)
     return request, keys, session.after_sending(plan, 1.0)
 
 
 def run(scope: Scope) -> list[Row]:
     """Every policy that rewrites."""
-    policies = make_policies(load(None, {}))
+    policies = make_policies(load_settings(None, {}))
     rows = []
     for name in (name for name in policies if policies[name].mode == "rewrite"):
         if not scope.wants(name):

@@ -60,17 +60,23 @@ def ratios(title: str, rows: Sequence[Row]) -> str:
     def body() -> Iterator[str]:
         for tick in (t for t in ticks if t >= x.low):
             kind = "least" if tick == 1 else "grid"
-            yield f'<line class="{kind}" x1="{x.at(tick):.1f}" x2="{x.at(tick):.1f}" y1="{TOP - 8}" y2="{bottom}"/>'
-            yield soft(x.at(tick), bottom + 18, f"{tick:g}", "middle")
+            yield (
+                f'<line class="{kind}" x1="{x.find_pixel(tick):.1f}" x2="{x.find_pixel(tick):.1f}"'
+                f' y1="{TOP - 8}" y2="{bottom}"/>'
+            )
+            yield soft(x.find_pixel(tick), bottom + 18, f"{tick:g}", "middle")
         for n, row in enumerate(found):
             y = TOP + n * BAR
             name = called(row) + (f" ({row['server'].rpartition(', ')[2]})" if row["server"] != PROXY else "")
             yield f'<text x="{start - 8}" y="{y + 11}" text-anchor="end">{escape(name)}</text>'
             kind = "bound" if row["ratio"] <= 1 else "policy"
-            yield f'<rect class="{kind}" x="{start}" y="{y}" width="{x.at(row["ratio"]) - start:.1f}" height="14"/>'
-            low, high = x.at(row["ratio_q1"]), x.at(row["ratio_q3"])
+            yield (
+                f'<rect class="{kind}" x="{start}" y="{y}"'
+                f' width="{x.find_pixel(row["ratio"]) - start:.1f}" height="14"/>'
+            )
+            low, high = x.find_pixel(row["ratio_q1"]), x.find_pixel(row["ratio_q3"])
             yield f'<line class="edge" x1="{low:.1f}" x2="{high:.1f}" y1="{y + 7}" y2="{y + 7}"/>'
-            yield soft(max(high, x.at(row["ratio"])) + 6, y + 11, f"{row['ratio']:.2f}")
+            yield soft(max(high, x.find_pixel(row["ratio"])) + 6, y + 11, f"{row['ratio']:.2f}")
         yield soft(start, bottom + 38, "times what FastAPI + httpx takes that does nothing")
 
     return frame(title, bottom + 52, body())
@@ -88,21 +94,23 @@ def lines(title: str, below: str, unit: str, drawn: Sequence[Line]) -> str:
 
     def body() -> Iterator[str]:
         for tick in ticks:
-            y = f"{up.at(tick):.1f}"
+            y = f"{up.find_pixel(tick):.1f}"
             yield f'<line class="grid" x1="{LEFT}" x2="{RIGHT}" y1="{y}" y2="{y}"/>'
-            yield soft(LEFT - 6, up.at(tick) + 4, f"{shown(tick)} {unit}", "end")
+            yield soft(LEFT - 6, up.find_pixel(tick) + 4, f"{shown(tick)} {unit}", "end")
         for tick in xs:
-            yield soft(across.at(tick), bottom + 20, shown(tick), "middle")
+            yield soft(across.find_pixel(tick), bottom + 20, shown(tick), "middle")
         yield f'<text x="{(LEFT + RIGHT) / 2}" y="{bottom + 44}" text-anchor="middle">{escape(below)}</text>'
         taken: list[float] = []
         colours = itertools.cycle(COLOURS)
         for name, points in drawn:
             colour = GREY if BARE in name else next(colours)
-            path = " ".join(f"{across.at(x):.1f},{up.at(y):.1f}" for x, y in points)
+            path = " ".join(f"{across.find_pixel(x):.1f},{up.find_pixel(y):.1f}" for x, y in points)
             yield f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>'
             for at, value in points:
-                yield f'<circle cx="{across.at(at):.1f}" cy="{up.at(value):.1f}" r="3" fill="{colour}"/>'
-            beside = _free(up.at(points[-1][1]) + 4, taken)
+                yield (
+                    f'<circle cx="{across.find_pixel(at):.1f}" cy="{up.find_pixel(value):.1f}" r="3" fill="{colour}"/>'
+                )
+            beside = _free(up.find_pixel(points[-1][1]) + 4, taken)
             yield f'<text x="{NAMES}" y="{beside:.1f}" style="fill: {colour}">{escape(name)}</text>'
 
     return frame(title, height, body())

@@ -13,7 +13,7 @@ from tests.benchmarks.probe import Probe
 FILE = Path(sys.argv.pop(1))
 
 
-class Probed(serve.Announced):
+class Probed(serve.AnnouncingServer):
     """The server, looked at from within."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -22,5 +22,5 @@ class Probed(serve.Announced):
 
 
 if __name__ == "__main__":
-    serve.Announced = Probed  # type: ignore[misc]
+    serve.AnnouncingServer = Probed  # type: ignore[misc]
     run()

@@ -72,7 +72,7 @@ async def captured() -> tuple[list[Stored], list[Stored]]:
             batches.extend(rows)
             return put(rows)
 
-        app.store.put = app.store.later = noted  # type: ignore[method-assign]  # to see what comes
+        app.store.put = app.store.put_deferred = noted  # type: ignore[method-assign]  # to see what comes
 
     async with running("demo", before=tap, policy="thrifty") as proxy_:
         talk: dict[str, Any] = {"model": "demo", "messages": [{"role": "user", "content": "Hello."}]}
@@ -106,16 +106,16 @@ async def alone(db: Path, rounds: int, count: int) -> dict[str, list[float]]:
         await store.put([msgspec.structs.replace(row, session=session) for row in rows])
 
     def found(n: int) -> Awaitable[object]:
-        return store.find(known[n].tenant, known[n].keys, None)
+        return store.find_chain_hits(known[n].tenant, known[n].keys, None)
 
     def missed(n: int) -> Awaitable[object]:
-        return store.find(known[n].tenant, [os.urandom(len(key)) for key in known[n].keys], None)
+        return store.find_chain_hits(known[n].tenant, [os.urandom(len(key)) for key in known[n].keys], None)
 
     def thread(n: int) -> Awaitable[object]:
-        return store.thread(known[n].tenant, known[n].session, known[n].thread)
+        return store.read_branch(known[n].tenant, known[n].session, known[n].thread)
 
     def page(n: int) -> Awaitable[object]:
-        return store.messages(known[n].tenant, known[n].session)
+        return store.read_messages(known[n].tenant, known[n].session)
 
     taken: dict[str, list[float]] = {}
     try:

@@ -5,13 +5,13 @@ from dataclasses import fields
 
 import pytest
 
-from proxy.chat.checkpoint import checked, checkpoint
-from proxy.chat.tokens import Weigh, estimate
+from proxy.chat.checkpoint import cancellation_check, checkpoint
+from proxy.chat.tokens import TokenCounter, estimate_text_tokens
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Plan
 from proxy.context.prices import Model
-from proxy.context.session import Session
-from proxy.settings import load
+from proxy.context.session import BranchState
+from proxy.settings import load_settings
 from proxy.web.app import make_policies
 from tests.conversations import message, request, user
 from tests.exchange.test_planning import hostile
@@ -36,13 +36,13 @@ def test_a_check_holds_inside_and_in_this_thread_alone() -> None:
         checkpoint()
         fine.append("another thread")
 
-    with checked(over):
+    with cancellation_check(over):
         with pytest.raises(Over):
             checkpoint()
         other = threading.Thread(target=beside)
         other.start()
         other.join()
-        with checked(lambda: fine.append("inner")):
+        with cancellation_check(lambda: fine.append("inner")):
             checkpoint()
         with pytest.raises(Over):
             checkpoint()
@@ -52,10 +52,10 @@ def test_a_check_holds_inside_and_in_this_thread_alone() -> None:
 
 def test_a_fact_that_was_not_found_out_is_asked_for_again_and_a_known_one_is_given() -> None:
     one = message(user("abc"))
-    with checked(over), pytest.raises(Over):
+    with cancellation_check(over), pytest.raises(Over):
         one.derive(len_of)
     assert one.derive(len_of) == 3
-    with checked(over):
+    with cancellation_check(over):
         assert one.derive(len_of) == 3
 
 
@@ -63,9 +63,9 @@ def len_of(one: object) -> int:
     return len(one.text)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("name", sorted(make_policies(load(None, {}))))
+@pytest.mark.parametrize("name", sorted(make_policies(load_settings(None, {}))))
 def test_every_policy_can_be_stopped_on_its_way_and_planned_again_to_the_same_end(name: str) -> None:
-    policy = make_policies(load(None, {}))[name]
+    policy = make_policies(load_settings(None, {}))[name]
     if policy.mode == "passthrough":
         assert not policy.stages, "nothing is planned"
         return
@@ -79,10 +79,10 @@ def test_every_policy_can_be_stopped_on_its_way_and_planned_again_to_the_same_en
                 if calls[0] < 0:
                     raise Over
 
-        with checked(check):
-            return rewrite(asked, Session(), policy, Model(window=4000), 2.0, weigh=weigh)
+        with cancellation_check(check):
+            return rewrite(asked, BranchState(), policy, Model(window=4000), 2.0, weigh=weigh)
 
-    weigh = Weigh(estimate)
+    weigh = TokenCounter(estimate_text_tokens)
     asked = request(hostile(300))
     stopped = 0
     for left in (0, 1, 5, 20, 60, 200):

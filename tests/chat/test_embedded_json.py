@@ -6,18 +6,21 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from proxy.chat.embedded_json import LONGEST, VALUES, decode_embedded
-from proxy.chat.key import canonical_arguments
+from proxy.chat.embedded_json import MAX_CHARS, MAX_VALUES, decode_embedded
+from proxy.chat.key import canonicalize_arguments
 from proxy.context.evidence import facts
 
-READERS: dict[str, Callable[[str], object]] = {"canonical": canonical_arguments, "written": facts.written}
+READERS: dict[str, Callable[[str], object]] = {
+    "canonical": canonicalize_arguments,
+    "written": facts.read_argument_texts,
+}
 DENSE = {
     "lists": "[" + "[]," * 4_000_000 + "[]]",
     "objects": "[" + "{}," * 300_000 + "{}]",
     "members": '{"a":[' + '"b",' * 250_000 + "1]}",
     "numbers": "[" + "1," * 500_000 + "1]",
-    "just too many": "[" + "[]," * (VALUES // 2) + "[]]",
-    "just not too many": "[" + "[]," * (VALUES // 2 - 2) + "[]]",
+    "just too many": "[" + "[]," * (MAX_VALUES // 2) + "[]]",
+    "just not too many": "[" + "[]," * (MAX_VALUES // 2 - 2) + "[]]",
     "nested": "[" * 500_000,
     "in strings": '{"a":"' + "[,{" * 300_000 + '"}',
     "quotes": '{"a":"' + '\\"[' * 300_000 + '"}',
@@ -39,16 +42,16 @@ def test_what_agents_write_is_decoded() -> None:
     written = msgspec.json.encode({"path": "a.py", "content": code}).decode()
     assert decode_embedded(written)["content"] == code
     assert decode_embedded("[1]", list[int]) == [1]
-    assert facts.arguments_of(written)["path"] == "a.py"
+    assert facts.parse_arguments(written)["path"] == "a.py"
     assert decode_embedded('{"a":"' + "[,{" * 300_000 + '"}')["a"].count(",") == 300_000, "those in strings are none"
     long = '{"content":"' + "x" * 900_000 + '"}'
     assert len(decode_embedded(long)["content"]) == 900_000
 
 
-@pytest.mark.parametrize("text", ['"' + "x" * LONGEST + '"', "[" + "1," * VALUES + "1]", "{", "[" * 5000])
+@pytest.mark.parametrize("text", ['"' + "x" * MAX_CHARS + '"', "[" + "1," * MAX_VALUES + "1]", "{", "[" * 5000])
 def test_too_much_is_no_json(text: str) -> None:
     with pytest.raises((ValueError, RecursionError)):
         decode_embedded(text)
-    assert canonical_arguments(text) == text
-    assert facts.written(text) == text
-    assert facts.arguments_of(text) == {}
+    assert canonicalize_arguments(text) == text
+    assert facts.read_argument_texts(text) == text
+    assert facts.parse_arguments(text) == {}

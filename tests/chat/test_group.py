@@ -6,20 +6,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.chat import key
-from proxy.chat.group import Step, groups, steps
+from proxy.chat.group import Step, split_groups, split_steps
 from tests.conversations import Json, assistant, messages, result, system, user
 
 TALKS = st.lists(st.sampled_from("suoacr"), max_size=12)
 
 
 def cut(*values: Json) -> list[tuple[int, int]]:
-    return [(s.start, s.end) for s in steps(messages(*values))]
+    return [(s.start, s.end) for s in split_steps(messages(*values))]
 
 
 def parted(*values: Json, observation: str = "") -> list[tuple[int, int, int]]:
     talk = messages(*values)
     pattern = re.compile(observation) if observation else None
-    return [(g.start, g.prompt_end, g.end) for g in groups(talk, key.chain("t", talk), pattern)]
+    return [(g.start, g.prompt_end, g.end) for g in split_groups(talk, key.compute_keys("t", talk), pattern)]
 
 
 def test_a_call_and_its_result_are_one_step() -> None:
@@ -74,14 +74,14 @@ def test_what_stands_before_the_first_prompt_belongs_to_its_group() -> None:
 
 def test_the_id_of_a_group_is_that_of_its_first_user_message() -> None:
     talk = messages(system("x"), assistant("Welcome!"), user("a"), assistant("b"), user("c"), user("d"))
-    keys = key.chain("t", talk)
-    assert [g.id for g in groups(talk, keys)] == [key.public_id(keys[2]), key.public_id(keys[4])]
+    keys = key.compute_keys("t", talk)
+    assert [g.id for g in split_groups(talk, keys)] == [key.public_id(keys[2]), key.public_id(keys[4])]
 
 
 def test_a_conversation_without_a_prompt_is_one_group() -> None:
     assert parted(assistant("a"), result("1", "x")) == [(0, 0, 2)]
     assert parted(system("a")) == [(0, 1, 1)]
-    assert groups([], []) == []
+    assert split_groups([], []) == []
 
 
 def test_user_messages_that_are_really_tool_output_open_no_group() -> None:
@@ -111,9 +111,9 @@ KINDS = st.sampled_from(
 @given(st.lists(KINDS, max_size=12))
 def test_steps_and_groups_cover_every_message_once_and_no_group_cuts_a_step(values: list[Json]) -> None:
     talk = messages(*values)
-    parts = steps(talk)
+    parts = split_steps(talk)
     assert [n for s in parts for n in range(s.start, s.end)] == list(range(len(talk)))
-    found = groups(talk, key.chain("t", talk), re.compile("^OBS"))
+    found = split_groups(talk, key.compute_keys("t", talk), re.compile("^OBS"))
     assert [n for g in found for n in range(g.start, g.end)] == list(range(len(talk)))
     starts = {s.start for s in parts}
     assert {g.start for g in found} <= starts
@@ -133,8 +133,8 @@ def test_a_front_that_is_known_is_gone_on_from(roles: list[str], front: int, obs
         "r": result("1", "x"),
     }
     talk = messages(*(makers[role] for role in roles))
-    keys = key.chain("t", talk)
+    keys = key.compute_keys("t", talk)
     pattern = re.compile(observation) if observation else None
     known = talk[:front]
-    assert steps(talk, steps(known)) == steps(talk)
-    assert groups(talk, keys, pattern, groups(known, keys, pattern)) == groups(talk, keys, pattern)
+    assert split_steps(talk, split_steps(known)) == split_steps(talk)
+    assert split_groups(talk, keys, pattern, split_groups(known, keys, pattern)) == split_groups(talk, keys, pattern)

@@ -93,27 +93,27 @@ def test_the_digest_tells_apart(what: str) -> None:
 
 
 def test_where_the_text_ends_and_the_ids_begin_cannot_be_forged() -> None:
-    assert key.digest("tool", "ab", [], "c", []) != key.digest("tool", "a", [], "bc", [])
-    assert key.digest("user", "4:tool", [], None, []) != key.digest("user4:", "tool", [], None, [])
+    assert key.digest_message("tool", "ab", [], "c", []) != key.digest_message("tool", "a", [], "bc", [])
+    assert key.digest_message("user", "4:tool", [], None, []) != key.digest_message("user4:", "tool", [], None, [])
 
 
 @given(st.dictionaries(st.text('ab"\\é', max_size=3), st.integers() | st.text(max_size=3) | st.none(), max_size=4))
 def test_arguments_are_the_same_however_they_are_written(table: Json) -> None:
     spread = json.dumps(table, indent=2, sort_keys=True)
     tight = json.dumps(table, separators=(",", ":"), ensure_ascii=False)
-    assert key.canonical_arguments(spread) == key.canonical_arguments(tight)
-    assert json.loads(key.canonical_arguments(spread)) == table
+    assert key.canonicalize_arguments(spread) == key.canonicalize_arguments(tight)
+    assert json.loads(key.canonicalize_arguments(spread)) == table
 
 
 @given(st.text())
 def test_arguments_of_any_kind_have_a_canonical_form(arguments: str) -> None:
-    once = key.canonical_arguments(arguments)
-    assert key.canonical_arguments(once) == once
+    once = key.canonicalize_arguments(arguments)
+    assert key.canonicalize_arguments(once) == once
 
 
 def test_arguments_nested_too_deeply_or_out_of_range_stay_as_they_are() -> None:
     for arguments in ("[" * 100_000, "1e999", '"\ud800"'):
-        assert key.canonical_arguments(arguments) == arguments
+        assert key.canonicalize_arguments(arguments) == arguments
 
 
 def test_system_and_developer_messages_stand_outside_the_chain() -> None:
@@ -121,16 +121,16 @@ def test_system_and_developer_messages_stand_outside_the_chain() -> None:
     dated = messages(
         system("Monday"), user("hi"), {"role": "developer", "content": "x"}, assistant("hello"), user("go")
     )
-    one, other = key.chain("t", plain), key.chain("t", dated)
-    assert other[0] == key.origin("t")
+    one, other = key.compute_keys("t", plain), key.compute_keys("t", dated)
+    assert other[0] == key.derive_root_key("t")
     assert [other[n] for n in (1, 3, 4)] == one
     assert other[2] == other[1]
 
 
 def test_a_key_covers_all_that_came_before_it() -> None:
-    one = key.chain("t", messages(user("hi"), assistant("a"), user("go")))
-    other = key.chain("t", messages(user("hi"), assistant("b"), user("go")))
-    longer = key.chain("t", messages(user("hi"), assistant("a"), user("go"), assistant("done")))
+    one = key.compute_keys("t", messages(user("hi"), assistant("a"), user("go")))
+    other = key.compute_keys("t", messages(user("hi"), assistant("b"), user("go")))
+    longer = key.compute_keys("t", messages(user("hi"), assistant("a"), user("go"), assistant("done")))
     assert one[0] == other[0]
     assert one[1] != other[1]
     assert one[2] != other[2]
@@ -139,16 +139,16 @@ def test_a_key_covers_all_that_came_before_it() -> None:
 
 def test_chains_of_two_tenants_never_meet() -> None:
     talk = messages(user("hi"), assistant("a"))
-    assert not set(key.chain("one", talk)) & set(key.chain("two", talk))
+    assert not set(key.compute_keys("one", talk)) & set(key.compute_keys("two", talk))
 
 
-@given(st.binary(min_size=key.SIZE, max_size=key.SIZE))
+@given(st.binary(min_size=key.DIGEST_BYTES, max_size=key.DIGEST_BYTES))
 def test_a_public_id_is_base32_as_any_library_writes_it(made: bytes) -> None:
     assert key.public_id(made) == base64.b32encode(made[:7])[:10].decode().lower()
 
 
 def test_public_ids_are_ten_base32_characters_and_a_function_of_the_key() -> None:
-    keys = key.chain("t", messages(*(user(str(n)) for n in range(200))))
+    keys = key.compute_keys("t", messages(*(user(str(n)) for n in range(200))))
     ids = [key.public_id(k) for k in keys]
     assert all(re.fullmatch("[a-z2-7]{10}", i) for i in ids)
     assert len(set(ids)) == len(ids)
@@ -157,22 +157,30 @@ def test_public_ids_are_ten_base32_characters_and_a_function_of_the_key() -> Non
 
 def test_the_system_digest_tells_side_calls_apart() -> None:
     talk = user("hi")
-    assert key.system_digest(messages(system("a"), talk)) != key.system_digest(messages(system("b"), talk))
-    assert key.system_digest(messages(system("a"), talk)) == key.system_digest(messages(talk, system("a")))
-    assert key.system_digest(messages(talk)) == key.system_digest(())
+    assert key.digest_system_messages(messages(system("a"), talk)) != key.digest_system_messages(
+        messages(system("b"), talk)
+    )
+    assert key.digest_system_messages(messages(system("a"), talk)) == key.digest_system_messages(
+        messages(talk, system("a"))
+    )
+    assert key.digest_system_messages(messages(talk)) == key.digest_system_messages(())
 
 
 def test_a_system_prompt_is_like_itself_on_another_day() -> None:
     days = ["Be. Today: Sat Nov 21 2026, 23:59", "Be. Today: Monday, December 1st, 2026 8 AM", "Be. Today: 2027-01-31"]
-    assert len({key.system_likeness(messages(system(day), user("hi"))) for day in days}) == 1
-    assert key.system_likeness(messages(system("a"))) != key.system_likeness(messages(system("b")))
-    assert key.system_likeness(messages(system("a"))) != key.system_likeness(messages(system("a"), system("a")))
-    assert key.system_likeness(messages(user("hi"))) == key.system_likeness(())
+    assert len({key.digest_undated_system(messages(system(day), user("hi"))) for day in days}) == 1
+    assert key.digest_undated_system(messages(system("a"))) != key.digest_undated_system(messages(system("b")))
+    assert key.digest_undated_system(messages(system("a"))) != key.digest_undated_system(
+        messages(system("a"), system("a"))
+    )
+    assert key.digest_undated_system(messages(user("hi"))) == key.digest_undated_system(())
 
 
 def test_a_form_names_the_very_bytes() -> None:
     one, other = read_message(b'{"role":"user","content":"hi"}'), read_message(b'{"role": "user","content":"hi"}')
     assert one.digest == other.digest
     assert one.form != other.form
-    assert one.form == key.form(one.raw)
-    assert {len(one.form), len(one.digest), len(key.origin("t")), len(key.step(b"", b""))} == {key.SIZE}
+    assert one.form == key.compute_form(one.raw)
+    assert {len(one.form), len(one.digest), len(key.derive_root_key("t")), len(key.derive_next_key(b"", b""))} == {
+        key.DIGEST_BYTES
+    }

@@ -26,9 +26,9 @@ def test_a_fact_is_derived_once_and_stays_with_its_message() -> None:
         return len(m.text)
 
     one = message(user("abc"))
-    assert not one.derived(size)
+    assert not one.has_derived(size)
     assert (one.derive(size), one.derive(size)) == (3, 3)
-    assert one.derived(size)
+    assert one.has_derived(size)
     assert message(user("abcd")).derive(size) == 4
     assert seen == ["abc", "abcd"]
 
@@ -43,7 +43,7 @@ def test_facts_can_be_told_apart_by_a_key() -> None:
 def test_a_fact_that_is_none_or_empty_is_remembered_too() -> None:
     one = message(user("abc"))
     assert one.derive(lambda m: None, "nothing") is None
-    assert one.derived("nothing")
+    assert one.has_derived("nothing")
 
 
 def texts(one: Request, begins: list[int], owner: str = "me") -> list[str]:
@@ -53,7 +53,7 @@ def texts(one: Request, begins: list[int], owner: str = "me") -> list[str]:
         begins.append(begin)
         return [*(known or ()), *(m.text for m in one.messages[begin:])]
 
-    return one.grown("texts", look, owner)
+    return one.memo("texts", look, owner)
 
 
 def test_what_grows_with_a_history_is_gone_on_from_where_the_front_is_the_same() -> None:
@@ -81,7 +81,7 @@ def test_of_what_depends_on_who_asks_only_the_last_ones_is_remembered() -> None:
         begins.clear()
         assert texts(first, begins, owner) == ["a", "b", "c"]
         assert begins == expected
-    assert len(first.notes) == 1
+    assert len(first.memo_values) == 1
 
 
 def test_which_messages_fit_is_asked_of_each_once() -> None:
@@ -93,5 +93,5 @@ def test_which_messages_fit_is_asked_of_each_once() -> None:
 
     first = request([user("a"), assistant("b"), user("c")])
     after = replace(first, messages=(*first.messages, *request([assistant("d"), user("e")]).messages))
-    assert [one.which("answers", fits) for one in (first, after, after)] == [[1], [1, 3], [1, 3]]
+    assert [one.find_indices("answers", fits) for one in (first, after, after)] == [[1], [1, 3], [1, 3]]
     assert asked == ["a", "b", "c", "d", "e"]

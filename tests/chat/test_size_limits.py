@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from proxy.chat.dialects.completions import read_message, read_request
-from proxy.chat.size_limits import OUTERMOST, PIECE, SizeLimits, count_marks, count_values, find_model
+from proxy.chat.size_limits import MAX_TOP_LEVEL_KEYS, SCAN_BYTES, SizeLimits, count_marks, count_values, find_model
 from proxy.errors import NotManaged
 
 ENOUGH = 1 << 40
@@ -42,13 +42,13 @@ def test_values_are_counted_as_a_decoder_finds_them_whatever_texts_hold(seed: in
 @pytest.mark.parametrize("shift", range(8))
 @pytest.mark.parametrize("text", ["\\", '"', '\\"', 'a\\\\"b'])
 def test_an_escape_may_stand_where_one_piece_ends(shift: int, text: str) -> None:
-    body = json.dumps(["x" * (PIECE - 8 + shift) + text * 9, [1, 2, 3], text * PIECE, {"a": 1}]).encode()
+    body = json.dumps(["x" * (SCAN_BYTES - 8 + shift) + text * 9, [1, 2, 3], text * SCAN_BYTES, {"a": 1}]).encode()
     assert count_values(body, ENOUGH) == 4 + 3 + 1
 
 
 def test_counting_ends_where_it_is_enough() -> None:
-    body = b"[" + b"1," * (10 * PIECE) + b"1]"
-    assert 100 < count_values(body, 100) <= PIECE
+    body = b"[" + b"1," * (10 * SCAN_BYTES) + b"1]"
+    assert 100 < count_values(body, 100) <= SCAN_BYTES
 
 
 def test_a_body_is_counted_only_where_it_is_long_enough_to_have_too_many() -> None:
@@ -74,7 +74,7 @@ def test_what_is_known_of_a_beginning_is_not_counted_again() -> None:
         {"model": "right"},
         {"a": {"model": "wrong"}, "model": "right"},
         {"a": '"model": "wrong"', "b": '\\"model":"wrong"', "model": "right"},
-        {"a": ["x" * (2 * PIECE), {"model": "wrong"}], "model": "right"},
+        {"a": ["x" * (2 * SCAN_BYTES), {"model": "wrong"}], "model": "right"},
     ],
 )
 def test_the_model_is_the_one_of_the_outermost_level(body: dict[str, Any]) -> None:
@@ -98,8 +98,8 @@ def test_a_request_over_a_limit_is_not_read() -> None:
     with pytest.raises(NotManaged) as found:
         read_request(b'{"messages":[' + b",".join([message] * 3) + b"]}", reading, limits=SizeLimits(messages=2))
     assert (found.value.reason, read) == ("size", [])
-    many = b",".join(b'"k%d":1' % n for n in range(OUTERMOST))
+    many = b",".join(b'"k%d":1' % n for n in range(MAX_TOP_LEVEL_KEYS))
     with pytest.raises(NotManaged) as found:
         read_request(b'{"messages":[' + message + b"]," + many + b"}", reading, limits=SizeLimits())
     assert (found.value.reason, read) == ("size", [])
-    assert read_request(b'{"messages":[' + message + b"]," + many + b"}").messages[0].parts == 1
+    assert read_request(b'{"messages":[' + message + b"]," + many + b"}").messages[0].part_count == 1

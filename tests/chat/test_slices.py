@@ -35,10 +35,10 @@ def written(draw: st.DrawFn) -> tuple[list[tuple[str, bytes]], bytes]:
 @given(written())
 def test_spans_cut_out_exactly_the_bytes_of_each_value(made: tuple[list[tuple[str, bytes]], bytes]) -> None:
     members, raw = made
-    found = slices.members(raw)
+    found = slices.find_members(raw)
     assert found is not None
     assert [(m.key, raw[m.start : m.end]) for m in found] == members
-    assert all(raw[m.at : m.at + 1] == b'"' for m in found)
+    assert all(raw[m.key_start : m.key_start + 1] == b'"' for m in found)
 
 
 @given(written(), SIMPLE_KEYS, VALUES)
@@ -48,9 +48,9 @@ def test_with_member_changes_one_value_and_no_other_byte(
     members, raw = made
     new = json.dumps(value).encode()
     for name in [*dict(members), key]:
-        changed = slices.with_member(raw, name, new)
+        changed = slices.set_member(raw, name, new)
         assert json.loads(changed) == {**json.loads(raw), name: json.loads(new)}
-        one = slices.member(raw, name)
+        one = slices.find_member(raw, name)
         if one is not None:
             assert changed == raw[: one.start] + new + raw[one.end :]
         else:
@@ -64,11 +64,11 @@ def test_without_member_takes_out_one_key_and_leaves_the_others_bytes(
 ) -> None:
     members, raw = made
     for name in dict(members):
-        left = slices.without_member(raw, name)
-        found = slices.members(left)
+        left = slices.remove_member(raw, name)
+        found = slices.find_members(left)
         assert found is not None
         assert [(m.key, left[m.start : m.end]) for m in found] == [(k, v) for k, v in members if k != name]
-    assert slices.without_member(raw, "a key that is not there, for sure") == raw
+    assert slices.remove_member(raw, "a key that is not there, for sure") == raw
 
 
 @given(st.lists(VALUES, max_size=5), SPACES)
@@ -76,17 +76,17 @@ def test_elements_of_an_array_are_cut_out_exactly(values: list[Any], space: str)
     gap = space.encode()
     pieces = [json.dumps(v, ensure_ascii=False).encode() for v in values]
     raw = gap + b"[" + gap + (gap + b"," + gap).join(pieces) + gap + b"]" + gap
-    spans = slices.elements(raw)
+    spans = slices.find_elements(raw)
     assert spans is not None
     assert [raw[a:b] for a, b in spans] == pieces
 
 
 @given(st.binary(max_size=30) | VALUES.map(lambda v: json.dumps(v).encode()))
 def test_any_bytes_give_spans_that_agree_with_json_or_none(raw: bytes) -> None:
-    found = slices.members(raw)
+    found = slices.find_members(raw)
     if found is not None:
         assert {m.key: json.loads(raw[m.start : m.end]) for m in found} == json.loads(raw)
-    spans = slices.elements(raw)
+    spans = slices.find_elements(raw)
     if spans is not None:
         assert [json.loads(raw[a:b]) for a, b in spans] == json.loads(raw)
 
@@ -119,23 +119,23 @@ def test_any_bytes_give_spans_that_agree_with_json_or_none(raw: bytes) -> None:
     ],
 )
 def test_what_cannot_be_told_apart_for_certain_gives_none(raw: bytes) -> None:
-    assert slices.members(raw) is None
+    assert slices.find_members(raw) is None
     with pytest.raises(ValueError, match="cannot be told apart"):
-        slices.with_member(raw, "a", b"2")
+        slices.set_member(raw, "a", b"2")
     with pytest.raises(ValueError, match="cannot be told apart"):
-        slices.without_member(raw, "a")
+        slices.remove_member(raw, "a")
 
 
 def test_duplicate_keys_deeper_down_do_not_matter() -> None:
     raw = b'{"a":{"x":1,"x":2},"b":3}'
-    assert slices.value(raw, "a") == b'{"x":1,"x":2}'
-    assert slices.value(raw, "b") == b"3"
-    assert slices.value(raw, "c") is None
+    assert slices.read_value(raw, "a") == b'{"x":1,"x":2}'
+    assert slices.read_value(raw, "b") == b"3"
+    assert slices.read_value(raw, "c") is None
 
 
 def test_braces_commas_and_quotes_inside_strings_do_not_confuse_the_walk() -> None:
     raw = rb'{ "a" : "},{\"b\":\\" , "b" : ["]", {"c": "}"}] }'
-    found = slices.members(raw)
+    found = slices.find_members(raw)
     assert found is not None
     assert [raw[m.start : m.end] for m in found] == [rb'"},{\"b\":\\"', rb'["]", {"c": "}"}]']
 
@@ -143,17 +143,17 @@ def test_braces_commas_and_quotes_inside_strings_do_not_confuse_the_walk() -> No
 def test_deep_nesting_is_none_and_no_crash() -> None:
     for depth in (1_000, 5_000, 200_000):
         for deep in (b"[" * depth + b"]" * depth, b'{"a":' * depth + b"1" + b"}" * depth, b"[" * depth):
-            slices.members(b'{"a":' + deep + b"}")
-            slices.elements(b"[" + deep + b"]")
-    assert slices.members(b'{"a":' + b"[" * 200_000 + b"]" * 200_000 + b"}") is None
+            slices.find_members(b'{"a":' + deep + b"}")
+            slices.find_elements(b"[" + deep + b"]")
+    assert slices.find_members(b'{"a":' + b"[" * 200_000 + b"]" * 200_000 + b"}") is None
 
 
 @pytest.mark.parametrize("raw", [b"{}", b"null", b"[1", b"[1,]", b"[,1]", b"[1 2]", b"[NaN]", b""])
 def test_what_is_no_array_has_no_elements(raw: bytes) -> None:
-    assert slices.elements(raw) is None
+    assert slices.find_elements(raw) is None
 
 
 def test_strings_are_read_and_lone_surrogates_are_none() -> None:
-    assert slices.string(b'"a\\u00e4\\ud83d\\ude00"') == "aä😀"
-    assert slices.string(b'"\\ud83d"') is None
-    assert slices.string(b"7") is None
+    assert slices.decode_string(b'"a\\u00e4\\ud83d\\ude00"') == "aä😀"
+    assert slices.decode_string(b'"\\ud83d"') is None
+    assert slices.decode_string(b"7") is None

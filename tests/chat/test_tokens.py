@@ -7,34 +7,46 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.chat.dialects.completions import read_message
-from proxy.chat.tokens import HEADS, PER_CALL, PER_MEDIUM, PER_MESSAGE, Weigh, estimate
-from proxy.vocabulary import counter
+from proxy.chat.tokens import (
+    MAX_REMEMBERED_TOOLS,
+    PER_CALL,
+    PER_MEDIUM,
+    PER_MESSAGE,
+    TokenCounter,
+    estimate_text_tokens,
+)
+from proxy.vocabulary import get_token_counter
 from tests.conversations import WEIGH, assistant, message, result, user
 
 
 def test_the_estimate_counts_words_numbers_punctuation_and_indentation() -> None:
-    assert estimate("") == 0
-    assert estimate("the " * 1000) == 949  # a word of three letters: 790 + 3 x 53 thousandths
-    assert estimate("1234567 " * 1000) == 3997  # three tokens each, and one for the blank in front
-    assert estimate("x" * 6000) < 500 < estimate("X" * 6000)
-    assert estimate("a" + " " * 1000) == estimate("a") + 1
-    assert estimate("a(b" * 1000) < estimate("a( b" * 1000)
+    assert estimate_text_tokens("") == 0
+    assert estimate_text_tokens("the " * 1000) == 949  # a word of three letters: 790 + 3 x 53 thousandths
+    assert estimate_text_tokens("1234567 " * 1000) == 3997  # three tokens each, and one for the blank in front
+    assert estimate_text_tokens("x" * 6000) < 500 < estimate_text_tokens("X" * 6000)
+    assert estimate_text_tokens("a" + " " * 1000) == estimate_text_tokens("a") + 1
+    assert estimate_text_tokens("a(b" * 1000) < estimate_text_tokens("a( b" * 1000)
 
 
 def test_other_alphabets_dense_scripts_and_emoji_weigh_what_they_are_cut_into() -> None:
-    assert estimate("да" * 100) == 100
-    assert estimate("日本語" * 100) == 255
-    assert estimate("\N{GRINNING FACE}" * 100) == 150
+    assert estimate_text_tokens("да" * 100) == 100
+    assert estimate_text_tokens("日本語" * 100) == 255
+    assert estimate_text_tokens("\N{GRINNING FACE}" * 100) == 150
 
 
 @given(st.text(), st.text())
 def test_the_estimate_never_fails_and_grows_with_the_text(one: str, other: str) -> None:
-    assert 0 <= estimate(one) <= estimate(one + other) <= estimate(one) + estimate(other) + 2
+    assert (
+        0
+        <= estimate_text_tokens(one)
+        <= estimate_text_tokens(one + other)
+        <= estimate_text_tokens(one) + estimate_text_tokens(other) + 2
+    )
 
 
 def compared(file: Path) -> dict[str, tuple[int, int]]:
     """The estimate and the count of each conversation in a file."""
-    rough, exact = Weigh(estimate), Weigh(counter("o200k_base"))
+    rough, exact = TokenCounter(estimate_text_tokens), TokenCounter(get_token_counter("o200k_base"))
     found = {}
     for line in file.read_bytes().splitlines():
         told = msgspec.json.decode(line)
@@ -67,7 +79,7 @@ def test_d9_the_estimate_is_within_ten_percent_of_the_count_on_recorded_traffic(
 
 
 def test_lone_surrogates_can_be_estimated() -> None:
-    assert estimate("\ud800") > 0
+    assert estimate_text_tokens("\ud800") > 0
 
 
 def test_a_message_weighs_its_text_calls_reasoning_and_media() -> None:
@@ -87,12 +99,12 @@ def test_each_message_is_counted_once_a_counter() -> None:
         counted.append(text)
         return len(text)
 
-    one, other = Weigh(count), Weigh(count)
+    one, other = TokenCounter(count), TokenCounter(count)
     told = message(user("abc"))
-    assert not one.known(told)
+    assert not one.has_count(told)
     assert one(told) == one(told) == 7
-    assert one.known(told)
-    assert not other.known(told)
+    assert one.has_count(told)
+    assert not other.has_count(told)
     assert counted == ["abc"]
     assert other(told) == 7
     assert counted == ["abc", "abc"]
@@ -105,11 +117,11 @@ def test_the_tools_array_is_counted_once_and_few_are_remembered() -> None:
         counted.append(text)
         return len(text)
 
-    weigh = Weigh(count)
-    assert (weigh.head(None), weigh.head(b"")) == (0, 0)
-    assert weigh.head(b"[1]") == weigh.head(b"[1]") == 3
+    weigh = TokenCounter(count)
+    assert (weigh.count_tools(None), weigh.count_tools(b"")) == (0, 0)
+    assert weigh.count_tools(b"[1]") == weigh.count_tools(b"[1]") == 3
     assert counted == ["[1]"]
-    for n in range(3 * HEADS):
-        assert weigh.head(b"%d" % n) == len(str(n))
-    assert len(weigh._heads) <= HEADS
-    assert weigh.head(b"\xff") == 1
+    for n in range(3 * MAX_REMEMBERED_TOOLS):
+        assert weigh.count_tools(b"%d" % n) == len(str(n))
+    assert len(weigh._heads) <= MAX_REMEMBERED_TOOLS
+    assert weigh.count_tools(b"\xff") == 1

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from proxy.cli.asks import SHARED
+from proxy.cli.asks import SHARED_OPTIONS
 from proxy.cli.main import app
 from tests.cli.conftest import Shop
 
@@ -29,7 +29,7 @@ def asking() -> list[tuple[str, ...]]:
     """A command line for each command that speaks to a proxy, every argument given."""
     found = []
     for words, command in commands(get_command(app)):
-        if {p.name for p in command.params} >= set(SHARED):
+        if {p.name for p in command.params} >= set(SHARED_OPTIONS):
             given = [VALUES[str(p.name)] for p in command.params if p.param_type_name == "argument"]
             yes = ["--yes"] if any(p.name == "yes" for p in command.params) else []
             found.append((*words, *given, *yes))

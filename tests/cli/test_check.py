@@ -36,7 +36,7 @@ def test_what_is_wrong_is_said_with_file_line_and_key_and_code_2(tmp_path: Path)
 
 def test_s7_a_version_of_sqlite_with_the_wal_reset_bug_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for version, said in (((3, 40, 1), True), ((3, 51, 3), False)):
-        monkeypatch.setattr(wal_reset.warning, "__defaults__", (version,))
+        monkeypatch.setattr(wal_reset.describe_bug, "__defaults__", (version,))
         assert ("WAL-reset" in CliRunner().invoke(app, ["check"]).output) == said
-    monkeypatch.setattr(wal_reset.warning, "__defaults__", ((3, 40, 1),))
+    monkeypatch.setattr(wal_reset.describe_bug, "__defaults__", ((3, 40, 1),))
     assert "SQLite" not in CliRunner().invoke(app, ["check", "--db", "postgresql://h/d"]).output

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from proxy.cli import docs as command
 from proxy.cli.main import app
-from proxy.cli.tables import NoSource
+from proxy.cli.tables import MissingSource
 
 PAGE = "# Title\n\n<!-- docs:metrics -->\nold\n<!-- /docs:metrics -->\n\nend \\1\n"
 ROOT = Path(__file__).parents[2]
@@ -55,9 +55,9 @@ def test_check_writes_nothing_and_ends_with_1_where_something_drifts(checkout: P
 
 def test_a_table_without_its_source_is_left_as_it_is(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str, commands: object) -> str:
-        raise NoSource("not there yet")
+        raise MissingSource("not there yet")
 
-    monkeypatch.setattr(command, "table", missing)
+    monkeypatch.setattr(command, "render_table", missing)
     code, output = invoke(checkout)
     assert code == 0
     assert "the table metrics is left as it is: not there yet" in output

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from proxy.cli.key import entry
+from proxy.cli.key import render_entry
 from proxy.cli.main import app
 from proxy.errors import ConfigError
-from proxy.sections import Key
-from proxy.settings import load
+from proxy.sections import ApiKeySettings
+from proxy.settings import load_settings
 
 
 def test_the_entry_fits_the_key_that_was_shown(tmp_path: Path) -> None:
@@ -21,7 +21,7 @@ def test_the_entry_fits_the_key_that_was_shown(tmp_path: Path) -> None:
     assert shown not in done.stdout, "what is written to the config file opens nothing"
     file = tmp_path / "config.toml"
     file.write_text(done.stdout)
-    (key,) = load(file).keys
+    (key,) = load_settings(file).keys
     assert (key.plane, key.tenant, key.sha256) == ("admin", "acme", sha256(shown.encode()).hexdigest())
 
 
@@ -42,19 +42,19 @@ def test_two_keys_are_two_keys() -> None:
 )
 def test_what_could_not_be_used_is_refused(name: str, tenant: str, plane: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
-        entry("cp-key", name, tenant, plane)
+        render_entry("cp-key", name, tenant, plane)
 
 
 def test_a_key_may_see_everybody() -> None:
-    (made,) = tomllib.loads(entry("cp-key", "", "*", "read"))["keys"]
-    assert Key.model_validate(made).tenant == "*"
+    (made,) = tomllib.loads(render_entry("cp-key", "", "*", "read"))["keys"]
+    assert ApiKeySettings.model_validate(made).tenant == "*"
     assert made["name"].startswith("everybody-read-")
 
 
 def test_a_folder_gets_a_key_of_each_plane_once(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["key", "--folder", str(tmp_path)])
     assert done.exit_code == 0, done.output
-    keys = {key.plane: key for key in load(tmp_path / "keys.toml").keys}
+    keys = {key.plane: key for key in load_settings(tmp_path / "keys.toml").keys}
     assert set(keys) == {"data", "admin", "read", "metrics"}
     for plane, key in keys.items():
         file = tmp_path / f"{plane}.key"

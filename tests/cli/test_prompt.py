@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from proxy.cli.prompt import body, line, one_message, whole
+from proxy.cli.prompt import join_lines, render_body, render_message, render_prompt
 
 MESSAGE: dict[str, Any] = {"index": 0, "id": "abc", "group": "abc", "role": "user", "status": "in", "tokens": 1200}
 
@@ -11,13 +11,13 @@ def test_a_message_says_what_is_in_each_of_its_parts() -> None:
     call = {"id": "1", "type": "function", "function": {"name": "read", "arguments": '{"a": 1}'}}
     parts = [{"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": "data:..."}}]
     said = {"role": "assistant", "reasoning_content": "hm", "content": parts, "tool_calls": [call]}
-    assert body(said) == '(thinking) hm\nlook\n[image_url]\n→ read({"a": 1})'
-    assert [body(None), body("text"), body([1])] == ["", "text", "[1]"]
+    assert render_body(said) == '(thinking) hm\nlook\n[image_url]\n→ read({"a": 1})'
+    assert [render_body(None), render_body("text"), render_body([1])] == ["", "text", "[1]"]
 
 
 def test_what_is_odd_is_shown_as_it_is() -> None:
-    assert body({"role": "x", "content": None, "tool_calls": [None, {"function": 1}]}) == ""
-    assert body({"content": [{"text": 1}, "a"]}) == "[part]\na"
+    assert render_body({"role": "x", "content": None, "tool_calls": [None, {"function": 1}]}) == ""
+    assert render_body({"content": [{"text": 1}, "a"]}) == "[part]\na"
 
 
 def test_why_a_message_is_out_stands_above_what_it_said() -> None:
@@ -29,7 +29,9 @@ def test_why_a_message_is_out_stands_above_what_it_said() -> None:
         "tokens_after": 0,
         "find": "recall(x)",
     }
-    shown = one_message({**MESSAGE, "status": "out", "why": why, "whole": {"role": "user", "content": "Hello"}}).plain
+    shown = render_message(
+        {**MESSAGE, "status": "out", "why": why, "whole": {"role": "user", "content": "Hello"}}
+    ).plain
     assert shown.splitlines() == [
         "user  abc  1,200 tokens  out", "  mask: old (900 → 0 tokens); the whole: recall(x)", "Hello",
     ]  # fmt: skip
@@ -43,10 +45,10 @@ def test_what_the_proxy_put_in_is_marked_as_its_own() -> None:
         "inserts": [{"index": 0, "source": "state", "text": "### STATE"},
                     {"index": -1, "source": "memos", "text": "x"}],
     }  # fmt: skip
-    text = whole(found).plain
+    text = render_prompt(found).plain
     assert "the original went out: too long" in text
     assert text.index("Hello") < text.index("+ state, from the proxy") < text.index("### STATE") < text.index("+ memos")
 
 
 def test_a_text_on_one_line_has_no_line_ends() -> None:
-    assert line("a\n\tb \x1b[1m") == "a b \\x1b[1m"
+    assert join_lines("a\n\tb \x1b[1m") == "a b \\x1b[1m"

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from proxy.cli import reference
-from proxy.cli.reference import FALLBACKS, LIMITS, REQUEST_HEADERS, RESPONSE_HEADERS, WEBHOOK_HEADERS, limits
+from proxy.cli.reference import FALLBACKS, LIMITS, REQUEST_HEADERS, RESPONSE_HEADERS, WEBHOOK_HEADERS, list_limits
 from proxy.settings import Settings
-from proxy.web.keys import OURS
+from proxy.web.keys import KEY_HEADER
 
 PROXY = Path(__file__).parents[2] / "proxy"
 SOURCES = {path: path.read_text("utf-8") for path in PROXY.rglob("*.py") if path.name != "reference.py"}
@@ -25,7 +25,7 @@ def test_every_header_of_ours_in_the_code_is_in_a_table_and_each_in_a_table_is_i
     used |= {f"x-context-{name}" for name in OPTION.findall(everything)}
     tables = named(REQUEST_HEADERS) | named(RESPONSE_HEADERS) | named(WEBHOOK_HEADERS)
     assert used == {name for name in tables if name.startswith("x-context-")}
-    assert OURS.decode() in named(REQUEST_HEADERS)
+    assert KEY_HEADER.decode() in named(REQUEST_HEADERS)
     assert "x-should-retry" in named(RESPONSE_HEADERS)
     assert b"x-should-retry" in SOURCES[PROXY / "web" / "failures.py"].encode()
 
@@ -35,21 +35,21 @@ def test_every_reason_for_a_fallback_in_the_code_is_in_the_table_and_the_reverse
     for text in SOURCES.values():
         found |= set(re.findall(r"NotManaged\(\"([a-z_]+)\"", text))
         found |= set(re.findall(r"\.fallback = f?\"([a-z_]+)", text))
-        found |= set(re.findall(r"forward\(parts, incoming, out, \"([a-z_]+)\"\)", text))
-        found |= set(re.findall(r"unmanaged=\"([a-z_]+)\"", text))
+        found |= set(re.findall(r"forward_original\(services, incoming, out, \"([a-z_]+)\"\)", text))
+        found |= set(re.findall(r"unmanaged_reason=\"([a-z_]+)\"", text))
         found |= set(re.findall(r"problem\.reason if .* else \"([a-z_]+)\"", text))
     assert found == {reason.partition(" ")[0] for reason, _ in FALLBACKS}
 
 
 def test_a_limit_shows_the_default_of_each_setting_that_it_names() -> None:
-    bounds = {what: bound for what, bound, _ in limits()}
+    bounds = {what: bound for what, bound, _ in list_limits()}
     assert bounds["chat request body"] == f"`limits.body_mb` ({Settings().limits.body_mb})"
     assert bounds["tries of a webhook"] == "`webhooks[].tries` (5)"
 
 
 def test_a_limit_whose_setting_is_gone_is_an_error() -> None:
     with pytest.raises(KeyError):
-        reference.with_defaults("`limits.never_was`")
+        reference.add_defaults("`limits.never_was`")
 
 
 def test_every_bound_of_the_settings_stands_in_the_table() -> None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from proxy.cli.remote import Refused, Remote, Unreached, part
+from proxy.cli.remote import AdminClient, RemoteRefused, RemoteUnreachable, quote_id
 from proxy.errors import ConfigError
 from tests.cli.conftest import Shop
 
@@ -32,18 +32,18 @@ def answering(raw: bytes) -> Iterator[str]:
 @pytest.mark.parametrize("url", ["ftp://a", "http://", "http://a:b", "http://127.0.0.1/other", ""])
 def test_an_address_that_is_none_is_told(url: str) -> None:
     with pytest.raises(ConfigError, match="--url"):
-        Remote(url).ask("GET", "/api/me")
+        AdminClient(url).request("GET", "/api/me")
 
 
 def test_the_address_that_clients_have_is_one_too(shop: Shop) -> None:
     key = "cp-acme-admin"
-    assert Remote(shop.url + "/v1", key).ask("GET", "/api/sessions")["items"]
-    assert Remote(shop.url.removeprefix("http://"), key).ask("GET", "/api/sessions")["items"]
+    assert AdminClient(shop.url + "/v1", key).request("GET", "/api/sessions")["items"]
+    assert AdminClient(shop.url.removeprefix("http://"), key).request("GET", "/api/sessions")["items"]
 
 
 def test_a_key_that_no_header_can_carry_is_told_without_it() -> None:
     with pytest.raises(ConfigError) as told:
-        Remote("http://127.0.0.1:9", "schlüssel-☃").ask("GET", "/api/me")
+        AdminClient("http://127.0.0.1:9", "schlüssel-☃").request("GET", "/api/me")
     assert "schl" not in str(told.value)
 
 
@@ -59,40 +59,40 @@ def test_a_key_that_no_header_can_carry_is_told_without_it() -> None:
     ],
 )
 def test_whoever_is_no_proxy_of_ours_is_unreached(raw: bytes) -> None:
-    with answering(raw) as url, pytest.raises(Unreached):
-        Remote(url, "cp-secret").ask("GET", "/api/me")
+    with answering(raw) as url, pytest.raises(RemoteUnreachable):
+        AdminClient(url, "cp-secret").request("GET", "/api/me")
 
 
 def test_a_stream_that_is_cut_off_is_not_taken_for_whole() -> None:
     raw = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\n{}\n{\r\n9\r\n}"
-    with answering(raw) as url, pytest.raises(Unreached):
-        list(Remote(url).lines("/api/export", {}, {}))
+    with answering(raw) as url, pytest.raises(RemoteUnreachable):
+        list(AdminClient(url).read_lines("/api/export", {}, {}))
 
 
 def test_pages_are_followed_to_their_end(shop: Shop) -> None:
-    remote = Remote(shop.url, "cp-acme-admin")
-    path = remote.session("talk") + "/messages"
-    whole = remote.ask("GET", path, limit=200)["items"]
-    assert list(remote.every(path)) == whole
-    assert list(remote.every(path, 3)) == whole[:3]
+    remote = AdminClient(shop.url, "cp-acme-admin")
+    path = remote.find_session_path("talk") + "/messages"
+    whole = remote.request("GET", path, limit=200)["items"]
+    assert list(remote.list_items(path)) == whole
+    assert list(remote.list_items(path, 3)) == whole[:3]
 
 
 def test_a_name_is_a_name_whatever_is_in_it(shop: Shop) -> None:
-    remote = Remote(shop.url, "cp-acme-admin")
+    remote = AdminClient(shop.url, "cp-acme-admin")
     for name in ("a b/c", "~YQ", "..", "ü", "a?b#c%41"):
         shop.world.chat(name.encode().decode("latin-1"), [{"role": "user", "content": "Hello"}])
-        stored = remote.ask("GET", "/api/sessions", limit=1)["items"][0]["session"]
-        assert remote.ask("GET", remote.session(stored))["session"] == stored
+        stored = remote.request("GET", "/api/sessions", limit=1)["items"][0]["session"]
+        assert remote.request("GET", remote.find_session_path(stored))["session"] == stored
 
 
 def test_the_newest_session_is_a_dash(shop: Shop) -> None:
     name = shop.fresh()
-    remote = Remote(shop.url, "cp-acme-admin")
-    assert remote.ask("GET", remote.session("-"))["session"] == name
-    with pytest.raises(Refused, match="no session yet"):
-        Remote(shop.url, "cp-all-admin", "nobody").session("-")
+    remote = AdminClient(shop.url, "cp-acme-admin")
+    assert remote.request("GET", remote.find_session_path("-"))["session"] == name
+    with pytest.raises(RemoteRefused, match="no session yet"):
+        AdminClient(shop.url, "cp-all-admin", "nobody").find_session_path("-")
 
 
 def test_an_id_cannot_leave_its_part_of_the_path(shop: Shop) -> None:
-    assert part("../x?y") == "..%2Fx%3Fy"
+    assert quote_id("../x?y") == "..%2Fx%3Fy"
     assert shop.run("memos", "show", "../sessions").code == 1

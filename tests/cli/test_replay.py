@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from proxy.cli.main import app
-from proxy.cli.replay import contenders, price_pairs
+from proxy.cli.replay import read_contenders, read_price_pairs
 from proxy.context.policy import Policy
 from proxy.context.prices import Model
 from proxy.errors import ConfigError, StoreRefused, StoreUnavailable
@@ -152,7 +152,7 @@ def test_a_worker_that_was_killed_is_told(runs: Path, monkeypatch: pytest.Monkey
         yield from ()
         raise BrokenProcessPool
 
-    monkeypatch.setattr("proxy.cli.replay.spread", killed)
+    monkeypatch.setattr("proxy.cli.replay.play_conversations", killed)
     result = CliRunner().invoke(app, ["replay", str(runs)])
     assert result.exit_code == 1
     assert "try a lower --jobs" in result.stderr
@@ -202,24 +202,24 @@ def test_ctrl_c_ends_it_with_one_line_and_writes_nothing(tmp_path: Path, jobs: s
 
 
 def test_without_a_choice_every_policy_that_rewrites_takes_part() -> None:
-    assert [c.label for c in contenders([], POLICIES)] == ["nothing", "thrifty", "rolling"]
+    assert [c.label for c in read_contenders([], POLICIES)] == ["nothing", "thrifty", "rolling"]
 
 
 def test_a_schedule_is_named_where_it_is_not_the_policys_own() -> None:
-    found = contenders(["rolling:when_it_pays", "rolling", "rolling:always", "baselines", "nothing"], POLICIES)
+    found = read_contenders(["rolling:when_it_pays", "rolling", "rolling:always", "baselines", "nothing"], POLICIES)
     assert [c.label for c in found] == [
         "nothing", "rolling:when_it_pays", "rolling", "mask-10", "mask-10-by-15", "newest-half", "random-half"
     ]  # fmt: skip
     assert found[1].policy is not None
     assert found[1].policy.schedule == "when_it_pays"
-    assert [c.label for c in contenders(["observe"], POLICIES)] == ["nothing", "observe"]
+    assert [c.label for c in read_contenders(["observe"], POLICIES)] == ["nothing", "observe"]
 
 
 def test_policies_decide_by_the_first_pair() -> None:
     own = Model(w=1.25, r=0.05)
-    pairs, model = price_pairs([], own)
+    pairs, model = read_price_pairs([], own)
     assert pairs == ((1.25, 0.05), (1.0, 0.5), (1.0, 0.25), (1.0, 0.1))
     assert model == own
-    pairs, model = price_pairs(["1/0.5", "1.25/0.1", "1/0.5"], own)
+    pairs, model = read_price_pairs(["1/0.5", "1.25/0.1", "1/0.5"], own)
     assert pairs == ((1.0, 0.5), (1.25, 0.1))
     assert (model.w, model.r) == (1.0, 0.5)

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from proxy.cli.serve import announce, base_url, examples, listen
+from proxy.cli.serve import make_base_url, make_examples, open_listener, print_address
 from proxy.errors import ConfigError
 from proxy.settings import Settings
 
@@ -125,18 +125,18 @@ def test_streams_of_events_do_not_hold_the_end_of_the_process(tmp_path: Path) ->
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.0.0.2"])
 def test_loopback_addresses_may_be_listened_on(host: str) -> None:
-    with listen(host, 0) as listener:
+    with open_listener(host, 0) as listener:
         assert listener.getsockname()[1] > 0
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
 def test_an_address_that_others_can_reach_is_refused_without_keys(host: str) -> None:
     with pytest.raises(ConfigError, match="no keys are configured"):
-        listen(host, 0)
+        open_listener(host, 0)
 
 
 def test_with_keys_any_address_may_be_listened_on() -> None:
-    with listen("0.0.0.0", 0, keyed=True) as listener:
+    with open_listener("0.0.0.0", 0, has_keys=True) as listener:
         assert listener.getsockname()[0] == "0.0.0.0"
 
 
@@ -150,24 +150,24 @@ def test_a_start_that_others_could_reach_without_keys_ends_with_2_and_what_to_do
 
 def test_a_name_that_is_none_is_refused() -> None:
     with pytest.raises(ConfigError, match="address or name"):
-        listen("not a name", 0)
+        open_listener("not a name", 0)
 
 
 def test_a_port_that_is_taken_is_told() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(ConfigError, match="a port that is free"):
-        listen("127.0.0.1", taken.getsockname()[1])
+        open_listener("127.0.0.1", taken.getsockname()[1])
 
 
 def test_base_urls_can_be_given_to_an_sdk() -> None:
-    assert base_url("127.0.0.1", 8080) == "http://127.0.0.1:8080/v1"
-    assert base_url("::1", 80) == "http://[::1]:80/v1"
+    assert make_base_url("127.0.0.1", 8080) == "http://127.0.0.1:8080/v1"
+    assert make_base_url("::1", 80) == "http://[::1]:80/v1"
 
 
 def test_examples_ask_for_a_model_that_the_upstream_has_and_send_a_key_where_one_is_needed() -> None:
     settings = Settings.model_validate(
         {"upstreams": {"main": {"base_url": "https://a.example", "models": ["gpt-*", "o3"]}}}
     )
-    curl, python = (lines for _, lines in examples(settings, "http://h/v1"))
+    curl, python = (lines for _, lines in make_examples(settings, "http://h/v1"))
     assert '"model": "o3"' in curl
     assert "Bearer $OPENAI_API_KEY" in curl
     assert "api_key" not in python
@@ -176,12 +176,12 @@ def test_examples_ask_for_a_model_that_the_upstream_has_and_send_a_key_where_one
 def test_with_keys_the_examples_send_one_and_it_is_said_how_many_there_are() -> None:
     key = {"name": "a", "sha256": "ab" * 32, "tenant": "t", "plane": "data"}
     settings = Settings.model_validate({"keys": [key]})
-    curl, python = (lines for _, lines in examples(settings, "http://h/v1"))
+    curl, python = (lines for _, lines in make_examples(settings, "http://h/v1"))
     assert '-H "x-context-key: $CONTEXT_KEY"' in curl
     assert python.startswith("from os import environ\n")
     assert 'default_headers={"x-context-key": environ["CONTEXT_KEY"]}' in python
     written = io.StringIO()
-    announce(settings, "http://h/v1", Console(file=written, width=80))
+    print_address(settings, "http://h/v1", Console(file=written, width=80))
     assert re.search(r"keys +1\b", written.getvalue())
     assert "abab" not in written.getvalue()
 
@@ -189,7 +189,7 @@ def test_with_keys_the_examples_send_one_and_it_is_said_how_many_there_are() -> 
 def test_passwords_are_not_announced() -> None:
     settings = Settings.model_validate({"db": "postgresql://me:canary@h/x"})
     written = io.StringIO()
-    announce(settings, "http://h/v1", Console(file=written, width=80))
+    print_address(settings, "http://h/v1", Console(file=written, width=80))
     assert "canary" not in written.getvalue()
     assert "postgresql://me:***@h/x" in written.getvalue()
     assert all(len(line) < 81 or "curl" in line or "print(" in line for line in written.getvalue().splitlines())
@@ -197,9 +197,10 @@ def test_passwords_are_not_announced() -> None:
 
 def test_as_many_files_may_be_open_as_the_limits_need(tmp_path: Path) -> None:
     code = (
-        "import resource as r; from proxy.cli.serve import allow_files; r.setrlimit(r.RLIMIT_NOFILE, (64, 512));"
-        "allow_files(300); print(r.getrlimit(r.RLIMIT_NOFILE)); allow_files(100); print(r.getrlimit(r.RLIMIT_NOFILE));"
-        "allow_files(9000); print(r.getrlimit(r.RLIMIT_NOFILE))"
+        "import resource as r; from proxy.cli.serve import raise_file_limit; r.setrlimit(r.RLIMIT_NOFILE, (64, 512));"
+        "raise_file_limit(300); print(r.getrlimit(r.RLIMIT_NOFILE));"
+        "raise_file_limit(100); print(r.getrlimit(r.RLIMIT_NOFILE));"
+        "raise_file_limit(9000); print(r.getrlimit(r.RLIMIT_NOFILE))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.split("\n")[:3] == ["(300, 512)", "(300, 512)", "(512, 512)"], done.stderr
@@ -207,7 +208,7 @@ def test_as_many_files_may_be_open_as_the_limits_need(tmp_path: Path) -> None:
 
 
 def test_the_garbage_collector_leaves_alone_what_was_there_at_the_start() -> None:
-    told = "import gc\nspare_collector()\nprint(gc.get_freeze_count() > 10_000, gc.get_threshold() == COLLECT)"
-    code = f"from proxy.cli.serve import COLLECT, spare_collector\n{told}"
+    told = "import gc\ntune_collector()\nprint(gc.get_freeze_count() > 10_000, gc.get_threshold() == GC_THRESHOLDS)"
+    code = f"from proxy.cli.serve import GC_THRESHOLDS, tune_collector\n{told}"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.split() == ["True", "True"]

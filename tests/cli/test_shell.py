@@ -4,7 +4,7 @@ import pytest
 from typer.main import get_command
 
 from proxy.cli.main import app
-from proxy.cli.shell import arguments
+from proxy.cli.shell import parse_line
 from tests.cli.conftest import Shop
 
 
@@ -31,13 +31,13 @@ from tests.cli.conftest import Shop
     ],
 )
 def test_a_line_is_a_command_with_the_session_in_its_place(line: str, words: list[str]) -> None:
-    assert arguments(get_command(app), line, "S") == words
+    assert parse_line(get_command(app), line, "S") == words
 
 
 @pytest.mark.parametrize("line", ["serve", "shell", "'open"])
 def test_what_has_no_place_is_refused(line: str) -> None:
     with pytest.raises(ValueError, match=r"no place|quotation"):
-        arguments(get_command(app), line, "S")
+        parse_line(get_command(app), line, "S")
 
 
 def test_e8_one_line_after_the_other_until_quit(shop: Shop) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from proxy.cli.slop import is_sqlite, read
+from proxy.cli.slop import is_sqlite, read_database
 from proxy.errors import ConfigError
 
 # As the program's own documentation describes them; columns that are not read are left out.
@@ -62,7 +62,7 @@ def slop_file(folder: Path, schema: str = SCHEMA) -> Path:
 
 
 def test_a_session_is_read_with_all_that_was_kept_of_it(tmp_path: Path) -> None:
-    (work, other), memos = read(slop_file(tmp_path))
+    (work, other), memos = read_database(slop_file(tmp_path))
     assert (work.session, work.state, work.scratchpad, work.window) == ("work", "Goal: read all", "- [ ] read c", 2)
     assert [message["role"] for message in work.messages[:4]] == ["system", "user", "assistant", "tool"]
     assert work.messages[2] == {"role": "assistant", "content": "I look.", "tool_calls": [CALL]}
@@ -73,21 +73,21 @@ def test_a_session_is_read_with_all_that_was_kept_of_it(tmp_path: Path) -> None:
 
 
 def test_geminis_calls_get_ids_that_their_results_have(tmp_path: Path) -> None:
-    (work, _), _ = read(slop_file(tmp_path))
+    (work, _), _ = read_database(slop_file(tmp_path))
     (call,) = work.messages[8]["tool_calls"]
     assert json.loads(call["function"]["arguments"]) == {"path": "b"}
     assert work.messages[9]["tool_call_id"] == call["id"] != "c1"
 
 
 def test_a_file_of_an_older_version_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
-    (work, _), memos = read(slop_file(tmp_path, SCHEMA[: SCHEMA.index("CREATE TABLE session_state")]))
+    (work, _), memos = read_database(slop_file(tmp_path, SCHEMA[: SCHEMA.index("CREATE TABLE session_state")]))
     assert (work.state, work.scratchpad, memos) == ("", "", [])
 
 
 def test_the_file_is_read_and_not_written(tmp_path: Path) -> None:
     file = slop_file(tmp_path)
     before = file.read_bytes()
-    read(file)
+    read_database(file)
     assert file.read_bytes() == before
     assert [one.name for one in tmp_path.iterdir()] == ["slop.db"]
 
@@ -97,10 +97,10 @@ def test_other_databases_and_damaged_ones_are_told(tmp_path: Path) -> None:
     with closing(sqlite3.connect(file)) as there, there:
         there.execute("CREATE TABLE messages (id INTEGER)")
     with pytest.raises(ConfigError, match="std::slop's database"):
-        read(file)
+        read_database(file)
     file.write_bytes(b"SQLite format 3\0" + b"x" * 5000)
     assert is_sqlite(file)
     with pytest.raises(ConfigError, match="can be read"):
-        read(file)
+        read_database(file)
     with pytest.raises(ConfigError, match="can be read"):
         is_sqlite(tmp_path / "none")

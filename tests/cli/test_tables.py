@@ -4,18 +4,18 @@ import pytest
 from typer.main import get_command
 
 from proxy.cli import tables
-from proxy.cli.fields import fields
+from proxy.cli.fields import read_fields
 from proxy.cli.main import app
-from proxy.cli.tables import NoSource
-from proxy.context.stages import BUILT_IN as STAGES
-from proxy.context.voices import BUILT_IN as VOICES
+from proxy.cli.tables import MissingSource
+from proxy.context.stages import BUILT_IN_STAGES as STAGES
+from proxy.context.voices import BUILT_IN_INJECTIONS as VOICES
 from proxy.metrics import Metrics
 from proxy.settings import Settings
 from proxy.web import app as web
 
 
 def table(name: str) -> str:
-    return tables.table(name, get_command(app))
+    return tables.render_table(name, get_command(app))
 
 
 @pytest.mark.parametrize(
@@ -43,14 +43,14 @@ def test_no_stage_voice_or_field_of_one_is_left_out(name: str, parts: dict[str, 
     rows = {row.split("`")[1]: row for row in table(name).splitlines()[2:]}
     assert rows.keys() == parts.keys()
     for part, kind in parts.items():
-        for told in fields(kind):
+        for told in read_fields(kind):
             assert f"`{told.name} = " in rows[part]
             assert told.text, f"{part}.{told.name} says nothing"
 
 
 def test_no_metric_is_left_out() -> None:
     text = table("metrics")
-    assert all(f"`{described.name}`" in text for described in Metrics().described)
+    assert all(f"`{described.name}`" in text for described in Metrics().descriptions)
 
 
 def test_no_command_is_left_out() -> None:
@@ -75,5 +75,5 @@ def test_every_route_of_the_admin_api_is_told_with_its_keys() -> None:
 
 def test_a_missing_source_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(web, "ROUTES", raising=False)
-    with pytest.raises(NoSource, match="ROUTES"):
+    with pytest.raises(MissingSource, match="ROUTES"):
         table("routes")

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from proxy.cli.remote import Unreached
-from proxy.cli.tail import events, line
+from proxy.cli.remote import RemoteUnreachable
+from proxy.cli.tail import read_events, render_event
 from tests.cli.conftest import Ran, Shop
 
 EVENT = {"id": 7, "kind": "context:pruned", "tenant": "t", "session": "s\x1b", "thread": "", "exchange": "", "at": 1.0,
@@ -18,13 +18,13 @@ def test_events_are_read_as_they_come() -> None:
     raw = json.dumps(EVENT).encode()
     lines = [b"retry: 1000\n", b"\n", b": still here\n", b"\n", b"id: 7\n", b"event: context:pruned\n", b"data: " + raw,
              b"\r\n", b"\n"]  # fmt: skip
-    assert list(events(b"".join(lines).splitlines(keepends=True))) == [EVENT]
-    with pytest.raises(Unreached):
-        list(events([b"data: {\n", b"\n"]))
+    assert list(read_events(b"".join(lines).splitlines(keepends=True))) == [EVENT]
+    with pytest.raises(RemoteUnreachable):
+        list(read_events([b"data: {\n", b"\n"]))
 
 
 def test_an_event_is_one_line_without_what_steers_a_terminal() -> None:
-    shown = line(EVENT).plain
+    shown = render_event(EVENT).plain
     assert "context:pruned" in shown
     assert "removed_ids 9 of them" in shown
     assert "s\\x1b" in shown

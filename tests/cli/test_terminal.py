@@ -5,22 +5,22 @@ import time
 import pytest
 
 from proxy.cli import terminal
-from proxy.cli.terminal import Column, ago, dollars, number, percent, plain
+from proxy.cli.terminal import TableColumn, escape_controls, format_age, format_dollars, format_number, format_percent
 
 
 def test_figures_are_written_as_people_read_them() -> None:
-    assert [number(12847), number(0.834)] == ["12,847", "0.83"]
-    assert [percent(None), percent(0.804)] == ["-", "80 %"]
-    assert [dollars(None), dollars(0.01234), dollars(1234.5)] == ["-", "$0.0123", "$1,234.50"]
+    assert [format_number(12847), format_number(0.834)] == ["12,847", "0.83"]
+    assert [format_percent(None), format_percent(0.804)] == ["-", "80 %"]
+    assert [format_dollars(None), format_dollars(0.01234), format_dollars(1234.5)] == ["-", "$0.0123", "$1,234.50"]
     now = time.time()
-    assert [ago(now - s) for s in (5, 130, 7300, 200000)] == ["5 s ago", "2 min ago", "2 h ago", "2 d ago"]
-    assert [ago(None), ago(now + 100)] == ["-", "0 s ago"]
+    assert [format_age(now - s) for s in (5, 130, 7300, 200000)] == ["5 s ago", "2 min ago", "2 h ago", "2 d ago"]
+    assert [format_age(None), format_age(now + 100)] == ["-", "0 s ago"]
 
 
 @pytest.mark.parametrize("steers", ["\x1b", "\x07", "\x9b", "\r", "\b", "\u202e", "\u2066", "\ud800", "\x7f"])
 def test_what_steers_a_terminal_can_be_read(steers: str) -> None:
-    assert plain(f"a{steers}b") == f"a\\x{ord(steers):02x}b"
-    assert plain("a\tb\nü→\U0001f600") == "a\tb\nü→\U0001f600"
+    assert escape_controls(f"a{steers}b") == f"a\\x{ord(steers):02x}b"
+    assert escape_controls("a\tb\nü→\U0001f600") == "a\tb\nü→\U0001f600"
 
 
 def test_a_table_fits_and_cuts_only_what_may_be_cut(
@@ -29,16 +29,16 @@ def test_a_table_fits_and_cuts_only_what_may_be_cut(
     monkeypatch.setenv("COLUMNS", "80")
     rows = [{"id": "abcdefghij" * 2, "n": 1234567, "text": "[bold]long " * 40}]
     columns = (
-        Column("id", lambda r: r["id"], fits=True),
-        Column("n", lambda r: r["n"], number=True),
-        Column("text", lambda r: r["text"], fills=True),
+        TableColumn("id", lambda r: r["id"], is_never_cut=True),
+        TableColumn("n", lambda r: r["n"], is_number=True),
+        TableColumn("text", lambda r: r["text"], takes_rest=True),
     )
-    terminal.table(rows, columns)
+    terminal.print_table(rows, columns)
     out = capsys.readouterr().out
     assert "abcdefghijabcdefghij" in out
     assert "1,234,567" in out
     assert "[bold]long" in out
     assert "…" in out
     assert max(map(len, out.splitlines())) == 80
-    terminal.table([], columns, empty="no such thing")
+    terminal.print_table([], columns, empty="no such thing")
     assert capsys.readouterr().out == "no such thing\n"

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 from proxy.chat import key
 from proxy.chat.message import Request
-from proxy.context.operator import Steering
+from proxy.context.operator import OperatorDecisions
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Plan
 from proxy.context.policy import Policy, ScheduleName, read_policy, with_schedule
 from proxy.context.prices import Model
-from proxy.context.session import Session
-from proxy.context.stages import BUILT_IN
-from proxy.context.view import Beside
-from proxy.context.voices import BUILT_IN as VOICES
+from proxy.context.session import BranchState
+from proxy.context.stages import BUILT_IN_STAGES
+from proxy.context.view import ViewExtras
+from proxy.context.voices import BUILT_IN_INJECTIONS as VOICES
 from proxy.memory.memos import Memo
 from tests.conversations import PLAIN, WEIGH, Json, assistant, request, result, system, user
 
@@ -53,7 +53,7 @@ def load(name: str) -> Policy:
     """A policy that we ship; behind a slash the schedule that it gets in place of its own."""
     file, _, schedule = name.partition("/")
     path = Path(__file__).parents[2] / "config" / "policies" / f"{file}.toml"
-    policy = read_policy(tomllib.loads(path.read_text()), BUILT_IN, VOICES)
+    policy = read_policy(tomllib.loads(path.read_text()), BUILT_IN_STAGES, VOICES)
     known: dict[str, ScheduleName] = {
         "over_budget": "over_budget", "when_it_pays": "when_it_pays", "always": "always",
     }  # fmt: skip
@@ -63,7 +63,7 @@ def load(name: str) -> Policy:
 def told(made: Plan, talk: list[Json] = TALK) -> list[str | None]:
     """What goes out of that talk, message by message."""
     raws = made.messages
-    assert made.refused is None
+    assert made.refusal is None
     return [m["content"] for m in (talk if raws is None else [json.loads(raw) for raw in raws])]
 
 
@@ -73,10 +73,10 @@ class Turn:
 
     values: list[Json]
     request: Request
-    session: Session
+    session: BranchState
     plan: Plan
     now: float
-    beside: Beside = field(default_factory=Beside)
+    beside: ViewExtras = field(default_factory=ViewExtras)
 
 
 @dataclass(frozen=True)
@@ -91,14 +91,14 @@ class Story:
     states: list[bool]
     told: bool = False
 
-    def play(self, policy: Policy, steering: Steering | None = None) -> list[Turn]:
+    def play(self, policy: Policy, steering: OperatorDecisions | None = None) -> list[Turn]:
         """Every request in order, with the session of each carried to the next. steering: what an operator decides
         half way."""
         turns: list[Turn] = []
-        session, now = Session(), 0.0
+        session, now = BranchState(), 0.0
         for n, stop in enumerate(self.stops):
             if n == len(self.stops) // 2:
-                session = replace(session, steering=steering)
+                session = replace(session, decisions=steering)
             now += self.pauses[n % len(self.pauses)]
             values = self.values[:stop]
             asked = request(values, tools=[{"type": "function", "function": {"name": "run"}}])
@@ -106,19 +106,23 @@ class Story:
             plan = rewrite(asked, session, policy, self.model, now, weigh=WEIGH, **beside)
             turns.append(Turn(values, asked, session, plan, now, beside))
             session = session.after_sending(plan, now)
-            note = (plan.keys[-1], f"Goal: step {n}") if plan.asked and self.states[n % len(self.states)] else None
+            note = (
+                (plan.keys[-1], f"Goal: step {n}")
+                if plan.asks_for_state and self.states[n % len(self.states)]
+                else None
+            )
             session = session.after_answer(predicted=plan.predicted, cached=plan.predicted, state=note)
         return turns
 
-    def _beside(self, n: int, asked: Request, policy: Policy) -> Beside:
+    def _beside(self, n: int, asked: Request, policy: Policy) -> ViewExtras:
         if not self.told:
             return {}
-        keys = key.chain("", asked.messages)
+        keys = key.compute_keys("", asked.messages)
         return {
-            "offered": frozenset(policy.tools),
+            "offered_tools": frozenset(policy.tools),
             "scratchpad": f"- step {n // 3}" if n else "",
             "memos": MEMOS[: n % 3],
-            "guarded": frozenset(keys[-1:]) if asked.messages[-1].is_result else frozenset(),
+            "guarded_keys": frozenset(keys[-1:]) if asked.messages[-1].is_result else frozenset(),
         }
 
 

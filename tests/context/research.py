@@ -13,9 +13,9 @@ from proxy.context.pipeline import rewrite
 from proxy.context.plan import Plan
 from proxy.context.policy import Policy, read_policy
 from proxy.context.prices import Model
-from proxy.context.session import Session
-from proxy.context.stages import BUILT_IN
-from proxy.context.voices import BUILT_IN as VOICES
+from proxy.context.session import BranchState
+from proxy.context.stages import BUILT_IN_STAGES
+from proxy.context.voices import BUILT_IN_INJECTIONS as VOICES
 from tests.conversations import PLAIN, WEIGH, Json, assistant, request, result, system, user
 from tests.conversations import message as read
 
@@ -24,7 +24,7 @@ from tests.conversations import message as read
 def progressive() -> Policy:
     """As we ship it."""
     path = Path(__file__).parents[2] / "config" / "policies" / "progressive.toml"
-    return read_policy(tomllib.loads(path.read_text()), BUILT_IN, VOICES)
+    return read_policy(tomllib.loads(path.read_text()), BUILT_IN_STAGES, VOICES)
 
 
 def ask(name: str, call_id: str, text: str | None = None, **arguments: Any) -> Json:
@@ -61,7 +61,7 @@ def working(iterations: int, *, before: int = 0, tools: bool = False, every: int
 def plan(
     values: list[Json],
     policy: Policy | None = None,
-    session: Session | None = None,
+    session: BranchState | None = None,
     model: Model = PLAIN,
     *,
     tools: bool = False,
@@ -69,13 +69,13 @@ def plan(
 ) -> Plan:
     """What is planned for this history. tools: the client sends one."""
     asked = request(values, **({"tools": [{"type": "function", "function": {"name": "search"}}]} if tools else {}))
-    return rewrite(asked, session or Session(), policy or progressive(), model, 0.0, weigh=WEIGH, **more)
+    return rewrite(asked, session or BranchState(), policy or progressive(), model, 0.0, weigh=WEIGH, **more)
 
 
 def out(values: list[Json], policy: Policy | None = None, **more: Any) -> list[Message]:
     """The messages that go out."""
     made = plan(values, policy, **more)
-    assert made.refused is None, made.notes
+    assert made.refusal is None, made.notes
     if made.messages is None:
         return [read(v) for v in values]
     return [read(json.loads(raw)) for raw in made.messages]

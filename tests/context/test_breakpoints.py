@@ -7,7 +7,7 @@ from dataclasses import replace
 from proxy.context.pipeline import rewrite
 from proxy.context.policy import Policy
 from proxy.context.prices import Model
-from proxy.context.session import Session
+from proxy.context.session import BranchState
 from tests.conversations import WEIGH, Json, assistant, look, request, result, system, user
 
 ANY = Model(min=0, block=1)
@@ -23,32 +23,32 @@ def talk(rounds: int, **marked: Json) -> list[Json]:
     return values
 
 
-def sent(values: list[Json], model: Model, policy: Policy) -> Session:
-    plan = rewrite(request(values), Session(), policy, model, 0.0, weigh=WEIGH)
-    return Session().after_sending(plan, 0.0)
+def sent(values: list[Json], model: Model, policy: Policy) -> BranchState:
+    plan = rewrite(request(values), BranchState(), policy, model, 0.0, weigh=WEIGH)
+    return BranchState().after_sending(plan, 0.0)
 
 
 def test_g1_a_prompt_that_only_grew_is_found_whole_under_every_rule() -> None:
     never = Policy("p", ask="never")
     for model in (ANY, ENDS):
         view = look(talk(3), session=sent(talk(2), model, never), policy=never, model=model, now=1.0)
-        assert view.cached == sum(view.tokens[:6])
+        assert view.cached_tokens == sum(view.tokens[:6])
 
 
 def test_g1_behind_an_edit_only_what_the_client_marked_is_found_again_where_a_cache_ends_at_breakpoints() -> None:
     never = Policy("p", ask="never")
     plain = look(talk(3), session=sent(talk(2), ENDS, never), policy=never, model=ENDS, now=1.0)
-    assert plain.served()[3] == 0, "no breakpoint in front of the edit"
+    assert plain.count_served_tokens()[3] == 0, "no breakpoint in front of the edit"
     marked = look(talk(3, **MARK), session=sent(talk(2, **MARK), ENDS, never), policy=never, model=ENDS, now=1.0)
-    assert marked.served()[3] == marked.tokens[0], "the system prompt is marked"
+    assert marked.count_served_tokens()[3] == marked.tokens[0], "the system prompt is marked"
     free = look(talk(3), session=sent(talk(2), ANY, never), policy=never, model=ANY, now=1.0)
-    assert free.served()[3] == sum(free.tokens[:3])
+    assert free.count_served_tokens()[3] == sum(free.tokens[:3])
 
 
 def test_g1_a_text_that_leaves_again_is_not_put_behind_a_breakpoint() -> None:
-    assert rewrite(request(talk(1)), Session(), ASKING, ANY, 0.0, weigh=WEIGH).asked
-    plan = rewrite(request(talk(1)), Session(), ASKING, ENDS, 0.0, weigh=WEIGH)
-    assert not plan.asked
+    assert rewrite(request(talk(1)), BranchState(), ASKING, ANY, 0.0, weigh=WEIGH).asks_for_state
+    plan = rewrite(request(talk(1)), BranchState(), ASKING, ENDS, 0.0, weigh=WEIGH)
+    assert not plan.asks_for_state
     assert plan.messages is None
 
 

@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from proxy.chat import key
 from proxy.chat.dialects.completions import read_request, write_request
 from proxy.chat.message import Request
-from proxy.chat.tokens import Weigh
+from proxy.chat.tokens import TokenCounter
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Plan
 from proxy.context.prices import Model
-from proxy.context.session import Session
+from proxy.context.session import BranchState
 from proxy.memory.memos import Memo
 from tests.context.agent import LONG, load
 from tests.conversations import PLAIN, Json, assistant, request, result, system, user
@@ -42,9 +42,9 @@ STATE = "Goal: go on\nContext: as before\nResolved: nothing\nTechnical Anchors: 
 
 
 @cache
-def weigh_at(scale: int) -> Weigh:
+def weigh_at(scale: int) -> TokenCounter:
     """A counter for which a character is that many tokens."""
-    return Weigh(lambda text: scale * len(text))
+    return TokenCounter(lambda text: scale * len(text))
 
 
 @dataclass(frozen=True)
@@ -54,14 +54,14 @@ class Asked:
     request: Request
     plan: Plan
     model: Model
-    weigh: Weigh
+    weigh: TokenCounter
     room: int
 
     @property
     def sent(self) -> int:
         """Tokens of the body that goes out."""
         out = read_request(write_request(self.request, self.plan.messages))
-        return self.weigh.head(out.tools) + sum(map(self.weigh, out.messages))
+        return self.weigh.count_tools(out.tools) + sum(map(self.weigh, out.messages))
 
     @property
     def most(self) -> int:
@@ -86,16 +86,17 @@ class Talk:
 
     def play(self, policy: str) -> list[Asked]:
         chosen, weigh = load(policy), weigh_at(self.scale)
-        session, turns = Session(), []
+        session, turns = BranchState(), []
         for n, stop in enumerate(self.stops):
             more = {} if self.max_tokens is None else {"max_tokens": self.max_tokens}
             asked = request(self.values[:stop], tools=TOOLS, **more)
             window = self.model.window or 0
-            keys = key.chain("", asked.messages)
+            keys = key.compute_keys("", asked.messages)
             plan = rewrite(
-                asked, session, chosen, self.model, float(n), weigh=weigh, keys=keys, offered=frozenset(chosen.tools),
+                asked, session, chosen, self.model, float(n), weigh=weigh, keys=keys,
+                offered_tools=frozenset(chosen.tools),
                 scratchpad=f"- step {n}", memos=[Memo("m", "finding of an earlier session", (), "s", 1e9, 1e9)],
-                guarded=frozenset(keys[-1:]) if asked.messages[-1].is_result and n % 3 == 0 else frozenset(),
+                guarded_keys=frozenset(keys[-1:]) if asked.messages[-1].is_result and n % 3 == 0 else frozenset(),
             )  # fmt: skip
             room = self.max_tokens if self.max_tokens is not None else min(self.model.answer, window // 5)
             turns.append(Asked(asked, plan, self.model, weigh, 0 if self.model.answer_apart else room))
@@ -103,7 +104,7 @@ class Talk:
             session = session.after_sending(plan, float(n)).after_answer(
                 predicted=plan.predicted,
                 cached=None if share is None else int(share * plan.predicted),
-                state=(plan.keys[-1], STATE) if plan.asked else None,
+                state=(plan.keys[-1], STATE) if plan.asks_for_state else None,
             )
         return turns
 
@@ -158,7 +159,7 @@ def test_what_is_sent_never_passes_the_window_less_the_room_for_the_answer_unles
     policy: str, talk: Talk
 ) -> None:
     for turn in talk.play(policy):
-        assert turn.plan.refused is None, turn.plan.notes
+        assert turn.plan.refusal is None, turn.plan.notes
         assert turn.plan.after == turn.sent, "everything that is sent counts"
         assert turn.sent <= turn.most or turn.says_so
         if turn.says_so:
@@ -172,5 +173,5 @@ def test_it_never_has_to_say_so_where_prompts_are_short(policy: str, talk: Talk)
     window = talk.model.window or 0
     talk = replace(talk, max_tokens=min(talk.max_tokens or 0, window // 2) or None)
     for turn in talk.play(policy):
-        assert turn.plan.refused is None, turn.plan.notes
-        assert turn.sent <= turn.most, json.dumps([e.reason for e in turn.plan.new])
+        assert turn.plan.refusal is None, turn.plan.notes
+        assert turn.sent <= turn.most, json.dumps([e.reason for e in turn.plan.new_edits])

@@ -14,7 +14,7 @@ from proxy.context import fit
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Plan
 from proxy.context.policy import Policy
-from proxy.context.session import DRIFT_LIMIT, Session
+from proxy.context.session import CACHE_MISS_LIMIT, BranchState
 from proxy.context.stages.fit_budget import FitBudget
 from tests.context.agent import LONG, load
 from tests.conversations import PLAIN, WEIGH, Json, assistant, look, request, result, system, user
@@ -25,19 +25,19 @@ HUGE = LONG * 10
 
 
 def fitted(
-    values: Sequence[Json], window: int, policy: Policy = FIT, session: Session | None = None, **more: Any
+    values: Sequence[Json], window: int, policy: Policy = FIT, session: BranchState | None = None, **more: Any
 ) -> tuple[Plan, list[Json]]:
     """The plan, and the messages that go out."""
     made = rewrite(
-        request(values), session or Session(), policy, replace(PLAIN, window=window), 0.0, weigh=WEIGH, **more
+        request(values), session or BranchState(), policy, replace(PLAIN, window=window), 0.0, weigh=WEIGH, **more
     )
-    assert made.refused is None, made.notes
+    assert made.refusal is None, made.notes
     return made, list(values) if made.messages is None else [json.loads(raw) for raw in made.messages]
 
 
 def test_a_result_larger_than_the_window_is_cut_to_its_head_and_tail() -> None:
     talk = [system(), user("Look."), assistant(None, "1"), result("1", HUGE)]
-    made, out = fitted(talk, 8_000, offered=frozenset({"recall"}))
+    made, out = fitted(talk, 8_000, offered_tools=frozenset({"recall"}))
     assert 4_000 < made.after <= 6_400
     text = out[-1]["content"]
     head, _, rest = text.partition("\n[... ")
@@ -48,8 +48,8 @@ def test_a_result_larger_than_the_window_is_cut_to_its_head_and_tail() -> None:
     assert str(len(HUGE)) in mark
     assert f'recall("{public_id(made.keys[-1])}")' in mark
     assert out[:-1] == talk[:-1]
-    assert [(e.stage, e.action) for e in made.new] == [("fit_budget", "text")]
-    assert "characters cut to" in made.new[0].reason
+    assert [(e.stage, e.action) for e in made.new_edits] == [("fit_budget", "text")]
+    assert "characters cut to" in made.new_edits[0].reason
     assert not any(note.kind == "over_budget" for note in made.notes)
 
 
@@ -68,16 +68,16 @@ def test_the_largest_results_of_the_last_steps_are_cut_and_small_ones_stay() -> 
 def test_a_cut_is_repeated_byte_for_byte_while_the_prompt_grows() -> None:
     talk = [user("Look."), assistant(None, "1"), result("1", HUGE)]
     first, out = fitted(talk, 40_000)
-    session = Session().after_sending(first, 0.0)
+    session = BranchState().after_sending(first, 0.0)
     more = [*talk, assistant(None, "2"), result("2", "short")]
     second, again = fitted(more, 40_000, session=session)
-    assert second.new == ()
+    assert second.new_edits == ()
     assert again[:3] == out
 
 
 def test_results_that_are_cut_again_bear_one_mark() -> None:
     talk = [user("Look."), assistant(None, "1"), result("1", HUGE)]
-    session = Session().after_sending(fitted(talk, 20_000)[0], 0.0)
+    session = BranchState().after_sending(fitted(talk, 20_000)[0], 0.0)
     more = [*talk, assistant(None, "2"), result("2", HUGE)]
     made, out = fitted(more, 20_000, session=session)
     assert made.after <= 16_000
@@ -114,10 +114,10 @@ def test_an_older_prompt_larger_than_the_window_is_cut_at_last() -> None:
 def test_what_the_model_has_just_recalled_is_cut_only_where_nothing_else_helps() -> None:
     talk = [user("Look."), assistant(None, "1"), result("1", LONG[:5_000]), assistant(None, "2"), result("2", HUGE)]
     keys = look(talk).keys
-    made, out = fitted(talk[:3], 6_000, guarded=frozenset({keys[2]}))
+    made, out = fitted(talk[:3], 6_000, guarded_keys=frozenset({keys[2]}))
     assert made.after <= 4_800
     assert len(out[2]["content"]) < 5_000
-    made, out = fitted([*talk[:4], result("2", LONG[:3_000])], 9_000, guarded=frozenset({look(talk[:3]).keys[2]}))
+    made, out = fitted([*talk[:4], result("2", LONG[:3_000])], 9_000, guarded_keys=frozenset({look(talk[:3]).keys[2]}))
     assert len(out[2]["content"]) == 5_000
     assert len(out[4]["content"]) < 3_000
 
@@ -127,9 +127,9 @@ def test_what_is_inserted_counts() -> None:
     talk = [system(), user("First " * 10)]
     for n in range(8):
         talk += [assistant(None, str(n)), result(str(n), LONG[:900])]
-    made, out = fitted(talk, 8_000, load("rolling"), scratchpad="- note " * 100, offered=frozenset({"query_db"}))
+    made, out = fitted(talk, 8_000, load("rolling"), scratchpad="- note " * 100, offered_tools=frozenset({"query_db"}))
     sent = sum(len(json.dumps(m)) for m in out)
-    assert made.placed
+    assert made.placed_inserts
     assert made.after <= 6_400 < sent  # JSON adds some to it
 
 
@@ -146,9 +146,9 @@ def test_drift_stops_edits_that_pay_and_never_the_budget() -> None:
     talk = [user("u")]
     for n in range(30):
         talk += [assistant(None, str(n)), result(str(n), LONG[:900])]
-    drifting = Session(sent_at=0.0, drift=DRIFT_LIMIT, served=True)
+    drifting = BranchState(sent_at=0.0, cache_miss_streak=CACHE_MISS_LIMIT, cache_hit_seen=True)
     wide, _ = fitted(talk, 100_000, load("thrifty"), drifting)
-    assert wide.new == ()
+    assert wide.new_edits == ()
     narrow, _ = fitted(talk, 20_000, load("thrifty"), drifting)
     assert narrow.after <= 16_000
 
@@ -160,16 +160,16 @@ def test_where_no_hit_is_ever_reported_edits_cost_nothing_and_are_made_at_once()
         talk += [assistant(None, str(n)), result(str(n), "done")]
     talk += [assistant("Well."), user("x" * 50_000)]
     first, _ = fitted(talk, 100_000)
-    warm = Session().after_sending(first, 0.0)
+    warm = BranchState().after_sending(first, 0.0)
     talk += [assistant(None, "9"), result("9", "done")]
-    assert fitted(talk, 100_000, load("thrifty"), warm)[0].new == ()
+    assert fitted(talk, 100_000, load("thrifty"), warm)[0].new_edits == ()
     for cached in (0, 0, 0):
         warm = warm.after_answer(predicted=5_000, cached=cached, state=None)
     made, _ = fitted(talk, 100_000, load("thrifty"), warm)
-    assert [made.keys.index(e.key) for e in made.new] == [2]
+    assert [made.keys.index(e.key) for e in made.new_edits] == [2]
     assert made.predicted == 0
     served = warm.after_answer(predicted=0, cached=4_000, state=None)
-    assert fitted(talk, 100_000, load("thrifty"), served)[0].new == ()
+    assert fitted(talk, 100_000, load("thrifty"), served)[0].new_edits == ()
 
 
 def test_a_stopped_thread_is_fitted_where_it_would_not_fit_its_window() -> None:
@@ -177,15 +177,15 @@ def test_a_stopped_thread_is_fitted_where_it_would_not_fit_its_window() -> None:
     talk = [system(), user("u")]
     for n in range(30):
         talk += [assistant(None, str(n)), result(str(n), LONG[:900])]
-    stopped = Session(stopped="upstream_reject")
+    stopped = BranchState(stopped="upstream_reject")
     size = look(talk).total
     for name in ("thrifty", "rolling"):
         whole, _ = fitted(talk, size * 5 // 4 + 5, load(name), stopped)
-        assert (whole.messages, whole.new, whole.placed) == (None, (), ())
+        assert (whole.messages, whole.new_edits, whole.placed_inserts) == (None, (), ())
         cut, _ = fitted(talk, size, load(name), stopped)
         assert cut.after <= size - 4_096
-        assert {e.stage for e in cut.new} == {"fit_budget", "remark"}, "what has left is marked"
-        assert cut.placed == ()
+        assert {e.stage for e in cut.new_edits} == {"fit_budget", "remark"}, "what has left is marked"
+        assert cut.placed_inserts == ()
 
 
 @pytest.mark.parametrize(("over", "level"), [(10, 95), (60, 73), (100, 60), (170, 42), (1_000, 30)])

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.chat import group, key
-from proxy.chat.dialects.completions import front_of, read_message, read_request
-from proxy.chat.message import Front, Request
+from proxy.chat.dialects.completions import build_prefix_cache, read_message, read_request
+from proxy.chat.message import PrefixCache, Request
 from proxy.context import ground
 from proxy.context.pipeline import rewrite
-from proxy.context.plan import Edit, Ground, Plan
-from proxy.context.session import Session
+from proxy.context.plan import Edit, History, Plan
+from proxy.context.session import BranchState
 from tests.context.agent import POLICIES, Story, load, stories
 from tests.conversations import WEIGH, Json, assistant, dump, result, system, user
 
@@ -27,12 +27,12 @@ def body(values: list[Json]) -> bytes:
 
 def read(values: list[Json], before: Request | None = None) -> Request:
     """The request, as one that goes on from another."""
-    front: Front | None = front_of(before) if before is not None else None
+    front: PrefixCache | None = build_prefix_cache(before) if before is not None else None
     return read_request(body(values), read_message, front)
 
 
-def found(asked: Request) -> Ground:
-    return ground.of(asked, key.chain("", asked.messages), WEIGH, None)
+def found(asked: Request) -> History:
+    return ground.build(asked, key.compute_keys("", asked.messages), WEIGH, None)
 
 
 def told(plan: Plan) -> list[object]:
@@ -46,7 +46,7 @@ def told(plan: Plan) -> list[object]:
 @given(story=stories(), again=st.lists(st.booleans(), min_size=1, max_size=5))
 def test_a_plan_is_the_same_whether_or_not_the_history_is_known(policy: str, story: Story, again: list[bool]) -> None:
     """Each request goes on from the one before; some are sent again, and by then a longer one of theirs is known."""
-    session, now = Session(), 0.0
+    session, now = BranchState(), 0.0
     before: Request | None = None
     for n, stop in enumerate(story.stops):
         now += story.pauses[n % len(story.pauses)]
@@ -61,7 +61,7 @@ def test_a_plan_is_the_same_whether_or_not_the_history_is_known(policy: str, sto
             )
             assert told(repeated) == told(fresh)
         session = session.after_sending(plan, now)
-        state = (plan.keys[-1], f"Goal: {n}") if plan.asked and story.states[n % len(story.states)] else None
+        state = (plan.keys[-1], f"Goal: {n}") if plan.asks_for_state and story.states[n % len(story.states)] else None
         session = session.after_answer(predicted=plan.predicted, cached=plan.predicted, state=state)
         before = asked
 
@@ -71,10 +71,10 @@ def test_what_is_known_is_handed_on_and_grows() -> None:
     known = found(first)
     longer = read(TALK, first)
     grown = found(longer)
-    assert longer.notes is first.notes
-    assert grown.whole == [WEIGH(m) for m in longer.messages]
-    assert (grown.requests, grown.answers, grown.prompt) == ([0, 0, 1, 1, 2, 2], [2, 4], 5)
-    assert len(known.whole) == 4, "what was handed out stays as it is"
+    assert longer.memo_values is first.memo_values
+    assert grown.original_tokens == [WEIGH(m) for m in longer.messages]
+    assert (grown.request_counts, grown.assistant_indexes, grown.last_user_index) == ([0, 0, 1, 1, 2, 2], [2, 4], 5)
+    assert len(known.original_tokens) == 4, "what was handed out stays as it is"
     assert found(longer) is grown
 
 
@@ -82,7 +82,7 @@ def test_another_history_is_found_out_anew() -> None:
     first = read(TALK[:4])
     found(first)
     other = Request(**{f.name: getattr(first, f.name) for f in fields(first)} | {"messages": read(TALK[1:]).messages})
-    assert found(other).answers == [1, 3]
+    assert found(other).assistant_indexes == [1, 3]
 
 
 def test_edits_that_are_in_force_are_applied_once() -> None:
@@ -90,13 +90,13 @@ def test_edits_that_are_in_force_are_applied_once() -> None:
     known = found(asked)
     cut = Edit(known.keys[3], "gone", None, "s", "", 94, 0)
     given = {cut.key: cut}
-    one = ground.applied(known, given)
-    assert (one.edits, one.losses, one.whole, one.tokens[3], len(one.marks)) == (given, 1, False, 0, 3)
-    assert ground.applied(known, given) is one
-    longer = ground.applied(found(read(TALK, asked)), given)
+    one = ground.apply_edits(known, given)
+    assert (one.edits, one.lossy_edit_count, one.is_complete, one.tokens[3], len(one.marks)) == (given, 1, False, 0, 3)
+    assert ground.apply_edits(known, given) is one
+    longer = ground.apply_edits(found(read(TALK, asked)), given)
     assert longer.edits is one.edits, "so that who has looked at them can tell that they are the same"
     assert (longer.tokens[:4], len(longer.tokens), len(longer.sizes)) == (one.tokens, 6, 5)
-    assert ground.applied(found(read(TALK, asked)), dict(given)) is not longer
+    assert ground.apply_edits(found(read(TALK, asked)), dict(given)) is not longer
 
 
 @given(
@@ -106,17 +106,17 @@ def test_edits_that_are_in_force_are_applied_once() -> None:
 )
 def test_how_far_two_prompts_are_alike(one: list[bytes], more: list[bytes], keep: int) -> None:
     other = (*one[:keep], *more)
-    alike = ground.alike(tuple(one), other)
+    alike = ground.count_common_marks(tuple(one), other)
     assert tuple(one[:alike]) == other[:alike]
     assert alike in (len(one), len(other)) or one[alike] != other[alike]
 
 
 def test_groups_of_a_prompt_with_something_put_in_do_not_displace_those_of_the_clients_own() -> None:
     one = read(TALK)
-    keys = key.chain("", one.messages)
-    mine = group.of(one, keys)
-    assert ground.of(one, keys, WEIGH, None).groups is mine
+    keys = key.compute_keys("", one.messages)
+    mine = group.split_request_groups(one, keys)
+    assert ground.build(one, keys, WEIGH, None).groups is mine
     messages, woven_keys = (*one.messages[:3], *one.messages), [*keys[:3], *keys]
-    woven = replace(one, messages=messages, woven=True)
-    assert ground.of(woven, woven_keys, WEIGH, None).groups == group.groups(messages, woven_keys)
-    assert one.noted(group.NOTE, (keys[0], None)) == (len(one.messages), mine)
+    woven = replace(one, messages=messages, is_spliced=True)
+    assert ground.build(woven, woven_keys, WEIGH, None).groups == group.split_groups(messages, woven_keys)
+    assert one.read_memo(group.GROUPS_MEMO, (keys[0], None)) == (len(one.messages), mine)

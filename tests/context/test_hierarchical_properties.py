@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Edit
 from proxy.context.policy import Policy, with_schedule
-from proxy.context.session import Session
+from proxy.context.session import BranchState
 from proxy.context.stages.compress_levels import CompressLevels
 from tests.context.agent import Story, Turn, load, stories
 from tests.context.test_pipeline_properties import sent, stand, unpaired
@@ -37,7 +37,7 @@ def tight(schedule: Any) -> Policy:
 def play(story: Story, policy: Policy, pins: list[int], each: float) -> list[Turn]:
     """As `Story.play`, with messages `each` seconds apart, and some of them pinned."""
     turns: list[Turn] = []
-    session = Session()
+    session = BranchState()
     for n, stop in enumerate(story.stops):
         values = story.values[:stop]
         asked = request(values, tools=[{"type": "function", "function": {"name": "run"}}])
@@ -58,10 +58,10 @@ DRAWN = given(story=stories(), pins=st.lists(st.integers(0, 50), max_size=2), ea
 @DRAWN
 def test_e4_no_plan_is_invalid_and_no_pair_is_parted(schedule: str, story: Story, pins: list[int], each: float) -> None:
     for turn in play(story, tight(schedule), pins, each):
-        assert turn.plan.refused is None, turn.plan.notes
+        assert turn.plan.refusal is None, turn.plan.notes
         assert unpaired(sent(turn)) == []
-        head = WEIGH.head(turn.request.tools)
-        own = sum(n == -1 for n, _ in turn.plan.placed)
+        head = WEIGH.count_tools(turn.request.tools)
+        own = sum(n == -1 for n, _ in turn.plan.placed_inserts)
         assert abs(turn.plan.after - head - sum(map(WEIGH, sent(turn)))) <= 6 * own
 
 
@@ -70,7 +70,7 @@ def test_e4_no_plan_is_invalid_and_no_pair_is_parted(schedule: str, story: Story
 @DRAWN
 def test_e7_what_is_pinned_goes_out_as_it_came(schedule: str, story: Story, pins: list[int], each: float) -> None:
     for turn in play(story, tight(schedule), pins, each):
-        inserted = {n for n, _ in turn.plan.placed}
+        inserted = {n for n, _ in turn.plan.placed_inserts}
         for n, (came, goes) in enumerate(zip(turn.request.messages, stand(turn), strict=True)):
             edit = turn.plan.edits.get(turn.plan.keys[n])
             if turn.plan.keys[n] in turn.session.pins and not came.is_system and n not in inserted:

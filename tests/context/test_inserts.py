@@ -10,37 +10,37 @@ from typing import Any
 import pytest
 
 from proxy.context.front import may_ask
-from proxy.context.inserts import inserts, system_target, tail_target
+from proxy.context.inserts import find_system_target, find_tail_target, make_inserts
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Edit, Insert, Plan
 from proxy.context.policy import Policy
 from proxy.context.prices import Model
-from proxy.context.session import Asked, Session
+from proxy.context.session import BranchState, StateRequest
 from proxy.memory import state
 from tests.conversations import PLAIN, WEIGH, Json, assistant, look, request, result, system, user
 
 ROLLING = Policy("rolling", schedule="always", ask="always", state_place="system")
 THRIFTY = Policy("thrifty")
 BODY = "Goal: go on\nContext: x"
-KNOWN = Session(states=((b"k", BODY),))
+KNOWN = BranchState(states=((b"k", BODY),))
 TALK = [system(), user("a"), assistant(None, "1"), result("1", "x")]
 PICTURE = {"type": "image_url", "image_url": {"url": "u"}}
 
 
 def wanted(
-    values: Sequence[Json], policy: Policy, session: Session = KNOWN, edits: int = 0, **more: Any
+    values: Sequence[Json], policy: Policy, session: BranchState = KNOWN, edits: int = 0, **more: Any
 ) -> tuple[list[tuple[str, str]], bool]:
-    found, asked = inserts(look(values, session=session, **more), session, policy, edits)
+    found, asked = make_inserts(look(values, session=session, **more), session, policy, edits)
     return [(i.place, i.source) for i in found], asked
 
 
 def plan(
-    values: Sequence[Json], policy: Policy, session: Session = KNOWN, model: Model = PLAIN, **more: Any
+    values: Sequence[Json], policy: Policy, session: BranchState = KNOWN, model: Model = PLAIN, **more: Any
 ) -> tuple[Plan, list[Json]]:
     """The plan and the messages that go out."""
     asked = request(values, **more)
     made = rewrite(asked, session, policy, model, 0.0, weigh=WEIGH)
-    assert made.refused is None
+    assert made.refusal is None
     return made, [json.loads(raw) for raw in made.messages or [m.raw for m in asked.messages]]
 
 
@@ -49,7 +49,7 @@ def plan(
 
 def test_rolling_wants_guidelines_anchor_and_the_asking_in_this_order() -> None:
     assert wanted(TALK, ROLLING) == ([("system", "guidelines"), ("system", "state"), ("system", "ask")], True)
-    assert wanted(TALK, ROLLING, Session()) == ([("system", "guidelines"), ("system", "ask")], True)
+    assert wanted(TALK, ROLLING, BranchState()) == ([("system", "guidelines"), ("system", "ask")], True)
 
 
 def test_rolling_does_not_ask_where_an_answer_is_bound_but_its_texts_stay() -> None:
@@ -62,19 +62,19 @@ def test_thrifty_wants_nothing_while_nothing_has_left_the_prompt() -> None:
 
 def test_thrifty_asks_once_a_batch_of_edits_and_gives_the_note_back() -> None:
     assert wanted(TALK, THRIFTY, edits=3) == ([("tail", "state"), ("tail", "ask")], True)
-    asked = replace(KNOWN, asked=Asked(3))
+    asked = replace(KNOWN, last_state_request=StateRequest(3))
     assert wanted(TALK, THRIFTY, asked, edits=3) == ([("tail", "state")], False)
     assert wanted(TALK, THRIFTY, asked, edits=4) == (
         [("tail", "state"), ("tail", "ask")],
         True,
     )
-    assert wanted(TALK, THRIFTY, Session(), edits=1) == ([("tail", "ask")], True)
+    assert wanted(TALK, THRIFTY, BranchState(), edits=1) == ([("tail", "ask")], True)
 
 
 def test_the_note_is_not_written_twice() -> None:
     keys = look(TALK).keys
-    old = Edit(keys[1], "append", "\n\n" + state.recap(BODY), "state", "", 5, 50)
-    standing = replace(KNOWN, edits={old.key: old}, asked=Asked(1))
+    old = Edit(keys[1], "append", "\n\n" + state.render_recap(BODY), "state", "", 5, 50)
+    standing = replace(KNOWN, edits={old.key: old}, last_state_request=StateRequest(1))
     assert wanted(TALK, THRIFTY, standing, 1) == ([], False)
     newer = replace(standing, states=(*KNOWN.states, (b"l", "Goal: another")))
     assert wanted(TALK, THRIFTY, newer, 1) == ([("tail", "state")], False)
@@ -82,14 +82,14 @@ def test_the_note_is_not_written_twice() -> None:
 
 def test_a_note_that_was_added_to_a_shortened_text_stands_too() -> None:
     keys = look(TALK).keys
-    old = Edit(keys[3], "text", "short\n\n" + state.recap(BODY), "truncate_results", "", 5, 50)
-    standing = replace(KNOWN, edits={old.key: old}, asked=Asked(1))
+    old = Edit(keys[3], "text", "short\n\n" + state.render_recap(BODY), "truncate_results", "", 5, 50)
+    standing = replace(KNOWN, edits={old.key: old}, last_state_request=StateRequest(1))
     assert wanted(TALK, THRIFTY, standing, 1) == ([], False)
 
 
 def test_always_and_never_are_settings() -> None:
     assert wanted(TALK, replace(THRIFTY, ask="always")) == ([("tail", "state"), ("tail", "ask")], True)
-    assert wanted(TALK, replace(THRIFTY, ask="always"), Session()) == ([("tail", "ask")], True)
+    assert wanted(TALK, replace(THRIFTY, ask="always"), BranchState()) == ([("tail", "ask")], True)
     assert wanted(TALK, replace(THRIFTY, ask="never"), edits=9) == ([("tail", "state")], False)
     assert wanted(TALK, replace(ROLLING, ask="never")) == ([("system", "state")], False)
 
@@ -136,96 +136,106 @@ def test_the_tail_is_the_last_user_message_or_what_the_model_takes_after_a_resul
     values: list[Json], after_tool: str, target: tuple[int | None, bool]
 ) -> None:
     model = replace(PLAIN, after_tool=after_tool)  # type: ignore[arg-type]
-    assert tail_target(look(values, model=model)) == target
+    assert find_tail_target(look(values, model=model)) == target
 
 
 def test_texts_behind_the_system_prompt_need_a_leading_one_with_text() -> None:
-    assert system_target(look(TALK)) == 0
-    assert system_target(look([{"role": "developer", "content": [{"type": "text", "text": "x"}]}, user("a")])) == 0
-    assert system_target(look([user("a"), system()])) is None
-    assert system_target(look([system(None), user("a")])) is None
+    assert find_system_target(look(TALK)) == 0
+    assert find_system_target(look([{"role": "developer", "content": [{"type": "text", "text": "x"}]}, user("a")])) == 0
+    assert find_system_target(look([user("a"), system()])) is None
+    assert find_system_target(look([system(None), user("a")])) is None
 
 
 def test_rolling_puts_all_behind_the_leading_system_message() -> None:
     made, out = plan(TALK, ROLLING)
-    texts = ["Be brief.", state.guidelines(), state.anchor(BODY), state.ask()]
+    texts = ["Be brief.", state.get_guidelines(), state.render_anchor(BODY), state.build_prompt()]
     assert out[0]["content"] == "\n\n".join(texts)
     assert out[1:] == TALK[1:]
-    assert made.asked
-    assert [(n, i.source) for n, i in made.placed] == [(0, "guidelines"), (0, "state"), (0, "ask")]
+    assert made.asks_for_state
+    assert [(n, i.source) for n, i in made.placed_inserts] == [(0, "guidelines"), (0, "state"), (0, "ask")]
 
 
 def test_guidelines_of_the_policys_own_replace_ours() -> None:
-    _, out = plan(TALK, replace(ROLLING, guidelines="Mine."), Session())
+    _, out = plan(TALK, replace(ROLLING, guidelines="Mine."), BranchState())
     assert out[0]["content"].startswith("Be brief.\n\nMine.\n\n")
 
 
 def test_without_a_system_message_all_goes_to_the_tail() -> None:
     made, out = plan(TALK[1:], ROLLING)
-    texts = ["x", state.guidelines(), state.anchor(BODY), state.ask()]
+    texts = ["x", state.get_guidelines(), state.render_anchor(BODY), state.build_prompt()]
     assert out[-1]["content"] == "\n\n".join(texts)
     assert out[:-1] == TALK[1:-1]
-    assert {n for n, _ in made.placed} == {2}
+    assert {n for n, _ in made.placed_inserts} == {2}
 
 
 def test_after_a_result_texts_are_appended_or_a_message_of_ours_or_left_out() -> None:
     policy = replace(THRIFTY, ask="always")
-    assert plan(TALK, policy, Session())[1][-1] == result("1", "x\n\n" + state.ask())
-    made, out = plan(TALK, policy, Session(), model=replace(PLAIN, after_tool="user"))
-    assert out == [*TALK, user(state.ask())]
-    assert [n for n, _ in made.placed] == [-1]
+    assert plan(TALK, policy, BranchState())[1][-1] == result("1", "x\n\n" + state.build_prompt())
+    made, out = plan(TALK, policy, BranchState(), model=replace(PLAIN, after_tool="user"))
+    assert out == [*TALK, user(state.build_prompt())]
+    assert [n for n, _ in made.placed_inserts] == [-1]
     made, out = plan(TALK, policy, model=replace(PLAIN, after_tool="none"))
     assert out == TALK
     assert made.messages is None
-    assert not made.asked
+    assert not made.asks_for_state
 
 
 def test_what_could_not_be_asked_is_not_taken_for_asked() -> None:
     made, _ = plan(TALK[1:3] + TALK[3:], replace(THRIFTY, ask="always"), model=replace(PLAIN, after_tool="none"))
-    assert (made.asked, made.placed) == (False, ())
+    assert (made.asks_for_state, made.placed_inserts) == (False, ())
 
 
-def edited(session: Session = KNOWN) -> Session:
+def edited(session: BranchState = KNOWN) -> BranchState:
     """A session in which the result of TALK has been shortened."""
     keys = look(TALK).keys
     edit = Edit(keys[3], "text", "-", "s", "", 5, 5)
-    return replace(session, edits={edit.key: edit}, asked=Asked(1))
+    return replace(session, edits={edit.key: edit}, last_state_request=StateRequest(1))
 
 
 def test_the_note_stays_where_it_was_put_and_the_asking_does_not() -> None:
     talk = [*TALK, assistant("b"), user("c")]
-    session = replace(edited(), asked=Asked(0))
+    session = replace(edited(), last_state_request=StateRequest(0))
     made, out = plan(talk, THRIFTY, session)
-    note = "\n\n" + state.recap(BODY)
-    assert out[-1] == user("c" + note + "\n\n" + state.ask())
-    assert [(e.action, e.text, e.stage) for e in made.new] == [("append", note, "state")]
-    assert [i.source for _, i in made.placed] == ["ask"]
-    session = session.after_sending(made, 0.0).after_answer(predicted=0, cached=None, state=None, settled=b"head")
+    note = "\n\n" + state.render_recap(BODY)
+    assert out[-1] == user("c" + note + "\n\n" + state.build_prompt())
+    assert [(e.action, e.text, e.stage) for e in made.new_edits] == [("append", note, "state")]
+    assert [i.source for _, i in made.placed_inserts] == ["ask"]
+    session = session.after_sending(made, 0.0).after_answer(predicted=0, cached=None, state=None, answered_tip=b"head")
     later, out = plan([*talk, assistant("d"), user("e")], THRIFTY, session)
     assert out[4:] == [assistant("b"), user("c" + note), assistant("d"), user("e")]
-    assert (later.new, later.placed, later.asked) == ((), (), False)
+    assert (later.new_edits, later.placed_inserts, later.asks_for_state) == ((), (), False)
 
 
 def test_the_model_is_not_asked_again_because_its_own_note_was_put_back() -> None:
-    talk, session, asked = [*TALK, assistant("b"), user("c")], replace(edited(Session()), asked=Asked(0)), []
+    talk, session, asked = (
+        [*TALK, assistant("b"), user("c")],
+        replace(edited(BranchState()), last_state_request=StateRequest(0)),
+        [],
+    )
     for n in range(6):
         made, _ = plan(talk, THRIFTY, session)
-        asked.append(made.asked)
+        asked.append(made.asks_for_state)
         session = session.after_sending(made, 0.0)
-        note = (bytes([n]) * 16, f"{BODY} {n}") if made.asked else None
-        session = session.after_answer(predicted=0, cached=None, state=note, settled=b"head" if made.asked else None)
+        note = (bytes([n]) * 16, f"{BODY} {n}") if made.asks_for_state else None
+        session = session.after_answer(
+            predicted=0, cached=None, state=note, answered_tip=b"head" if made.asks_for_state else None
+        )
         talk = [*talk, assistant("d"), user("e")]
     assert asked == [True, False, False, False, False, False]
 
 
 def test_the_model_is_asked_until_an_answer_with_text_has_come() -> None:
-    talk, session, asked = [*TALK, assistant("b"), user("c")], replace(edited(Session()), asked=Asked(0)), []
+    talk, session, asked = (
+        [*TALK, assistant("b"), user("c")],
+        replace(edited(BranchState()), last_state_request=StateRequest(0)),
+        [],
+    )
     for n in range(9):  # n steps after the prompt
         made, _ = plan(talk, THRIFTY, session)
-        asked.append(made.asked)
+        asked.append(made.asks_for_state)
         session = session.after_sending(made, 0.0)
-        settled = b"head" if made.asked and n == 4 else None
-        session = session.after_answer(predicted=0, cached=None, state=None, settled=settled)
+        settled = b"head" if made.asks_for_state and n == 4 else None
+        session = session.after_answer(predicted=0, cached=None, state=None, answered_tip=settled)
         talk = [*talk, assistant(None, f"c{n}"), result(f"c{n}", "x")]
     assert asked == [True, True, True, False, True, False, False, False, False]
 
@@ -234,30 +244,30 @@ def test_nothing_has_left_where_a_text_stands_elsewhere_in_the_prompt() -> None:
     keys = look(TALK).keys
     refers = Edit(keys[3], "text", "as above", "refer_repeats", "", 5, 3)
     made, out = plan([*TALK, assistant("b"), user("c")], THRIFTY, replace(KNOWN, edits={refers.key: refers}))
-    assert (made.asked, out[-1]) == (False, user("c"))
+    assert (made.asks_for_state, out[-1]) == (False, user("c"))
 
 
 @pytest.mark.parametrize("policy", [replace(THRIFTY, ask="always"), replace(ROLLING, state_place="tail")])
 def test_what_is_written_anew_with_every_answer_is_shown_and_not_kept(policy: Policy) -> None:
     made, out = plan([*TALK, assistant("b"), user("c")], policy)
-    assert out[-1] == user(f"c\n\n{state.recap(BODY)}\n\n{state.ask()}")
-    assert made.new == ()
-    assert [(n, i.source) for n, i in made.placed] == [(5, "state"), (5, "ask")]
+    assert out[-1] == user(f"c\n\n{state.render_recap(BODY)}\n\n{state.build_prompt()}")
+    assert made.new_edits == ()
+    assert [(n, i.source) for n, i in made.placed_inserts] == [(5, "state"), (5, "ask")]
 
 
 def test_the_note_that_goes_into_a_message_of_ours_is_made_anew_each_time() -> None:
     model = replace(PLAIN, after_tool="user")
     made, out = plan(TALK, THRIFTY, edited(), model=model)
-    assert out[-1] == user(state.recap(BODY))
-    assert made.new == ()
-    assert made.placed == ((-1, Insert("tail", "state", "\n\n" + state.recap(BODY), kept=True)),)
+    assert out[-1] == user(state.render_recap(BODY))
+    assert made.new_edits == ()
+    assert made.placed_inserts == ((-1, Insert("tail", "state", "\n\n" + state.render_recap(BODY), persistent=True)),)
 
 
 def test_the_note_never_holds_the_heading_that_asks_for_a_new_one() -> None:
-    _, out = plan([*TALK, assistant("b"), user("c")], THRIFTY, edited(Session(states=((b"k", "### STATE\nx"),))))
+    _, out = plan([*TALK, assistant("b"), user("c")], THRIFTY, edited(BranchState(states=((b"k", "### STATE\nx"),))))
     assert "### STATE" not in json.dumps(out)
 
 
 def test_a_stopped_thread_gets_nothing() -> None:
-    made, out = plan(TALK, THRIFTY, Session(stopped="upstream_reject", states=KNOWN.states))
-    assert (out, made.messages, made.asked) == (TALK, None, False)
+    made, out = plan(TALK, THRIFTY, BranchState(stopped="upstream_reject", states=KNOWN.states))
+    assert (out, made.messages, made.asks_for_state) == (TALK, None, False)

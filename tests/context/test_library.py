@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import proxy
-from proxy.chat.tokens import Weigh, estimate
-from proxy.context.library import MODELS, limit_of, score_history
+from proxy.chat.tokens import TokenCounter, estimate_text_tokens
+from proxy.context.library import SOURCE_MODELS, find_limit, score_history
 from proxy.context.prices import read_models
 from proxy.errors import NotManaged
 from tests.conversations import Json, assistant, result, system, user
 
-WEIGH = Weigh(len)
+WEIGH = TokenCounter(len)
 SHIPPED = read_models(tomllib.loads((Path(__file__).parents[2] / "config/models.toml").read_text())["models"])
 NAMES = ("system", "user1", "model1", "user2", "model2", "user3")
 EXAMPLE = [
@@ -103,18 +103,18 @@ def test_d9_a_history_is_managed_to_80_percent_of_its_models_limit() -> None:
 def test_d3_the_limits_are_the_sources_four_and_80_percent_is_the_target() -> None:
     names = ("gemini-2.5-flash", "claude-4-5-sonnet", "claude-sonnet-4-5", "gpt-5", "default", "who knows")
     limits = [1_000_000, 200_000, 200_000, 128_000, 100_000, 100_000]
-    assert [limit_of(name) for name in names] == limits
-    assert [limit_of(name, SHIPPED) for name in names] == limits
+    assert [find_limit(name) for name in names] == limits
+    assert [find_limit(name, SHIPPED) for name in names] == limits
     for limit, target in ((128_000, 102_400), (100_000, 80_000)):
         name = "gpt-5" if limit == 128_000 else "who"
         at = [proxy.get_context_stats([user("x" * (n - 4))], name, weigh=WEIGH) for n in (target, target + 1)]
         assert [s["needsPruning"] for s in at] == [False, True]
-    assert MODELS[-1].name == "*"
+    assert SOURCE_MODELS[-1].name == "*"
 
 
 def test_d3_other_models_have_the_limits_that_are_given() -> None:
-    assert limit_of("grok-4.5", SHIPPED) == 500_000
-    assert limit_of("gpt-6", SHIPPED) == 922_000
+    assert find_limit("grok-4.5", SHIPPED) == 500_000
+    assert find_limit("gpt-6", SHIPPED) == 922_000
 
 
 def test_d5_stats() -> None:
@@ -128,9 +128,9 @@ def test_d5_stats() -> None:
 
 
 def test_d9_tokens_of_a_text_a_message_and_a_history() -> None:
-    assert proxy.estimate_tokens("some words of text") == estimate("some words of text")
+    assert proxy.estimate_tokens("some words of text") == estimate_text_tokens("some words of text")
     item = assistant("some words", "c1")
-    assert proxy.estimate_tokens(item) > estimate("some words")
+    assert proxy.estimate_tokens(item) > estimate_text_tokens("some words")
     assert proxy.estimate_tokens([item, item]) == 2 * proxy.estimate_tokens(item)
     assert proxy.estimate_tokens(EXAMPLE) == proxy.estimate_tokens(plain(EXAMPLE))
 

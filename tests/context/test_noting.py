@@ -39,20 +39,20 @@ class Telling:
 def test_stages_are_asked_that_have_something_to_say() -> None:
     view = look([user("a")])
     edit = Edit(view.keys[0], "append", "x", "s", "r", 1, 2)
-    assert list(noting.of_stages((Quiet(), Telling()), view, {edit.key: edit}, [])) == [
+    assert list(noting.collect_stage_notes((Quiet(), Telling()), view, {edit.key: edit}, [])) == [
         Note("told", "1 0", {"new": 0.0})
     ]
 
 
 def test_what_inserts_quote_is_told_where_they_found_a_place() -> None:
-    one = Insert("tail", "retrieve", "first", about=(b"a" * 16,))
-    kept = Insert("tail", "retrieve", "second", kept=True, about=(b"b" * 16, b"c" * 16))
-    lost = Insert("tail", "retrieve", "third", about=(b"d" * 16,))
+    one = Insert("tail", "retrieve", "first", quoted_keys=(b"a" * 16,))
+    kept = Insert("tail", "retrieve", "second", persistent=True, quoted_keys=(b"b" * 16, b"c" * 16))
+    lost = Insert("tail", "retrieve", "third", quoted_keys=(b"d" * 16,))
     plain = Insert("tail", "state", "fourth")
     edit = Edit(b"k", "append", "before second", "state", "r", 1, 2)
-    found = noting.of_quotes([one, kept, lost, plain], [(0, one), (0, plain)], {b"k": edit})
+    found = noting.make_quote_notes([one, kept, lost, plain], [(0, one), (0, plain)], {b"k": edit})
     assert found == [
         Note("retrieve", public_id(b"a" * 16), {"items": 1}),
         Note("retrieve", f"{public_id(b'b' * 16)} {public_id(b'c' * 16)}", {"items": 2}),
     ]
-    assert noting.of_quotes([plain], [(0, plain)], {}) == []
+    assert noting.make_quote_notes([plain], [(0, plain)], {}) == []

@@ -9,7 +9,7 @@ import pytest
 from proxy.context import outgoing
 from proxy.context.plan import Edit, Insert
 from proxy.context.prices import Model
-from proxy.context.session import Session
+from proxy.context.session import BranchState
 from proxy.errors import RuleBroken
 from tests.conversations import PLAIN, assistant, look, result, system, user
 
@@ -19,9 +19,9 @@ SAID = Insert("tail", "test", "\n\nThink.")
 
 def test_nothing_is_looked_at_again_that_has_not_changed() -> None:
     view = look(TALK)
-    one = outgoing.rendered(view, view.edits, {}, (), PLAIN)
-    other = outgoing.rendered(view, view.edits, {5: [SAID]}, (), PLAIN)
-    assert one is outgoing.rendered(view, view.edits, {}, (), PLAIN)
+    one = outgoing.render_prompt(view, view.edits, {}, (), PLAIN)
+    other = outgoing.render_prompt(view, view.edits, {5: [SAID]}, (), PLAIN)
+    assert one is outgoing.render_prompt(view, view.edits, {}, (), PLAIN)
     assert (other.raws[:5], other.marks) == (one.raws[:5], one.marks)
     assert other.raws[5].endswith(b'b\\n\\nThink."}')
 
@@ -30,36 +30,41 @@ def test_edits_that_are_new_are_checked() -> None:
     view = look(TALK)
     half = Edit(view.keys[2], "gone", None, "s", "", 9, 0)
     with pytest.raises(RuleBroken, match="without its call"):
-        outgoing.rendered(view, {half.key: half}, {}, (), PLAIN)
+        outgoing.render_prompt(view, {half.key: half}, {}, (), PLAIN)
 
 
 def test_edits_that_are_in_force_are_checked() -> None:
     half = Edit(look(TALK).keys[2], "gone", None, "s", "", 9, 0)
-    view = look(TALK, session=Session(edits={half.key: half}))
+    view = look(TALK, session=BranchState(edits={half.key: half}))
     with pytest.raises(RuleBroken, match="without its call"):
-        outgoing.rendered(view, view.edits, {}, (), PLAIN)
+        outgoing.render_prompt(view, view.edits, {}, (), PLAIN)
 
 
 def test_a_message_of_ours_is_checked() -> None:
     strict = Model(alternate=True)
     view = look(TALK, model=strict)
     with pytest.raises(RuleBroken, match="two user messages"):
-        outgoing.rendered(view, view.edits, {}, (SAID,), strict)
-    assert len(outgoing.rendered(look(TALK), view.edits, {}, (SAID,), PLAIN).raws) == 7
+        outgoing.render_prompt(view, view.edits, {}, (SAID,), strict)
+    assert len(outgoing.render_prompt(look(TALK), view.edits, {}, (SAID,), PLAIN).raws) == 7
 
 
 def test_what_the_client_breaks_itself_is_its_business() -> None:
     odd = [user("a"), user("b"), assistant("c"), user("d")]
     strict = Model(alternate=True)
     view = look(odd, model=strict)
-    assert len(outgoing.rendered(view, view.edits, {3: [SAID]}, (), strict).raws) == 4
+    assert len(outgoing.render_prompt(view, view.edits, {3: [SAID]}, (), strict).raws) == 4
 
 
 def test_what_is_served_is_what_begins_as_the_last_prompt_did() -> None:
     view = look(TALK)
-    made = outgoing.rendered(view, view.edits, {}, (), PLAIN)
-    last = Session(sent=tuple(made.marks[:4]), sizes=tuple(made.sizes[:4]), sent_at=0.0)
-    assert outgoing.predicted(view, last, made, 1.0, moved=False) == sum(made.sizes[:4])
-    assert outgoing.predicted(view, replace(last, sent=(b"", *last.sent)), made, 1.0, moved=False) == 0
-    assert outgoing.predicted(view, last, made, 1.0, moved=True) == 0
-    assert outgoing.predicted(view, last, made, 1000.0, moved=False) == 0
+    made = outgoing.render_prompt(view, view.edits, {}, (), PLAIN)
+    last = BranchState(sent_marks=tuple(made.marks[:4]), sent_sizes=tuple(made.sizes[:4]), sent_at=0.0)
+    assert outgoing.predict_cached_tokens(view, last, made, 1.0, tools_added=False) == sum(made.sizes[:4])
+    assert (
+        outgoing.predict_cached_tokens(
+            view, replace(last, sent_marks=(b"", *last.sent_marks)), made, 1.0, tools_added=False
+        )
+        == 0
+    )
+    assert outgoing.predict_cached_tokens(view, last, made, 1.0, tools_added=True) == 0
+    assert outgoing.predict_cached_tokens(view, last, made, 1000.0, tools_added=False) == 0

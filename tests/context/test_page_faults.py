@@ -12,7 +12,7 @@ from proxy.context import page_faults
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Edit, Proposal, View
 from proxy.context.policy import Policy
-from proxy.context.session import Session
+from proxy.context.session import BranchState
 from proxy.context.stages.shorten_results import ShortenResults
 from tests.conversations import PLAIN, WEIGH, Json, assistant, call, look, request, result, user
 
@@ -32,8 +32,8 @@ def chatter(count: int) -> list[Json]:
 
 def with_cut(values: list[Json], index: int = 2) -> View:
     view = look(values)
-    edit = Edit(view.keys[index], "text", "{", "shorten_results", "", view.whole[index], 5)
-    return look(values, session=Session(edits={edit.key: edit}))
+    edit = Edit(view.keys[index], "text", "{", "shorten_results", "", view.original_tokens[index], 5)
+    return look(values, session=BranchState(edits={edit.key: edit}))
 
 
 FIRST = [user("Refund O-0004 of C1001."), *lookup("get_customer", 1, customer="C1001"), *chatter(3)]
@@ -41,29 +41,29 @@ FIRST = [user("Refund O-0004 of C1001."), *lookup("get_customer", 1, customer="C
 
 def test_a_cut_result_that_is_fetched_again_by_the_same_call_is_a_page_fault() -> None:
     again = [*FIRST, *lookup("get_customer", 2, customer="C1001")]
-    found = page_faults.new_faults(with_cut(again), 0)
-    assert [(one.kind, one.of, sort) for one, sort in found] == [("repeat", 2, "get_customer looks")]
+    found = page_faults.find_new_faults(with_cut(again), 0)
+    assert [(one.kind, one.earlier_index, sort) for one, sort in found] == [("repeat", 2, "get_customer looks")]
 
 
 def test_a_result_that_stands_whole_and_is_fetched_again_is_none() -> None:
-    assert page_faults.new_faults(look([*FIRST, *lookup("get_customer", 2, customer="C1001")]), 0) == []
+    assert page_faults.find_new_faults(look([*FIRST, *lookup("get_customer", 2, customer="C1001")]), 0) == []
 
 
 def test_another_text_by_the_same_call_is_none() -> None:
     again = [*FIRST, *lookup("get_customer", 2, "\n".join(f"now it is {n}" for n in range(60)), customer="C1001")]
-    assert page_faults.new_faults(with_cut(again), 0) == []
+    assert page_faults.find_new_faults(with_cut(again), 0) == []
 
 
 def test_what_was_counted_with_an_earlier_request_is_not_counted_again() -> None:
     again = [*FIRST, *lookup("get_customer", 2, customer="C1001")]
-    assert page_faults.new_faults(with_cut(again), len(again)) == []
+    assert page_faults.find_new_faults(with_cut(again), len(again)) == []
 
 
 def test_a_recall_is_always_one() -> None:
     view = look(FIRST)
     name = public_id(view.keys[2])
     again = [*FIRST, *lookup("recall", 2, "[message]\nanything", id=name)]
-    assert [one.kind for one, _ in page_faults.new_faults(with_cut(again), 0)] == ["recall"]
+    assert [one.kind for one, _ in page_faults.find_new_faults(with_cut(again), 0)] == ["recall"]
 
 
 def shorten(index: int, after: int = 20) -> Proposal:
@@ -72,57 +72,65 @@ def shorten(index: int, after: int = 20) -> Proposal:
 
 def test_the_price_is_a_turn_times_its_chance() -> None:
     view = look([user("x"), *lookup("fetch", 1, key="abcd"), *chatter(5)])
-    turn = PLAIN.r * view.total + PLAIN.output_ratio * view.whole[1] + PLAIN.w * (view.whole[1] + view.whole[2])
+    turn = (
+        PLAIN.r * view.total
+        + PLAIN.output_ratio * view.original_tokens[1]
+        + PLAIN.w * (view.original_tokens[1] + view.original_tokens[2])
+    )
     # One result, 5 requests old, of which the last is counted: (1 of the prior + 0) / (20 of the prior + 1).
-    assert page_faults.losses(view)(shorten(2)) == pytest.approx(turn * 1 / 21)
+    assert page_faults.make_fault_cost(view)(shorten(2)) == pytest.approx(turn * 1 / 21)
 
 
 def test_a_record_that_the_user_comes_back_to_is_dearer_to_cut() -> None:
     quiet = look([user("x"), *lookup("fetch", 1, key="C1001"), *chatter(6)])
     named = look([user("x"), *lookup("fetch", 1, key="C1001"), *chatter(5), assistant("fine"), user("and C1001?")])
-    assert page_faults.losses(named)(shorten(2)) > 1.9 * page_faults.losses(quiet)(shorten(2))
+    assert page_faults.make_fault_cost(named)(shorten(2)) > 1.9 * page_faults.make_fault_cost(quiet)(shorten(2))
 
 
 def test_a_key_that_different_calls_share_names_none_of_them() -> None:
     calls = [*lookup("fetch", 1, key="C1001", form="full"), *lookup("fetch", 2, key="C1002", form="full")]
-    found = page_faults.lookups(look([user("x"), *calls, *chatter(6), *lookup("other", 3, form="full")]))
-    assert found.uses == {}
+    found = page_faults.find_result_lookups(look([user("x"), *calls, *chatter(6), *lookup("other", 3, form="full")]))
+    assert found.return_counts == {}
 
 
 def test_views_begin_with_a_smaller_chance_and_other_sessions_of_the_tenant_count() -> None:
     values = [user("x"), *lookup("read_file", 1, path="a.py"), *chatter(8)]
     proposal = replace(shorten(2), content="view")
-    alone = page_faults.losses(look(values))(proposal)
-    assert alone < page_faults.losses(look(values))(shorten(2)) / 10
-    seen = replace(look(values), elsewhere={"read_file shows": (500, 30)})
-    assert page_faults.losses(seen)(proposal) == pytest.approx(alone * 1000 * (1 + 30) / (1000 + 500), rel=0.01)
+    alone = page_faults.make_fault_cost(look(values))(proposal)
+    assert alone < page_faults.make_fault_cost(look(values))(shorten(2)) / 10
+    seen = replace(look(values), tenant_faults={"read_file shows": (500, 30)})
+    assert page_faults.make_fault_cost(seen)(proposal) == pytest.approx(
+        alone * 1000 * (1 + 30) / (1000 + 500), rel=0.01
+    )
 
 
 def test_one_page_fault_is_no_rate_and_two_in_fifty_requests_stop_the_sort() -> None:
     values = [user("x"), *lookup("fetch", 1, key="abcd"), *chatter(48)]
-    assert page_faults.stopped(look(values, session=Session(refetched={"fetch looks": 1}))) == frozenset()
-    view = look(values, session=Session(refetched={"fetch looks": 2}))
-    assert page_faults.stopped(view) == {"fetch looks"}
-    assert page_faults.losses(view)(shorten(2)) == float("inf")
-    assert page_faults.losses(view)(replace(shorten(2), content=None)) == 0.0
+    assert (
+        page_faults.find_stopped_kinds(look(values, session=BranchState(refetched={"fetch looks": 1}))) == frozenset()
+    )
+    view = look(values, session=BranchState(refetched={"fetch looks": 2}))
+    assert page_faults.find_stopped_kinds(view) == {"fetch looks"}
+    assert page_faults.make_fault_cost(view)(shorten(2)) == float("inf")
+    assert page_faults.make_fault_cost(view)(replace(shorten(2), content=None)) == 0.0
     more = [*values, *chatter(60)]
-    assert page_faults.stopped(look(more, session=Session(refetched={"fetch looks": 2}))) == frozenset()
+    assert page_faults.find_stopped_kinds(look(more, session=BranchState(refetched={"fetch looks": 2}))) == frozenset()
 
 
 POLICY = Policy("p", (ShortenResults(),), schedule="when_it_pays", ask="never")
 
 
-def played(values: list[Json], session: Session) -> tuple[Session, list[str], list[dict[str, float]]]:
+def played(values: list[Json], session: BranchState) -> tuple[BranchState, list[str], list[dict[str, float]]]:
     """The session after a request, which results it has cut, and the figures of its notes of page faults."""
     plan = rewrite(request(values), session, POLICY, PLAIN, 0.0, weigh=WEIGH)
     notes = [dict(note.figures) for note in plan.notes if note.kind == "refetch"]
-    return session.after_sending(plan, 0.0), [e.stage for e in plan.new], notes
+    return session.after_sending(plan, 0.0), [e.stage for e in plan.new_edits], notes
 
 
 def test_a_session_counts_its_page_faults_once() -> None:
     big = "\n".join(f"row {n} of a long report, value {n * 31}" for n in range(400))
     values = [user("x"), *lookup("fetch_report", 1, big, of="north"), *chatter(60)]
-    session, new, notes = played(values, Session())
+    session, new, notes = played(values, BranchState())
     assert (new, notes) == (["shorten_results"], [])
     values += lookup("fetch_report", 2, big, of="north")
     session, _, notes = played(values, session)
@@ -137,7 +145,7 @@ def test_a_session_counts_its_page_faults_once() -> None:
 def test_after_a_restart_earlier_page_faults_count_and_are_not_told_again() -> None:
     big = "\n".join(f"row {n} of a long report, value {n * 31}" for n in range(400))
     values = [user("x"), *lookup("fetch_report", 1, big, of="north"), *chatter(60)]
-    session, _, _ = played(values, Session())
+    session, _, _ = played(values, BranchState())
     values += [*lookup("fetch_report", 2, big, of="north"), *chatter(2)]
-    again, _, notes = played(values, Session(edits=session.edits))
+    again, _, notes = played(values, BranchState(edits=session.edits))
     assert (again.refetched, notes) == ({"fetch_report looks": 1}, [])

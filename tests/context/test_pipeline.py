@@ -13,7 +13,7 @@ from proxy.chat import key
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Action, Edit, Plan, Proposal, View
 from proxy.context.policy import Policy
-from proxy.context.session import Session
+from proxy.context.session import BranchState
 from proxy.context.stage import When
 from proxy.context.stages.close_window import CloseWindow
 from proxy.context.stages.isolate_tools import IsolateTools
@@ -30,7 +30,7 @@ TALK = [
     assistant(None, "1"),
     result("1", "z" * 96),
 ]
-KEYS = key.chain("", messages(*TALK))
+KEYS = key.compute_keys("", messages(*TALK))
 LOOSE = replace(PLAIN, after_tool="user")
 """An upstream that takes a user message after a result, so that the answer between them may go."""
 MARK = {"cache_control": {"type": "ephemeral"}}
@@ -73,16 +73,16 @@ def policy(*found: Proposal, schedule: Any = "when_it_pays", at_once: bool = Fal
     return Policy("test", stages=(stage,), schedule=schedule, ask="never")
 
 
-def remember(*edits: Edit, **more: Any) -> Session:
-    return Session(edits={e.key: e for e in edits}, **more)
+def remember(*edits: Edit, **more: Any) -> BranchState:
+    return BranchState(edits={e.key: e for e in edits}, **more)
 
 
 def plan(
-    wanted: Policy, session: Session | None = None, values: Sequence[Json] = TALK, **more: Any
+    wanted: Policy, session: BranchState | None = None, values: Sequence[Json] = TALK, **more: Any
 ) -> tuple[Plan, list[Json]]:
     """The plan, and the messages that go out."""
     asked = request(values)
-    made = rewrite(asked, session or Session(), wanted, more.pop("model", LOOSE), 0.0, weigh=WEIGH, **more)
+    made = rewrite(asked, session or BranchState(), wanted, more.pop("model", LOOSE), 0.0, weigh=WEIGH, **more)
     return made, [json.loads(raw) for raw in made.messages or [m.raw for m in asked.messages]]
 
 
@@ -92,15 +92,15 @@ def without(*gone: int) -> list[Json]:
 
 def test_a_plan_without_edits_and_inserts_sends_the_array_itself() -> None:
     made, _ = plan(policy())
-    assert (made.messages, made.new, made.edits, made.placed) == (None, (), {}, ())
+    assert (made.messages, made.new_edits, made.edits, made.placed_inserts) == (None, (), {}, ())
     assert made.before == made.after == sum(made.sizes)
 
 
 def test_a_proposal_becomes_an_edit_that_says_who_why_and_how_much() -> None:
     made, out = plan(policy(propose(3, text="short")))
     assert out == [*TALK[:3], result("1", "short"), *TALK[4:]]
-    assert made.new == (Edit(KEYS[3], "text", "short", "test", "because", 100, 9),)
-    assert made.edits == {KEYS[3]: made.new[0]}
+    assert made.new_edits == (Edit(KEYS[3], "text", "short", "test", "because", 100, 9),)
+    assert made.edits == {KEYS[3]: made.new_edits[0]}
     assert made.before - made.after == 91
 
 
@@ -108,14 +108,14 @@ def test_old_edits_are_repeated_and_are_not_new() -> None:
     session = remember(edit(3, text="short"), edit(5, "gone"))
     made, out = plan(policy(), session)
     assert out == [*TALK[:3], result("1", "short"), TALK[4], *TALK[6:]]
-    assert made.new == ()
+    assert made.new_edits == ()
     assert made.edits == session.edits
 
 
 def test_edits_of_a_branch_that_is_not_here_stay_remembered() -> None:
     other = Edit(b"o" * 16, "gone", None, "old", "", 9, 0)
     made, _ = plan(policy(propose(3, text="short")), remember(other))
-    assert made.edits == {other.key: other, KEYS[3]: made.new[0]}
+    assert made.edits == {other.key: other, KEYS[3]: made.new_edits[0]}
 
 
 def test_literal_policies_withdraw_what_they_do_not_propose_again() -> None:
@@ -126,9 +126,9 @@ def test_literal_policies_withdraw_what_they_do_not_propose_again() -> None:
 
 def test_the_strongest_proposal_for_a_message_wins() -> None:
     found = (propose(5, text="d"), propose(5, "gone"), propose(5, text=""))
-    assert plan(policy(*found))[0].new[0].action == "gone"
+    assert plan(policy(*found))[0].new_edits[0].action == "gone"
     found = (propose(3, text="short"), propose(3, text="s"), propose(3, text="shorter"))
-    assert plan(policy(*found))[0].new[0].text == "s"
+    assert plan(policy(*found))[0].new_edits[0].text == "s"
 
 
 @pytest.mark.parametrize(
@@ -146,28 +146,28 @@ def test_an_edit_is_superseded_only_by_a_stronger_one_or_a_shorter_text(
     old: Edit, new: Proposal, superseded: bool
 ) -> None:
     made, _ = plan(policy(new, at_once=True), remember(old))
-    assert bool(made.new) is superseded
+    assert bool(made.new_edits) is superseded
     assert (made.edits[KEYS[5]] == old) is not superseded
 
 
 def test_a_stub_that_is_no_shorter_is_not_taken_except_literally() -> None:
     longer = propose(3, text="w" * 96)
-    assert plan(policy(longer, at_once=True))[0].new == ()
-    assert len(plan(policy(longer, schedule="always"))[0].new) == 1
+    assert plan(policy(longer, at_once=True))[0].new_edits == ()
+    assert len(plan(policy(longer, schedule="always"))[0].new_edits) == 1
 
 
 def test_a_text_is_written_when_it_is_taken_and_knows_what_else_is_taken() -> None:
     def write(taken: frozenset[int]) -> str:
         return f"with {sorted(taken)}"
 
-    _, out = plan(policy(propose(3, write=write), propose(4, text="")))
+    _, out = plan(policy(propose(3, write_text=write), propose(4, text="")))
     assert out[3] == result("1", "with [3, 4]")
 
 
 def test_system_messages_the_last_user_message_and_the_last_message_are_not_given_up() -> None:
     found = (propose(0, "gone"), propose(6, text=""), propose(6, "gone"), propose(8, "gone"))
     made, out = plan(policy(*found, at_once=True))
-    assert (made.new, out) == ((), TALK)
+    assert (made.new_edits, out) == ((), TALK)
     assert plan(policy(propose(8, text="")))[1][-1] == result("1", "")
 
 
@@ -175,7 +175,7 @@ def test_a_step_leaves_whole_or_stays_whole() -> None:
     assert plan(policy(propose(2, "gone"), propose(3, "gone"), propose(4, "gone")))[1] == without(2, 3, 4)
     for half in ((2,), (3,), (2, 3), (3, 4), (2, 4)):
         made, out = plan(policy(*(propose(n, "gone") for n in half)))
-        assert (made.new, out) == ((), TALK)
+        assert (made.new_edits, out) == ((), TALK)
     made, out = plan(policy(propose(2, "gone"), propose(3, "gone"), propose(5, "gone")))
     assert out == without(5)
 
@@ -184,14 +184,14 @@ def test_the_text_of_a_step_may_stay_alone_but_not_with_some_of_its_results() ->
     alone = (propose(2, "text_only"), propose(3, "gone"), propose(4, "gone"))
     assert plan(policy(*alone))[1] == [*TALK[:2], assistant("so"), *TALK[5:]]
     made, out = plan(policy(*alone[:2], at_once=True))
-    assert (made.refused, made.new, out) == (None, (), TALK)
+    assert (made.refusal, made.new_edits, out) == (None, (), TALK)
 
 
 def test_a_text_that_was_cut_stays_cut_where_its_step_does_not_leave() -> None:
     session = remember(edit(3, text="short"))
     made, out = plan(policy(propose(2, "gone"), propose(3, "gone"), at_once=True), session)
     assert out == [*TALK[:3], result("1", "short"), *TALK[4:]]
-    assert (made.new, made.edits) == ((), session.edits)
+    assert (made.new_edits, made.edits) == ((), session.edits)
 
 
 # The client's cache marks.
@@ -218,8 +218,10 @@ def test_a_step_of_the_active_group_with_a_cache_mark_stays() -> None:
 def test_a_marked_result_may_be_shortened_and_keeps_its_mark_and_its_stub() -> None:
     made, out = plan(policy(propose(3, text="short")), values=marked(3))
     assert out[3] == result("1", "short", **MARK)
-    later, out = plan(policy(*(propose(n, "gone") for n in range(1, 6))), Session(edits=made.edits), values=marked(3))
-    assert (later.new, out[3]) == ((), result("1", "short", **MARK))
+    later, out = plan(
+        policy(*(propose(n, "gone") for n in range(1, 6))), BranchState(edits=made.edits), values=marked(3)
+    )
+    assert (later.new_edits, out[3]) == ((), result("1", "short", **MARK))
 
 
 def test_tool_traffic_of_another_strategy_is_isolated_whatever_is_marked() -> None:
@@ -236,52 +238,55 @@ def test_tool_traffic_of_another_strategy_is_isolated_whatever_is_marked() -> No
 
 def test_matters_of_correctness_do_not_wait_for_the_schedule() -> None:
     waiting = Policy("test", stages=(Says((propose(3, text=""),)),), schedule="over_budget", ask="never")
-    assert plan(waiting)[0].new == ()
+    assert plan(waiting)[0].new_edits == ()
     both = replace(waiting, stages=(*waiting.stages, SaysAtOnce((propose(4, text=""),))))
-    assert [e.key for e in plan(both)[0].new] == [KEYS[4]]
+    assert [e.key for e in plan(both)[0].new_edits] == [KEYS[4]]
 
 
 def test_no_new_edits_while_the_store_cannot_take_them_or_the_cache_drifts() -> None:
     wanted = policy(propose(4, text=""))
     session = remember(edit(3, text="short"))
-    for made, out in (plan(wanted, session, frozen=True), plan(wanted, replace(session, drift=3, served=True))):
-        assert made.new == ()
+    for made, out in (
+        plan(wanted, session, frozen=True),
+        plan(wanted, replace(session, cache_miss_streak=3, cache_hit_seen=True)),
+    ):
+        assert made.new_edits == ()
         assert out == [*TALK[:3], result("1", "short"), *TALK[4:]]
-    assert len(plan(wanted, replace(session, drift=2))[0].new) == 1
+    assert len(plan(wanted, replace(session, cache_miss_streak=2))[0].new_edits) == 1
 
 
 def test_a_warm_cache_makes_edits_wait_and_a_cold_one_does_not() -> None:
     wanted = policy(propose(3, text="x" * 90, since=7))
     first, _ = plan(policy())
-    warm = Session().after_sending(first, 0.0)
+    warm = BranchState().after_sending(first, 0.0)
     longer = [*TALK, assistant("ok"), user("more")]
-    assert plan(wanted, warm, values=longer)[0].new == ()
-    assert len(plan(wanted, replace(warm, sent_at=-1000.0), values=longer)[0].new) == 1
+    assert plan(wanted, warm, values=longer)[0].new_edits == ()
+    assert len(plan(wanted, replace(warm, sent_at=-1000.0), values=longer)[0].new_edits) == 1
 
 
 def test_over_the_budget_the_oldest_edits_are_made_even_where_they_do_not_pay() -> None:
     found = (propose(3, text="x" * 50, since=7), propose(4, text="", since=7))
     first, _ = plan(policy())
-    warm = Session().after_sending(first, 0.0)
+    warm = BranchState().after_sending(first, 0.0)
     total = first.before
     for window, made in ((None, []), (total, []), (total - 1, [3]), (total - 46, [3]), (total - 47, [3, 4])):
         model = replace(PLAIN, window=window, answer_apart=True)
-        new = plan(replace(policy(*found), budget=1.0, low=1.0), warm, model=model)[0].new
+        new = plan(replace(policy(*found), budget=1.0, low=1.0), warm, model=model)[0].new_edits
         assert sorted(KEYS.index(e.key) for e in new) == made
 
 
 def test_what_does_not_pay_is_made_down_to_the_low_mark_once_the_budget_forces_it() -> None:
     found = (propose(3, text="x" * 50, since=7), propose(4, text="", since=7))
     first, _ = plan(policy())
-    warm = Session().after_sending(first, 0.0)
+    warm = BranchState().after_sending(first, 0.0)
     total = first.before
     forced = replace(policy(*found), budget=1.0)
     apart = replace(PLAIN, answer_apart=True)
     at, over = replace(apart, window=total), replace(apart, window=total - 1)
-    assert plan(forced, warm, model=at)[0].new == ()
+    assert plan(forced, warm, model=at)[0].new_edits == ()
     # One token over: the first of them takes 46 off, which is enough down to total - 46.
     for low, made in ((total - 46, [3]), (total - 47, [3, 4])):
-        new = plan(replace(forced, low=low / (total - 1) + 1e-9), warm, model=over)[0].new
+        new = plan(replace(forced, low=low / (total - 1) + 1e-9), warm, model=over)[0].new_edits
         assert sorted(KEYS.index(e.key) for e in new) == made
 
 
@@ -289,9 +294,9 @@ def test_over_budget_goes_down_to_its_low_mark() -> None:
     found = (propose(3, text=""), propose(4, text=""))
     total = plan(policy())[0].before
     wanted = replace(policy(*found, schedule="over_budget"), budget=0.8, low=0.4)
-    assert plan(wanted, model=replace(PLAIN, window=int(total / 0.79)))[0].new == ()
-    assert len(plan(wanted, model=replace(PLAIN, window=int(total / 0.81)))[0].new) == 2
-    assert len(plan(replace(wanted, low=0.79), model=replace(PLAIN, window=int(total / 0.81)))[0].new) == 1
+    assert plan(wanted, model=replace(PLAIN, window=int(total / 0.79)))[0].new_edits == ()
+    assert len(plan(wanted, model=replace(PLAIN, window=int(total / 0.81)))[0].new_edits) == 2
+    assert len(plan(replace(wanted, low=0.79), model=replace(PLAIN, window=int(total / 0.81)))[0].new_edits) == 1
 
 
 # Refusals.
@@ -300,7 +305,7 @@ def test_over_budget_goes_down_to_its_low_mark() -> None:
 def test_a_plan_that_breaks_a_rule_is_refused_and_the_original_goes_out() -> None:
     session = remember(edit(3, text="short"))
     made, out = plan(policy(propose(5, text=""), at_once=True), session)
-    assert (made.refused, made.messages, made.new, made.edits) == ("W8", None, (), session.edits)
+    assert (made.refusal, made.messages, made.new_edits, made.edits) == ("W8", None, (), session.edits)
     assert out == TALK
     assert made.before == made.after
     assert [n.kind for n in made.notes] == ["refused"]
@@ -309,10 +314,10 @@ def test_a_plan_that_breaks_a_rule_is_refused_and_the_original_goes_out() -> Non
 
 def test_a_plan_that_cannot_be_written_is_refused() -> None:
     made, out = plan(policy(propose(7, text="said"), schedule="always"))
-    assert (made.refused, out) == ("render", TALK)
+    assert (made.refusal, out) == ("render", TALK)
 
 
 def test_what_is_broken_already_is_planned_all_the_same() -> None:
     talk = [user("go"), result("9", "x" * 96), assistant("ok"), user("on")]
     made, out = plan(policy(propose(1, text="short")), values=talk)
-    assert (made.refused, out[1]) == (None, result("9", "short"))
+    assert (made.refusal, out[1]) == (None, result("9", "short"))

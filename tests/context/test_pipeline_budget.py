@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from proxy.context.operator import Steering
+from proxy.context.operator import OperatorDecisions
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Plan
 from proxy.context.policy import Policy, ScheduleName
 from proxy.context.prices import Model
-from proxy.context.session import Session
+from proxy.context.session import BranchState
 from proxy.context.stages.close_window import CloseWindow
 from proxy.context.stages.fit_budget import FitBudget
 from tests.conversations import PLAIN, WEIGH, Json, assistant, request, result, system, user
@@ -28,13 +28,13 @@ FIT = Policy("fit", stages=(FitBudget(),), ask="never", budget=0.5, low=0.5, rem
 
 
 def fitted(
-    values: Sequence[Json], budget: int, policy: Policy = FIT, session: Session | None = None, **more: Any
+    values: Sequence[Json], budget: int, policy: Policy = FIT, session: BranchState | None = None, **more: Any
 ) -> tuple[Plan, list[int]]:
     """The plan under a window of which `budget` is the share that a prompt may fill, and what of `values` goes out."""
     asked = request(values)
     model: Model = replace(PLAIN, window=2 * budget, **more)
-    made = rewrite(asked, session or Session(), policy, model, 0.0, weigh=WEIGH)
-    assert made.refused is None
+    made = rewrite(asked, session or BranchState(), policy, model, 0.0, weigh=WEIGH)
+    assert made.refusal is None
     gone = {e.key for e in made.edits.values() if e.action == "gone"}
     left = [n for n, (m, k) in enumerate(zip(asked.messages, made.keys, strict=True)) if m.is_system or k not in gone]
     assert [json.loads(raw) for raw in made.messages or ()] in ([], [values[n] for n in left])
@@ -64,7 +64,7 @@ def test_groups_leave_whole_and_oldest_first_and_the_first_prompt_stays(budget: 
     assert found == left
     assert made.notes == ()
     assert made.after <= budget
-    assert {e.stage for e in made.new} <= {"fit_budget"}
+    assert {e.stage for e in made.new_edits} <= {"fit_budget"}
 
 
 def test_what_does_not_fit_with_everything_out_is_sent_and_noted() -> None:
@@ -101,11 +101,11 @@ def test_all_steps_but_the_last_can_leave_where_none_has_to_stay() -> None:
 def test_what_has_left_stays_out_and_the_next_groups_follow_when_it_grows() -> None:
     made, left = fitted(TALK[:10], 150)
     assert left == [0, 1, *range(5, 10)]
-    session = Session().after_sending(made, 0.0)
+    session = BranchState().after_sending(made, 0.0)
     made, left = fitted(TALK, 270, session=session)
-    assert (made.new, left) == ((), [0, 1, *range(5, 14)])
+    assert (made.new_edits, left) == ((), [0, 1, *range(5, 14)])
     made, left = fitted(TALK, 269, session=session)
-    assert (len(made.new), left) == (4, [0, 1, *range(9, 14)])
+    assert (len(made.new_edits), left) == (4, [0, 1, *range(9, 14)])
 
 
 LOW = replace(FIT, budget=0.5, low=0.25)
@@ -135,7 +135,7 @@ def test_policies_whose_edits_do_not_last_fill_the_whole_budget() -> None:
 def test_a_history_that_grows_past_its_budget_is_edited_in_batches(schedule: ScheduleName, step: list[Json]) -> None:
     """A step adds 100 tokens, a group 120; the room between the marks is 1000."""
     policy = replace(FIT, budget=0.8, low=0.6, schedule=schedule)
-    session, model = Session(), replace(PLAIN, window=5_000)
+    session, model = BranchState(), replace(PLAIN, window=5_000)
     talk = [user("u" * 6)]
     edited = []
     for n in range(200):
@@ -143,9 +143,9 @@ def test_a_history_that_grows_past_its_budget_is_edited_in_batches(schedule: Sch
         made = rewrite(
             request([*talk, user("on")] if step is GROUP else talk), session, policy, model, float(n), weigh=WEIGH
         )
-        assert made.refused is None
+        assert made.refusal is None
         assert made.after <= 4_000
-        if made.new:
+        if made.new_edits:
             edited.append(n)
             assert made.after <= 3_000
         elif n > 0:
@@ -157,7 +157,7 @@ def test_a_history_that_grows_past_its_budget_is_edited_in_batches(schedule: Sch
 
 def test_what_an_operator_prunes_goes_to_the_low_mark_once() -> None:
     # 380 tokens, no window: down to 0.6 of them, 228, and not to the low mark of that again.
-    session = Session(steering=Steering(force="prune"))
+    session = BranchState(decisions=OperatorDecisions(forced_action="prune"))
     policy = replace(FIT, budget=0.8, low=0.6)
     made = rewrite(request(TALK), session, policy, PLAIN, 0.0, weigh=WEIGH)
     assert made.after == 150
@@ -176,19 +176,19 @@ def test_where_turns_are_insisted_on_they_are_taken() -> None:
 
 
 def test_the_window_that_upstream_named_counts() -> None:
-    assert fitted(TALK, 1000, session=Session(limit=2 * 269))[1] == [0, 1, *range(9, 14)]
+    assert fitted(TALK, 1000, session=BranchState(learned_window=2 * 269))[1] == [0, 1, *range(9, 14)]
 
 
 def test_no_known_window_is_no_budget() -> None:
     asked = request(TALK)
-    assert rewrite(asked, Session(), FIT, PLAIN, 0.0, weigh=WEIGH).messages is None
+    assert rewrite(asked, BranchState(), FIT, PLAIN, 0.0, weigh=WEIGH).messages is None
 
 
 def test_the_tools_count_too() -> None:
     asked = request(TALK, tools=[1] * 30)
     model = replace(PLAIN, window=2 * 380)
-    made = rewrite(asked, Session(), FIT, model, 0.0, weigh=WEIGH)
-    assert made.new
+    made = rewrite(asked, BranchState(), FIT, model, 0.0, weigh=WEIGH)
+    assert made.new_edits
     assert made.after == made.before - 110
 
 
@@ -202,6 +202,6 @@ def test_literal_policies_fit_the_budget_too() -> None:
 def test_the_remark_where_groups_have_left_counts(schedule: ScheduleName) -> None:
     policy = replace(FIT, remark="\n\n[left]", schedule=schedule)
     for budget in range(160, 380, 10):
-        made = rewrite(request(TALK), Session(), policy, replace(PLAIN, window=2 * budget), 0.0, weigh=WEIGH)
+        made = rewrite(request(TALK), BranchState(), policy, replace(PLAIN, window=2 * budget), 0.0, weigh=WEIGH)
         assert made.after <= budget
         assert json.loads((made.messages or ())[1])["content"] == "u" * 6 + "\n\n[left]"

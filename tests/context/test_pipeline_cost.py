@@ -13,7 +13,7 @@ from proxy.context.pipeline import rewrite
 from proxy.context.plan import Plan, Proposal, View
 from proxy.context.policy import Policy
 from proxy.context.prices import Model
-from proxy.context.session import Session
+from proxy.context.session import BranchState
 from proxy.context.stage import When
 from tests.conversations import PLAIN, WEIGH, Json, assistant, request, result, user
 
@@ -28,7 +28,7 @@ class Mask:
     def __call__(self, view: View) -> Iterable[Proposal]:
         results = [n for n, is_result in enumerate(view.is_result) if is_result]
         for at, n in enumerate(results[: max(0, len(results) - self.keep)]):
-            if view.edit(n) is None:
+            if view.find_edit(n) is None:
                 yield Proposal(n, "text", "mask", "old", 8, "gone", results[at + self.keep])
 
 
@@ -57,12 +57,12 @@ def paid(plan: Plan, before: Plan | None, model: Model) -> float:
         if mine != theirs:
             break
         same += size
-    return model.cost(plan.after, same)
+    return model.compute_cost(plan.after, same)
 
 
 def cost(histories: list[list[Json]], model: Model, *, at: int | None = None, online: bool = False) -> float:
     """The whole conversation: online; or all that is old masked at request `at`, and nothing else (None: never)."""
-    session, total = Session(), 0.0
+    session, total = BranchState(), 0.0
     before: Plan | None = None
     for n, values in enumerate(histories):
         policy, limits = (ONLINE, model) if online else (ALL_NOW, replace(model, window=2))

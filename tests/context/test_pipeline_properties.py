@@ -13,7 +13,7 @@ from proxy.chat.dialects.completions import read_request, write_request
 from proxy.chat.message import Message
 from proxy.context import remark, rules
 from proxy.context.pipeline import rewrite
-from proxy.context.plan import STRENGTH, Edit
+from proxy.context.plan import ACTION_STRENGTH, Edit
 from proxy.context.prices import Model
 from proxy.context.voices import tell_ledger
 from proxy.memory import memos, scratchpad, state
@@ -61,14 +61,16 @@ def unpaired(messages: Sequence[Message]) -> list[str]:
 @given(story=stories())
 def test_no_plan_is_invalid_and_pairs_are_kept(policy: str, story: Story) -> None:
     for turn in story.play(load(policy)):
-        assert turn.plan.refused is None, turn.plan.notes
+        assert turn.plan.refusal is None, turn.plan.notes
         out = sent(turn)
         assert unpaired(out) == []
         mine = {m.form: m for m in turn.request.messages}
-        outs = [rules.Out(mine.get(m.form, m), m.text, bool(m.calls)) for m in out]
+        outs = [rules.OutgoingMessage(mine.get(m.form, m), m.text, bool(m.calls)) for m in out]
         strict = Model(alternate=story.model.alternate, after_tool=story.model.after_tool)
         broken = rules._violations(outs, strict)
-        before = rules._violations([rules.Out(m, m.text, bool(m.calls)) for m in turn.request.messages], strict)
+        before = rules._violations(
+            [rules.OutgoingMessage(m, m.text, bool(m.calls)) for m in turn.request.messages], strict
+        )
         assert set(broken) <= set(before)
 
 
@@ -91,7 +93,7 @@ def test_system_messages_and_the_last_user_message_are_kept(policy: str, story: 
 @given(story=stories())
 def test_untouched_messages_are_the_very_bytes_and_their_order_stays(policy: str, story: Story) -> None:
     for turn in story.play(load(policy)):
-        inserted = {n for n, _ in turn.plan.placed}
+        inserted = {n for n, _ in turn.plan.placed_inserts}
         for n, (came, goes) in enumerate(zip(turn.request.messages, stand(turn), strict=True)):
             if n not in inserted and (came.is_system or turn.plan.keys[n] not in turn.plan.edits):
                 assert goes is not None
@@ -126,14 +128,18 @@ def test_the_prefix_moves_only_when_an_edit_is_made(policy: str, story: Story) -
     """
     turns = story.play(load(policy))
     for before, after in pairwise(turns):
-        if any(key in set(before.plan.keys) for key in (e.key for e in after.plan.new)):
+        if any(key in set(before.plan.keys) for key in (e.key for e in after.plan.new_edits)):
             continue
         one, other = sent(before), sent(after)
-        if any(n == -1 for n, _ in before.plan.placed):
+        if any(n == -1 for n, _ in before.plan.placed_inserts):
             one.pop()  # a message of ours at the end is made anew each time
-        skip = 1 if any(i.place == "system" and n == 0 for n, i in (*before.plan.placed, *after.plan.placed)) else 0
+        skip = (
+            1
+            if any(i.place == "system" and n == 0 for n, i in (*before.plan.placed_inserts, *after.plan.placed_inserts))
+            else 0
+        )
         last = len(one) - 1
-        tailed = any(i.place == "tail" and n != -1 for n, i in before.plan.placed)
+        tailed = any(i.place == "tail" and n != -1 for n, i in before.plan.placed_inserts)
         for n in range(skip, len(one)):
             if n == last and tailed:
                 assert one[n].text.startswith(other[n].text)
@@ -149,21 +155,23 @@ def test_an_edit_once_made_is_repeated_byte_for_byte_or_superseded_by_a_stronger
     for before, after in pairwise(turns):
         earlier = dict(zip(before.plan.keys, zip(before.request.messages, stand(before), strict=True), strict=True))
         later = dict(zip(after.plan.keys, zip(after.request.messages, stand(after), strict=True), strict=True))
-        ours = {before.plan.keys[n] for n, _ in before.plan.placed} | {after.plan.keys[n] for n, _ in after.plan.placed}
+        ours = {before.plan.keys[n] for n, _ in before.plan.placed_inserts} | {
+            after.plan.keys[n] for n, _ in after.plan.placed_inserts
+        }
         for key, edit in before.plan.edits.items():
             now = after.plan.edits[key]
             if now != edit:
-                assert now in after.plan.new
+                assert now in after.plan.new_edits
                 text = now.action == edit.action == "text"
                 shorter = text and bare(now) < edit.after  # a note that came at the same time is on top
                 # Of a reference to lines that have left since, what it says is not true any more.
                 corrected = text and now.stage == "refer_repeats" and "which has left" in (now.text or "")
                 noted = now.text is not None and edit.text is not None and now.text.startswith(edit.text)
-                assert STRENGTH[now.action] > STRENGTH[edit.action] or shorter or noted or corrected
+                assert ACTION_STRENGTH[now.action] > ACTION_STRENGTH[edit.action] or shorter or noted or corrected
             elif key not in ours:
                 one, other = earlier[key][1], later[key][1]
                 assert (one.raw if one else None) == (other.raw if other else None)
-        assert set(after.plan.new) <= set(after.plan.edits.values())
+        assert set(after.plan.new_edits) <= set(after.plan.edits.values())
 
 
 @EACH
@@ -173,10 +181,10 @@ def test_sizes_and_predictions_are_those_of_what_goes_out(policy: str, story: St
     previous: Turn | None = None
     for turn in story.play(load(policy)):
         plan, out = turn.plan, sent(turn)
-        head = WEIGH.head(turn.request.tools)
+        head = WEIGH.count_tools(turn.request.tools)
         assert plan.before == head + sum(map(WEIGH, turn.request.messages))
         own = sum(
-            n == -1 for n, _ in plan.placed
+            n == -1 for n, _ in plan.placed_inserts
         )  # a message of ours weighs 4 more, its texts lose the newlines before
         slack = 4 + 2 * own if own else 0  # a message of ours weighs 4 itself, its texts lose the newlines before
         assert abs(plan.after - head - sum(map(WEIGH, out))) <= slack
@@ -197,13 +205,18 @@ def test_sizes_and_predictions_are_those_of_what_goes_out(policy: str, story: St
 def bare(edit: Edit) -> int:
     """Tokens of the message under this edit, but for notes of ours at its end."""
     text = edit.text or ""
-    return edit.after - WEIGH.count(text[len(text) - kept(text) :])
+    return edit.after - WEIGH.count_text(text[len(text) - kept(text) :])
 
 
 def kept(text: str) -> int:
     """Characters of the notes of ours with which an edit's text ends: they come on top of what fits the budget."""
     heads = (
-        *(state.recap("").partition("\n")[0], tell_ledger.HEADING.partition("{")[0], scratchpad.START, memos.HEAD),
+        *(
+            state.render_recap("").partition("\n")[0],
+            tell_ledger.HEADING.partition("{")[0],
+            scratchpad.START,
+            memos.HEAD,
+        ),
         remark.TEXT.strip(),
     )
     return len(text) - min((at for head in heads if (at := text.find("\n\n" + head)) >= 0), default=len(text))
@@ -233,7 +246,7 @@ NOTED = Story(
 def test_a_prompt_over_its_budget_is_fitted_or_said_to_be_over(policy: str, story: Story) -> None:
     for turn in story.play(load(policy)):
         budget = int((story.model.window or 0) * load(policy).budget)
-        added = sum(len(i.text) for _, i in turn.plan.placed)
-        added += sum(kept(e.text or "") for e in turn.plan.new)
+        added = sum(len(i.text) for _, i in turn.plan.placed_inserts)
+        added += sum(kept(e.text or "") for e in turn.plan.new_edits)
         noted = any(n.kind == "over_budget" for n in turn.plan.notes)
         assert turn.plan.after - added <= budget or noted

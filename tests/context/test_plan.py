@@ -1,33 +1,33 @@
 from __future__ import annotations
 
 from proxy.chat import key
-from proxy.context.plan import STRENGTH, Edit
-from proxy.context.session import Session
+from proxy.context.plan import ACTION_STRENGTH, Edit
+from proxy.context.session import BranchState
 from tests.conversations import assistant, look, messages, result, system, user
 
 TALK = [user("a"), system("late"), assistant(None, "1"), result("1", "x" * 96)]
 
 
 def test_leaving_out_is_stronger_than_shortening_and_that_than_adding() -> None:
-    assert STRENGTH["append"] < STRENGTH["text"] < STRENGTH["text_only"] < STRENGTH["gone"]
+    assert ACTION_STRENGTH["append"] < ACTION_STRENGTH["text"] < ACTION_STRENGTH["text_only"] < ACTION_STRENGTH["gone"]
 
 
 def test_a_system_message_bears_no_edit_although_it_shares_its_neighbours_key() -> None:
-    keys = key.chain("", messages(*TALK))
+    keys = key.compute_keys("", messages(*TALK))
     edit = Edit(keys[0], "append", "!", "state", "", 5, 6)
-    view = look(TALK, session=Session(edits={edit.key: edit}))
+    view = look(TALK, session=BranchState(edits={edit.key: edit}))
     assert keys[0] == keys[1]
-    assert view.edit(0) is edit
-    assert view.edit(1) is None
+    assert view.find_edit(0) is edit
+    assert view.find_edit(1) is None
     assert view.tokens[:2] == [6, 8]
 
 
 def test_the_total_is_the_tools_and_every_message_as_it_goes_out() -> None:
-    keys = key.chain("", messages(*TALK))
+    keys = key.compute_keys("", messages(*TALK))
     edit = Edit(keys[3], "text", "y", "s", "", 100, 5)
-    view = look(TALK, session=Session(edits={edit.key: edit}), tools=[1, 2])
-    assert view.head == len("[1, 2]")
-    assert view.whole[3] == 100
+    view = look(TALK, session=BranchState(edits={edit.key: edit}), tools=[1, 2])
+    assert view.prefix_tokens == len("[1, 2]")
+    assert view.original_tokens[3] == 100
     assert view.total == 6 + 5 + 8 + (4 + 12 + 3 + 8) + 5
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from proxy.context.policy import TOOLS, Policy, compile_patterns, read_policy, with_schedule
 from proxy.context.prices import Model, find_model, read_models
-from proxy.context.ranking.importance import Weights
-from proxy.context.stages import BUILT_IN
+from proxy.context.ranking.importance import ImportanceWeights
+from proxy.context.stages import BUILT_IN_STAGES
 from proxy.context.stages.close_window import CloseWindow
 from proxy.context.stages.compress_levels import CompressLevels
 from proxy.context.stages.drop_unimportant import DropUnimportant
@@ -18,19 +18,19 @@ from proxy.context.stages.fit_budget import FitBudget
 from proxy.context.stages.isolate_tools import IsolateTools
 from proxy.context.stages.summarize_old import SummarizeOld
 from proxy.context.stages.truncate_results import TruncateResults
-from proxy.context.voices import BUILT_IN as VOICES
+from proxy.context.voices import BUILT_IN_INJECTIONS as VOICES
 from proxy.errors import ConfigError
 
 FOLDER = Path(__file__).parents[2] / "config" / "policies"
 
 
 def load(name: str) -> Policy:
-    return read_policy(tomllib.loads((FOLDER / f"{name}.toml").read_text()), BUILT_IN, VOICES, source=name)
+    return read_policy(tomllib.loads((FOLDER / f"{name}.toml").read_text()), BUILT_IN_STAGES, VOICES, source=name)
 
 
 def refused(**table: Any) -> ConfigError:
     with pytest.raises(ConfigError) as caught:
-        read_policy({"name": "mine", **table}, BUILT_IN, source="mine.toml")
+        read_policy({"name": "mine", **table}, BUILT_IN_STAGES, source="mine.toml")
     return caught.value
 
 
@@ -70,7 +70,7 @@ def test_d1_importance_is_the_source_design_with_its_words_and_weights_as_settin
     )
     table = tomllib.loads((FOLDER / "importance.toml").read_text())
     (row,) = (stage for stage in table["stages"] if stage["use"] == "drop_unimportant")
-    assert set(row) == {"use", *(f.name for f in fields(Weights))}
+    assert set(row) == {"use", *(f.name for f in fields(ImportanceWeights))}
 
 
 def test_d4_summarize_is_the_other_half_of_it() -> None:
@@ -81,10 +81,10 @@ def test_d4_summarize_is_the_other_half_of_it() -> None:
 
 def test_d3_a_models_window_is_the_policys_own_figure_then_the_models_then_the_policys() -> None:
     policy = Policy("importance", window=100_000)
-    assert policy.window_of(Model(window=5, own={"importance": {"window": 3}})) == 3
-    assert policy.window_of(Model(window=5, own={"other": {"window": 3}})) == 5
-    assert policy.window_of(Model()) == 100_000
-    assert Policy("thrifty").window_of(Model()) is None
+    assert policy.find_window(Model(window=5, own={"importance": {"window": 3}})) == 3
+    assert policy.find_window(Model(window=5, own={"other": {"window": 3}})) == 5
+    assert policy.find_window(Model()) == 100_000
+    assert Policy("thrifty").find_window(Model()) is None
 
 
 @pytest.mark.parametrize(
@@ -101,11 +101,11 @@ def test_d3_a_models_window_is_the_policys_own_figure_then_the_models_then_the_p
 )
 def test_d3_importance_has_the_sources_limits_and_100k_for_what_is_unknown(name: str, window: int) -> None:
     models = read_models(tomllib.loads((FOLDER.parent / "models.toml").read_text())["models"])
-    assert load("importance").window_of(find_model(models, name)) == window
+    assert load("importance").find_window(find_model(models, name)) == window
 
 
 def test_what_a_file_leaves_out_has_the_value_of_the_code() -> None:
-    assert read_policy({"name": "mine"}, BUILT_IN) == Policy("mine")
+    assert read_policy({"name": "mine"}, BUILT_IN_STAGES) == Policy("mine")
 
 
 def test_only_always_is_literal() -> None:
@@ -151,7 +151,7 @@ def test_a_wrong_key_or_value_is_refused_with_what_is_allowed(key: str, value: A
 
 def test_a_policy_needs_a_name() -> None:
     with pytest.raises(ConfigError) as caught:
-        read_policy({"schedule": "always"}, BUILT_IN)
+        read_policy({"schedule": "always"}, BUILT_IN_STAGES)
     assert caught.value.key == "name"
 
 
@@ -162,7 +162,7 @@ def test_a_wrong_stage_is_refused_with_its_key() -> None:
 
 
 def test_observation_patterns_are_alternatives() -> None:
-    pattern = read_policy({"name": "mine", "observation": ["^OBS", "a|b"]}, BUILT_IN).observation
+    pattern = read_policy({"name": "mine", "observation": ["^OBS", "a|b"]}, BUILT_IN_STAGES).observation
     assert pattern is not None
     assert [bool(pattern.search(t)) for t in ("OBS: x", "x OBS", "xb", "x")] == [True, False, True, False]
     assert compile_patterns([]) is None
@@ -173,9 +173,11 @@ def test_a_policy_says_which_tools_it_offers_and_from_when_on() -> None:
     assert (load("thrifty").tools, load("thrifty").offer) == (("recall",), "when_needed")
     for name in ("passthrough", "observe"):
         assert (load(name).tools, load(name).offer) == ((), "never")
-    made = read_policy({"name": "mine", "tools": {"enabled": ["query_db", "recall"], "offer": "first_edit"}}, BUILT_IN)
+    made = read_policy(
+        {"name": "mine", "tools": {"enabled": ["query_db", "recall"], "offer": "first_edit"}}, BUILT_IN_STAGES
+    )
     assert (made.tools, made.offer) == (("recall", "query_db"), "first_edit"), "in the proxy's order, not the file's"
-    assert read_policy({"name": "mine", "tools": {"enabled": ["recall"]}}, BUILT_IN).offer == "first_request"
+    assert read_policy({"name": "mine", "tools": {"enabled": ["recall"]}}, BUILT_IN_STAGES).offer == "first_request"
 
 
 @pytest.mark.parametrize(
@@ -188,20 +190,20 @@ def test_what_is_no_table_of_tools_is_refused(tools: Any) -> None:
 
 def test_the_window_that_an_upstream_names_counts_but_for_a_smaller_one_of_the_policys_own() -> None:
     plain, model = Policy("test"), Model("m", window=100_000)
-    assert plain.window_of(model, 8_000) == 8_000
-    assert plain.window_of(Model("m"), 8_000) == 8_000
+    assert plain.find_window(model, 8_000) == 8_000
+    assert plain.find_window(Model("m"), 8_000) == 8_000
     own = Model("m", window=100_000, own={"test": {"window": 16_000}})
-    assert plain.window_of(own, 200_000) == 16_000
-    assert plain.window_of(own, 8_000) == 8_000
+    assert plain.find_window(own, 200_000) == 16_000
+    assert plain.find_window(own, 8_000) == 8_000
 
 
 def test_a_prompt_is_measured_by_the_policys_own_budget_where_that_is_less_than_the_window() -> None:
     levels = Policy("test", stages=(CompressLevels(total=16_000),))
     assert levels.own_budget == 16_000
-    assert levels.limit_of(Model("m")) == 16_000
-    assert levels.limit_of(Model("m", window=9_000)) == 9_000
-    assert Policy("test", stages=(CompressLevels(total="model"),)).limit_of(Model("m", window=9_000)) == 9_000
-    assert Policy("test").limit_of(Model("m")) is None
+    assert levels.find_limit(Model("m")) == 16_000
+    assert levels.find_limit(Model("m", window=9_000)) == 9_000
+    assert Policy("test", stages=(CompressLevels(total="model"),)).find_limit(Model("m", window=9_000)) == 9_000
+    assert Policy("test").find_limit(Model("m")) is None
 
 
 def test_b7_one_number_stands_in_one_table_and_holds_for_all_that_go_by_it() -> None:
@@ -210,11 +212,11 @@ def test_b7_one_number_stands_in_one_table_and_holds_for_all_that_go_by_it() -> 
     for row in table["stages"]:
         if row["use"] == "window_by_iteration":
             row["emergency"] = 40
-    policy = read_policy(table, BUILT_IN, VOICES)
+    policy = read_policy(table, BUILT_IN_STAGES, VOICES)
     assert policy.stages[1].emergency == policy.voices[2].emergency == 40  # type: ignore[attr-defined]  # settings of ours
     table["voices"][2]["emergency"] = 20
     with pytest.raises(ConfigError, match=r"count_down\.emergency"):
-        read_policy(table, BUILT_IN, VOICES)
+        read_policy(table, BUILT_IN_STAGES, VOICES)
 
 
 def shipped_policies() -> Path:

@@ -62,7 +62,7 @@ def test_an_unknown_key_is_a_config_error_with_key_value_and_what_is_allowed() -
 )  # fmt: skip
 def test_a_value_that_cannot_be_is_a_config_error_that_names_it(key: str, value: object) -> None:
     with pytest.raises(ConfigError) as caught:
-        read_models({"m": {"window": 8000, key: value}}, source="models.toml", line=len)
+        read_models({"m": {"window": 8000, key: value}}, source="models.toml", find_line=len)
     assert caught.value.key == f'models."m".{key}'
     assert (caught.value.line, caught.value.source) == (3, "models.toml")
     assert caught.value.allowed
@@ -91,8 +91,8 @@ def test_tables_inside_a_models_table_belong_to_stages() -> None:
 
 def test_a_prompt_costs_w_for_what_is_written_and_r_for_what_is_served() -> None:
     model = Model(w=1.25, r=0.1)
-    assert model.cost(1000, 0) == 1250
-    assert model.cost(1000, 800) == pytest.approx(1.25 * 200 + 0.1 * 800)
+    assert model.compute_cost(1000, 0) == 1250
+    assert model.compute_cost(1000, 800) == pytest.approx(1.25 * 200 + 0.1 * 800)
 
 
 def test_the_price_of_an_output_token_is_five_input_tokens_where_unknown() -> None:

@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from proxy.chat.dialects.completions import read_request, write_request
 from proxy.context import rules
 from proxy.context.pipeline import rewrite
-from proxy.context.policy import Policy, check_models, for_model, read_policy, with_schedule
+from proxy.context.policy import Policy, apply_model_settings, check_models, read_policy, with_schedule
 from proxy.context.prices import Model, read_models
-from proxy.context.session import Session
-from proxy.context.stages import BUILT_IN
+from proxy.context.session import BranchState
+from proxy.context.stages import BUILT_IN_STAGES
 from proxy.context.stages.window_by_iteration import WindowByIteration
-from proxy.context.voices import BUILT_IN as VOICES
+from proxy.context.voices import BUILT_IN_INJECTIONS as VOICES
 from proxy.context.voices.count_down import CountDown
 from proxy.context.voices.report_progress import ReportProgress
 from proxy.context.voices.warn_of_loops import WarnOfLoops
@@ -35,7 +35,7 @@ EARLY = {"moderate": 2, "aggressive": 3, "emergency": 5, "since": 1, "max_iterat
 
 
 def early(schedule: str, **more: Any) -> Policy:
-    policy = for_model(progressive(), Model(own={"progressive": {**EARLY, **more}}))
+    policy = apply_model_settings(progressive(), Model(own={"progressive": {**EARLY, **more}}))
     return with_schedule(policy, schedule)  # type: ignore[arg-type]  # one of the three
 
 
@@ -49,7 +49,7 @@ def test_b3_b4_b8_the_policy_that_we_ship_is_the_source_literally() -> None:
 def test_b3_notes_stand_at_the_tail_and_never_in_the_system_prompt() -> None:
     for n in (5, 12, 16, 22):
         made = plan(working(n, before=2))
-        assert {i.place for _, i in made.placed} == {"tail"}
+        assert {i.place for _, i in made.placed_inserts} == {"tail"}
         found = texts(working(n, before=2))
         assert found[0] == "Be exact."
         assert found[-1].startswith(f"result {n - 1}\n\n[PROGRESS: Iteration {n}/30 | {n} tools used | 0 pages read]")
@@ -76,7 +76,7 @@ def test_b7_a_model_has_boundaries_and_urgency_of_its_own() -> None:
     assert "[PROGRESS: Iteration 5/8 | 5 tools used | 5 pages read]" in found
     assert found.endswith("[3 iterations left. Please begin to bring your answer together.]")
     assert "iterations left" not in texts(working(5))[-1]
-    assert for_model(progressive(), PLAIN) is progressive()
+    assert apply_model_settings(progressive(), PLAIN) is progressive()
 
 
 @pytest.mark.parametrize(
@@ -101,10 +101,10 @@ def test_b6_a_note_that_went_out_is_remembered() -> None:
         values.append({"role": "assistant", "content": f"I need to plan {n}"})
         values.append({"role": "user", "content": "Go on."})
     first = plan(values, tools=True)
-    assert [i.source for _, i in first.placed] == ["warn_of_loops"]
-    then = Session().after_sending(first, 0.0)
-    assert then.said == {"theme_loop": 3}
-    assert plan(values, session=then, tools=True).placed == ()
+    assert [i.source for _, i in first.placed_inserts] == ["warn_of_loops"]
+    then = BranchState().after_sending(first, 0.0)
+    assert then.note_counts == {"theme_loop": 3}
+    assert plan(values, session=then, tools=True).placed_inserts == ()
 
 
 def test_b3_other_schedules_make_the_same_window_when_it_is_time() -> None:
@@ -124,13 +124,13 @@ def test_b3_other_schedules_make_the_same_window_when_it_is_time() -> None:
 
 def test_b3_when_it_pays_repeats_its_edits_byte_for_byte() -> None:
     policy = with_schedule(progressive(), "when_it_pays")
-    session = Session()
+    session = BranchState()
     before: dict[bytes, Any] = {}
     batches = 0
     for n in range(30):
         made = plan(working(n, before=3), policy, session)
         assert all(made.edits[k] == edit for k, edit in before.items())
-        batches += bool(made.new)
+        batches += bool(made.new_edits)
         before = dict(made.edits)
         session = session.after_sending(made, float(n))
     assert before
@@ -142,12 +142,16 @@ def test_b3_when_it_pays_repeats_its_edits_byte_for_byte() -> None:
 @given(story=stories())
 def test_every_plan_is_valid_under_every_schedule(schedule: str, story: Story) -> None:
     for turn in story.play(early(schedule)):
-        assert turn.plan.refused is None, turn.plan.notes
+        assert turn.plan.refusal is None, turn.plan.notes
         sent = read_request(write_request(turn.request, turn.plan.messages)).messages
         mine = {m.form: m for m in turn.request.messages}
         strict = Model(alternate=story.model.alternate, after_tool=story.model.after_tool)
-        broken = rules._violations([rules.Out(mine.get(m.form, m), m.text, bool(m.calls)) for m in sent], strict)
-        before = rules._violations([rules.Out(m, m.text, bool(m.calls)) for m in turn.request.messages], strict)
+        broken = rules._violations(
+            [rules.OutgoingMessage(mine.get(m.form, m), m.text, bool(m.calls)) for m in sent], strict
+        )
+        before = rules._violations(
+            [rules.OutgoingMessage(m, m.text, bool(m.calls)) for m in turn.request.messages], strict
+        )
         assert set(broken) <= set(before)
         assert [m.text for m in sent if m.is_system] == [m.text for m in turn.request.messages if m.is_system]
 
@@ -168,11 +172,11 @@ def test_planning_is_quick_and_linear() -> None:
     took = {}
     for count in (400, 4000):
         asked = request(_long(count))
-        rewrite(asked, Session(), progressive(), PLAIN, 0.0, weigh=WEIGH)
+        rewrite(asked, BranchState(), progressive(), PLAIN, 0.0, weigh=WEIGH)
         best = 9.0
         for _ in range(5):
             began = time.process_time()
-            rewrite(asked, Session(), progressive(), PLAIN, 0.0, weigh=WEIGH)
+            rewrite(asked, BranchState(), progressive(), PLAIN, 0.0, weigh=WEIGH)
             best = min(best, time.process_time() - began)
         took[count] = best
     print(f"progressive: {took[400] * 1000:.1f} ms for 400 messages, {took[4000] * 1000:.1f} ms for 4,000")
@@ -182,5 +186,5 @@ def test_planning_is_quick_and_linear() -> None:
 
 def test_a_copy_of_the_policy_under_another_name_can_be_made() -> None:
     table = tomllib.loads((Path(__file__).parents[2] / "config/policies/progressive.toml").read_text())
-    mine = read_policy(json.loads(json.dumps({**table, "name": "mine"})), BUILT_IN, VOICES)
+    mine = read_policy(json.loads(json.dumps({**table, "name": "mine"})), BUILT_IN_STAGES, VOICES)
     assert mine.voices == progressive().voices

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from proxy.chat.dialects.completions import read_request, write_request
 from proxy.chat.key import public_id
-from proxy.context.operator import Steering
+from proxy.context.operator import OperatorDecisions
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Edit
 from tests.context.agent import Story, Turn, load
@@ -160,14 +160,14 @@ def repeats(window: int | None) -> Story:
 @example(repeats(12_000), None)
 @example(repeats(None), 1)
 def test_no_reference_names_what_is_not_whole_in_the_same_prompt(policy: str, story: Story, window: int | None) -> None:
-    steering = None if window is None else Steering(window=window)
+    steering = None if window is None else OperatorDecisions(window=window)
     for turn in story.play(load(policy), steering):
         assert dangling(turn) == []
 
 
 @pytest.mark.parametrize(("window", "groups"), [(12_000, 0), (None, 1)])
 def test_a_reference_to_what_has_left_says_so(window: int | None, groups: int) -> None:
-    turns = repeats(window).play(load("thrifty"), Steering(window=groups) if groups else None)
+    turns = repeats(window).play(load("thrifty"), OperatorDecisions(window=groups) if groups else None)
     said = re.compile(r"\[90 lines: lines 1-90 of result \w{10}, which has left\]")
     found = [text for turn in turns for text in texts(turn) if text and said.fullmatch(text)]
     assert found
@@ -177,9 +177,9 @@ def test_a_reference_to_what_has_left_says_so(window: int | None, groups: int) -
 
 def test_a_reference_to_what_has_left_names_the_call_that_brings_it_back() -> None:
     turn = repeats(None).play(load("thrifty"))[6]
-    session, can = replace(turn.session, steering=Steering(window=1)), frozenset({"recall"})
-    plan = rewrite(turn.request, session, load("thrifty"), PLAIN, turn.now, weigh=WEIGH, offered=can)
-    (edit,) = [edit for edit in plan.new if edit.stage == "refer_repeats"]
+    session, can = replace(turn.session, decisions=OperatorDecisions(window=1)), frozenset({"recall"})
+    plan = rewrite(turn.request, session, load("thrifty"), PLAIN, turn.now, weigh=WEIGH, offered_tools=can)
+    (edit,) = [edit for edit in plan.new_edits if edit.stage == "refer_repeats"]
     name = public_id(plan.keys[2])
     assert edit.text == f'[90 lines: lines 1-90 of result {name}, which has left; recall("{name}")]'
     assert edit.after < session.edits[edit.key].after, "it is superseded by a shorter text"
@@ -190,6 +190,6 @@ def test_a_repeat_is_sent_whole_where_its_first_sight_is_shortened_with_the_same
     turns = story.play(load("thrifty"))
     last = turns[-1]
     first = last.plan.edits[last.plan.keys[2]]
-    assert first in last.plan.new, "the first sight is shortened with this request"
+    assert first in last.plan.new_edits, "the first sight is shortened with this request"
     assert first.stage == "shorten_results"
     assert last.plan.keys[-1] not in last.plan.edits

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from proxy.context.plan import Edit
-from proxy.context.remark import NAME, TEXT, remarked
+from proxy.context.remark import NAME, TEXT, add_gap_remarks
 from tests.conversations import Json, assistant, look, result, system, user
 
 TALK: list[Json] = [system(), user("a"), assistant("b"), user("c"), assistant(None, "1"), result("1", "r"), user("d")]
@@ -11,13 +11,13 @@ TALK: list[Json] = [system(), user("a"), assistant("b"), user("c"), assistant(No
 
 def gone(values: list[Json], *places: int, stage: str = "fit_budget") -> dict[bytes, Edit]:
     view = look(values)
-    return {view.keys[n]: Edit(view.keys[n], "gone", None, stage, "", view.whole[n], 0) for n in places}
+    return {view.keys[n]: Edit(view.keys[n], "gone", None, stage, "", view.original_tokens[n], 0) for n in places}
 
 
 def borne(values: list[Json], edits: dict[bytes, Edit], old: dict[bytes, Edit] | None = None) -> list[int]:
     """Which messages bear a remark."""
     view = look(values)
-    found = remarked(view, edits, old or {}, TEXT)
+    found = add_gap_remarks(view, edits, old or {}, TEXT)
     return [n for n, k in enumerate(view.keys) if k in found and TEXT in (found[k].text or "") and n]
 
 
@@ -38,12 +38,12 @@ def test_what_is_told_elsewhere_gets_none() -> None:
 
 def test_it_is_said_once_and_stays() -> None:
     view = look(TALK)
-    first = remarked(view, gone(TALK, 2, 3), {}, TEXT)
+    first = add_gap_remarks(view, gone(TALK, 2, 3), {}, TEXT)
     edit = first[view.keys[1]]
     assert (edit.action, edit.text, edit.stage) == ("append", TEXT, NAME)
-    assert edit.after == view.whole[1] + len(TEXT)
+    assert edit.after == view.original_tokens[1] + len(TEXT)
     grown = {**first, **gone(TALK, 4, 5)}
-    assert remarked(view, grown, first, TEXT) == grown
+    assert add_gap_remarks(view, grown, first, TEXT) == grown
 
 
 def test_a_gap_that_was_there_before_is_left_as_it_went_out() -> None:
@@ -66,10 +66,10 @@ def test_a_text_that_takes_the_place_of_another_bears_it_too() -> None:
     ]
     view = look(talk)
     k = view.keys[2]
-    first = remarked(view, gone(talk, 3, 4, 5), {}, TEXT)
+    first = add_gap_remarks(view, gone(talk, 3, 4, 5), {}, TEXT)
     assert first[k].text == TEXT
-    stub = Edit(k, "text", "short", "shorten_results", "stale", view.whole[2], 9)
-    again = remarked(view, {**first, k: stub}, first, TEXT)
+    stub = Edit(k, "text", "short", "shorten_results", "stale", view.original_tokens[2], 9)
+    again = add_gap_remarks(view, {**first, k: stub}, first, TEXT)
     assert again[k] == replace(stub, text="short" + TEXT, after=9 + len(TEXT))
 
 
@@ -77,4 +77,4 @@ def test_what_is_pinned_or_guarded_is_never_written_into() -> None:
     talk = [user("a"), assistant("x"), user("[pin] b"), assistant("c"), user("d")]
     assert borne(talk, gone(talk, 3)) == []
     view = look(talk)
-    assert view.keys[0] in remarked(view, gone(talk, 3), {}, TEXT)
+    assert view.keys[0] in add_gap_remarks(view, gone(talk, 3), {}, TEXT)

@@ -6,11 +6,11 @@ import pytest
 
 from proxy.chat import key
 from proxy.context.plan import Edit, Insert
-from proxy.context.render import Rendering, edited, render, visible
+from proxy.context.render import Rendering, read_visible_text, render, render_message
 from tests.conversations import WEIGH, assistant, message, messages, result, system, user
 
 TALK = messages(system("Be."), user("go"), assistant("so", "1"), result("1", "long text"), assistant("done"))
-KEYS = key.chain("", TALK)
+KEYS = key.compute_keys("", TALK)
 
 
 def edit(n: int, action: str, text: str | None = None, after: int = 7) -> Edit:
@@ -30,25 +30,25 @@ def test_untouched_messages_are_the_very_slices() -> None:
 
 def test_each_action_makes_the_bytes_it_says() -> None:
     one = TALK[2]
-    assert edited(one, None) is one.raw
-    assert edited(one, edit(2, "gone")) is None
-    assert edited(one, edit(2, "text", "x")) == one.raw.replace(b'"so"', b'"x"')
-    assert edited(one, edit(2, "append", "!")) == one.raw.replace(b'"so"', b'"so!"')
-    assert json.loads(edited(one, edit(2, "text_only")) or b"") == {"role": "assistant", "content": "so"}
+    assert render_message(one, None) is one.raw
+    assert render_message(one, edit(2, "gone")) is None
+    assert render_message(one, edit(2, "text", "x")) == one.raw.replace(b'"so"', b'"x"')
+    assert render_message(one, edit(2, "append", "!")) == one.raw.replace(b'"so"', b'"so!"')
+    assert json.loads(render_message(one, edit(2, "text_only")) or b"") == {"role": "assistant", "content": "so"}
 
 
 def test_edited_bytes_are_made_once() -> None:
     one = edit(3, "text", "x")
-    assert edited(TALK[3], one) is edited(TALK[3], edit(3, "text", "x"))
-    assert edited(TALK[3], edit(3, "text", "y")) != edited(TALK[3], one)
+    assert render_message(TALK[3], one) is render_message(TALK[3], edit(3, "text", "x"))
+    assert render_message(TALK[3], edit(3, "text", "y")) != render_message(TALK[3], one)
 
 
 def test_the_visible_text_is_that_which_goes_out() -> None:
     one = TALK[3]
-    assert visible(one, None) == "long text"
-    assert visible(one, edit(3, "text", "x")) == "x"
-    assert visible(one, edit(3, "append", "!")) == "long text!"
-    assert visible(TALK[2], edit(2, "text_only")) == "so"
+    assert read_visible_text(one, None) == "long text"
+    assert read_visible_text(one, edit(3, "text", "x")) == "x"
+    assert read_visible_text(one, edit(3, "append", "!")) == "long text!"
+    assert read_visible_text(TALK[2], edit(2, "text_only")) == "so"
 
 
 def test_edited_messages_weigh_what_their_edits_say_and_those_gone_are_not_there() -> None:
@@ -59,14 +59,14 @@ def test_edited_messages_weigh_what_their_edits_say_and_those_gone_are_not_there
 
 def test_a_system_message_is_not_touched_by_its_neighbours_edit() -> None:
     talk = messages(user("a"), system("b"))
-    keys = key.chain("", talk)
+    keys = key.compute_keys("", talk)
     found = render(talk, keys, {keys[0]: Edit(keys[0], "gone", None, "s", "", 5, 0)}, [5, 5], {}, ())
     assert found.raws == [talk[1].raw]
 
 
 def test_the_rules_see_whether_a_message_still_makes_calls() -> None:
-    assert [out.calls for out in made().outs] == [False, False, True, False, False]
-    assert not any(out.calls for out in made(edit(2, "text_only")).outs)
+    assert [out.has_calls for out in made().outs] == [False, False, True, False, False]
+    assert not any(out.has_calls for out in made(edit(2, "text_only")).outs)
 
 
 def test_an_insert_at_the_tail_is_not_in_the_mark_and_one_in_the_system_message_is() -> None:
@@ -98,4 +98,4 @@ def test_texts_after_the_end_are_one_user_message_of_ours() -> None:
 def test_a_message_without_text_cannot_be_given_another() -> None:
     bare = message(assistant(None, "1"))
     with pytest.raises(ValueError, match="no text"):
-        edited(bare, edit(2, "text", "x"))
+        render_message(bare, edit(2, "text", "x"))

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.context.prices import Model
-from proxy.context.rules import Out, Walk, check
+from proxy.context.rules import OutgoingMessage, RuleChecker, check
 from proxy.errors import RuleBroken
 from tests.conversations import Json, assistant, messages, result, system, user
 
@@ -13,11 +13,11 @@ STRICT = Model("strict", alternate=True)
 LOOSE = Model("loose")
 
 
-def outs(*values: Json) -> list[Out]:
-    return [Out(m, m.text, bool(m.calls)) for m in messages(*values)]
+def outs(*values: Json) -> list[OutgoingMessage]:
+    return [OutgoingMessage(m, m.text, bool(m.calls)) for m in messages(*values)]
 
 
-def broken(plan: list[Out], original: list[Out], model: Model = LOOSE) -> str | None:
+def broken(plan: list[OutgoingMessage], original: list[OutgoingMessage], model: Model = LOOSE) -> str | None:
     """The rule that the plan is thrown away for, None where it is none."""
     try:
         check(plan, [o.message for o in original if o.message is not None], model)
@@ -26,7 +26,7 @@ def broken(plan: list[Out], original: list[Out], model: Model = LOOSE) -> str | 
     return None
 
 
-def without(original: list[Out], *gone: int) -> list[Out]:
+def without(original: list[OutgoingMessage], *gone: int) -> list[OutgoingMessage]:
     return [out for n, out in enumerate(original) if n not in gone]
 
 
@@ -60,7 +60,7 @@ def test_w1_a_result_without_its_call() -> None:
 
 def test_w1_a_result_whose_call_is_taken_out_of_its_message() -> None:
     plan = list(WHOLE)
-    plan[2] = plan[2]._replace(calls=False)
+    plan[2] = plan[2]._replace(has_calls=False)
     assert broken(plan, WHOLE) == "W1"
     assert broken(without(plan, 3, 4), WHOLE) is None
 
@@ -82,7 +82,7 @@ def test_w2_one_of_the_last_calls_without_its_result() -> None:
 
 
 def test_w2_a_message_of_ours_between_call_and_result() -> None:
-    plan = [*WHOLE[:8], Out(None, "note", False), WHOLE[8]]
+    plan = [*WHOLE[:8], OutgoingMessage(None, "note", False), WHOLE[8]]
     assert broken(plan, WHOLE) in ("W1", "W2")
 
 
@@ -105,7 +105,7 @@ def test_w6_a_user_message_after_a_result() -> None:
     plan = without(WHOLE, 5)
     assert broken(plan, WHOLE) == "W6"
     assert broken(plan, WHOLE, Model(after_tool="user")) is None
-    ours = [*WHOLE, Out(None, "note", False)]
+    ours = [*WHOLE, OutgoingMessage(None, "note", False)]
     assert broken(ours, WHOLE) == "W6"
     assert broken(ours, WHOLE, Model(after_tool="none")) == "W6"
     assert broken(ours, WHOLE, Model(after_tool="user")) is None
@@ -124,7 +124,7 @@ def test_w8_an_assistant_message_that_says_nothing() -> None:
     assert broken(plan, WHOLE) == "W8"
     bare = outs(user("a"), assistant(None, "1"), result("1", "x"))
     assert broken(bare, bare) is None
-    stripped = [bare[0], bare[1]._replace(calls=False), user_again := outs(user("b"))[0]]
+    stripped = [bare[0], bare[1]._replace(has_calls=False), user_again := outs(user("b"))[0]]
     assert broken(stripped, [*bare, user_again]) == "W8"
 
 
@@ -133,7 +133,7 @@ def test_w8_an_image_says_something() -> None:
     assert broken(talk, talk) is None
 
 
-BREACHES: dict[str, tuple[list[Out], Model]] = {
+BREACHES: dict[str, tuple[list[OutgoingMessage], Model]] = {
     "W1": (outs(user("a"), result("9", "x")), LOOSE),
     "W2": (outs(user("a"), assistant(None, "1"), user("b")), LOOSE),
     "W4": (outs(user("a"), system(), user("b")), LOOSE),
@@ -198,6 +198,8 @@ def test_what_is_wrong_is_said() -> None:
 @given(st.permutations(range(len(WHOLE))), st.integers(0, len(WHOLE)), st.sampled_from([STRICT, LOOSE]))
 def test_rules_are_looked_at_from_where_a_prompt_goes_on(order: list[int], front: int, model: Model) -> None:
     plan = [WHOLE[n] for n in order]
-    known = Walk(model).on(plan[:front])
-    assert known.on(plan[front:]).violations() == Walk(model).on(plan).violations()
-    assert known.violations() == Walk(model).on(plan[:front]).violations(), "what was known is as it was"
+    known = RuleChecker(model).extend(plan[:front])
+    assert known.extend(plan[front:]).find_violations() == RuleChecker(model).extend(plan).find_violations()
+    assert known.find_violations() == RuleChecker(model).extend(plan[:front]).find_violations(), (
+        "what was known is as it was"
+    )

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from proxy.context.ground import mark
-from proxy.context.plan import Content, Proposal, View
-from proxy.context.schedule import over_budget, saved, when_it_pays
-from proxy.context.session import Session
+from proxy.context.ground import compute_mark
+from proxy.context.plan import ContentKind, Proposal, View
+from proxy.context.schedule import count_saved_tokens, over_budget, when_it_pays
+from proxy.context.session import BranchState
 from tests.conversations import Json, assistant, look, messages, result, user
 
 SINCE = 4
@@ -28,8 +28,8 @@ def seen(values: list[Json], *, warm: bool = True, toll: int = 0) -> View:
     """The view in which all but the last round is in the provider's cache."""
     if not warm:
         return look(values)
-    marks = tuple(mark(m, None) for m in messages(*values[:-2]))
-    return look(values, session=Session(sent=marks, sent_at=0.0), now=1.0, toll=toll)
+    marks = tuple(compute_mark(m, None) for m in messages(*values[:-2]))
+    return look(values, session=BranchState(sent_marks=marks, sent_at=0.0), now=1.0, toll=toll)
 
 
 def shorten(index: int, after: int, since: int = SINCE) -> Proposal:
@@ -38,8 +38,8 @@ def shorten(index: int, after: int, since: int = SINCE) -> Proposal:
 
 def test_what_a_proposal_saves_is_never_less_than_nothing() -> None:
     view = seen(talk(3))
-    assert saved(view, shorten(2, 100)) == 900
-    assert saved(view, shorten(2, 2000)) == 0
+    assert count_saved_tokens(view, shorten(2, 100)) == 900
+    assert count_saved_tokens(view, shorten(2, 2000)) == 0
 
 
 # over_budget. talk(4): 10 + (27 + 1000) + 3 * 127 = 1418 tokens.
@@ -118,9 +118,9 @@ def test_a_cold_cache_makes_every_edit_free() -> None:
 
 def test_a_front_that_the_client_moved_makes_every_edit_behind_it_free() -> None:
     values = talk(4)
-    marks = tuple(mark(m, None) for m in messages(user("another"), *values[1:-2]))
-    moved = look(values, session=Session(sent=marks, sent_at=0.0), now=1.0)
-    assert moved.cached == 0
+    marks = tuple(compute_mark(m, None) for m in messages(user("another"), *values[1:-2]))
+    moved = look(values, session=BranchState(sent_marks=marks, sent_at=0.0), now=1.0)
+    assert moved.cached_tokens == 0
     found = [shorten(2, 999)]
     assert when_it_pays(moved, found) == found
 
@@ -166,8 +166,8 @@ def test_renting_until_the_price_is_reached_costs_at_most_twice_the_best_in_hind
     paid, first, price, bought = 0.0, 0.0, 0.0, 0
     for n in range(1, requests + 1):
         values = [*base, *[assistant("") for _ in range(n)], user("u" * 1996)]
-        marks = tuple(mark(m, None) for m in messages(*values))
-        view = look(values, session=Session(sent=marks, sent_at=0.0), now=1.0)
+        marks = tuple(compute_mark(m, None) for m in messages(*values))
+        view = look(values, session=BranchState(sent_marks=marks, sent_at=0.0), now=1.0)
         price = 1.25 * (view.total - 400 - 37) + 0.1 * 37 - 0.1 * view.total
         first = first or price
         if when_it_pays(view, [proposal]):
@@ -184,16 +184,16 @@ def test_renting_until_the_price_is_reached_costs_at_most_twice_the_best_in_hind
 
 def test_a_proposal_that_saves_no_more_than_its_page_faults_cost_is_left_out() -> None:
     view = seen(talk(4), warm=False)
-    assert when_it_pays(view, [shorten(2, 100)], loss=lambda _: 89.0) == [shorten(2, 100)]
-    assert when_it_pays(view, [shorten(2, 100)], loss=lambda _: 90.0) == []
-    assert when_it_pays(view, [shorten(2, 100)], loss=lambda _: float("inf")) == []
+    assert when_it_pays(view, [shorten(2, 100)], fault_cost=lambda _: 89.0) == [shorten(2, 100)]
+    assert when_it_pays(view, [shorten(2, 100)], fault_cost=lambda _: 90.0) == []
+    assert when_it_pays(view, [shorten(2, 100)], fault_cost=lambda _: float("inf")) == []
 
 
 def test_what_page_faults_cost_is_taken_off_the_rent() -> None:
     # It saves 0.1 * 1900 = 190 a request, of which 20 are lost again, while the price grows by 146 a request.
     found = [shorten(2, 100, since=11)]
     first = next(n for n in range(7, 60) if when_it_pays(seen(talk(n, 1996)), found))
-    later = next(n for n in range(7, 60) if when_it_pays(seen(talk(n, 1996)), found, loss=lambda _: 20.0))
+    later = next(n for n in range(7, 60) if when_it_pays(seen(talk(n, 1996)), found, fault_cost=lambda _: 20.0))
     assert (first, later) == (18, 28)
 
 
@@ -201,27 +201,29 @@ def test_riders_are_left_out_the_same_way() -> None:
     view = seen(talk(4), warm=False)
     rider = replace(shorten(4, 50), rider=True)
     assert when_it_pays(view, [shorten(2, 100), rider]) == [shorten(2, 100), rider]
-    assert when_it_pays(view, [shorten(2, 100), rider], loss=lambda p: 60.0 if p.rider else 0.0) == [shorten(2, 100)]
+    assert when_it_pays(view, [shorten(2, 100), rider], fault_cost=lambda p: 60.0 if p.rider else 0.0) == [
+        shorten(2, 100)
+    ]
 
 
 # A cold cache: `cached` is 0, `warm` is what it would be had nothing expired.
 
 
 def cold(values: list[Json]) -> View:
-    marks = tuple(mark(m, None) for m in messages(*values[:-2]))
-    return look(values, session=Session(sent=marks, sent_at=0.0), now=301.0)
+    marks = tuple(compute_mark(m, None) for m in messages(*values[:-2]))
+    return look(values, session=BranchState(sent_marks=marks, sent_at=0.0), now=301.0)
 
 
 @pytest.mark.parametrize("content", ["other", None])
-def test_searches_and_command_output_are_cut_at_once_on_a_cold_cache(content: Content | None) -> None:
+def test_searches_and_command_output_are_cut_at_once_on_a_cold_cache(content: ContentKind | None) -> None:
     view = cold(talk(4))
-    assert (view.cached, view.warm) == (0, 1418 - 127)
+    assert (view.cached_tokens, view.warm_tokens) == (0, 1418 - 127)
     found = [replace(shorten(2, 100), content=content)]
     assert when_it_pays(view, found) == found
 
 
 @pytest.mark.parametrize("content", ["view", "unknown"])
-def test_file_views_are_cut_on_a_cold_cache_when_they_would_be_on_a_warm_one(content: Content) -> None:
+def test_file_views_are_cut_on_a_cold_cache_when_they_would_be_on_a_warm_one(content: ContentKind) -> None:
     found = [replace(shorten(2, 100, since=11), content=content)]
     assert [bool(when_it_pays(seen(talk(n, 1996)), found)) for n in (8, 17, 18)] == [False, False, True]
     assert [bool(when_it_pays(cold(talk(n, 1996)), found)) for n in (8, 17, 18)] == [False, False, True]

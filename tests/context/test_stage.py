@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import pytest
 
 from proxy.context.plan import Proposal, View
-from proxy.context.stage import Stage, When, find_stage, make_stage
-from proxy.context.stages import BUILT_IN
+from proxy.context.stage import Stage, When, find_class, make_stage
+from proxy.context.stages import BUILT_IN_STAGES
 from proxy.context.stages.truncate_results import TruncateResults
 from proxy.errors import ConfigError
 
@@ -63,13 +63,13 @@ def plain(view: View) -> Iterable[Proposal]:
 
 def refused(table: Any) -> ConfigError:
     with pytest.raises(ConfigError) as caught:
-        make_stage(table, BUILT_IN, source="mine.toml")
+        make_stage(table, BUILT_IN_STAGES, source="mine.toml")
     return caught.value
 
 
 def test_every_stage_of_ours_has_a_docstring_and_says_when() -> None:
-    for name, kind in BUILT_IN.items():
-        made = make_stage({"use": name}, BUILT_IN)
+    for name, kind in BUILT_IN_STAGES.items():
+        made = make_stage({"use": name}, BUILT_IN_STAGES)
         assert isinstance(made, kind)
         assert isinstance(made, Stage)
         assert made.when in ("schedule", "always", "last")
@@ -78,13 +78,13 @@ def test_every_stage_of_ours_has_a_docstring_and_says_when() -> None:
 
 
 def test_the_other_keys_of_a_table_are_the_stages_fields() -> None:
-    made = make_stage({"use": "truncate_results", "recent": 7, "head": 1, "hint": "gone"}, BUILT_IN)
+    made = make_stage({"use": "truncate_results", "recent": 7, "head": 1, "hint": "gone"}, BUILT_IN_STAGES)
     assert made == TruncateResults(recent=7, head=1, hint="gone")
 
 
 def test_a_stage_of_a_users_own_is_found_as_module_and_class() -> None:
-    assert find_stage(f"{HERE}:Mine", BUILT_IN) is Mine
-    made = make_stage({"use": f"{HERE}:Mine", "share": 1, "words": ["a", "b"], "on": True, "limit": 5}, BUILT_IN)
+    assert find_class(f"{HERE}:Mine", BUILT_IN_STAGES) is Mine
+    made = make_stage({"use": f"{HERE}:Mine", "share": 1, "words": ["a", "b"], "on": True, "limit": 5}, BUILT_IN_STAGES)
     assert made == Mine(1, ("a", "b"), "x", True, 5)
 
 
@@ -109,7 +109,7 @@ def test_a_stage_that_does_not_say_when_is_refused() -> None:
 
 
 def test_a_field_without_a_default_has_to_be_given() -> None:
-    assert make_stage({"use": f"{HERE}:Demanding", "most": 3}, BUILT_IN) == Demanding(3)
+    assert make_stage({"use": f"{HERE}:Demanding", "most": 3}, BUILT_IN_STAGES) == Demanding(3)
     error = refused({"use": f"{HERE}:Demanding"})
     assert "most" in str(error)
 

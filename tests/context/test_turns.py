@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from proxy.context.plan import Edit, View
-from proxy.context.session import Session
-from proxy.context.turns import mended
+from proxy.context.session import BranchState
+from proxy.context.turns import repair_order
 from tests.conversations import PLAIN, Json, assistant, look, result, system, user
 
 TALK = [
@@ -25,7 +25,7 @@ TALK = [
 def stay(view: View, gone: Iterable[int]) -> list[int]:
     """What is left once these leave and order is made."""
     edits = {view.keys[n]: Edit(view.keys[n], "gone", None, "s", "", 1, 0) for n in gone}
-    left = mended(view, {**view.edits, **edits}, view.edits)
+    left = repair_order(view, {**view.edits, **edits}, view.edits)
     return [
         n
         for n in range(len(view.messages))
@@ -55,10 +55,12 @@ def test_an_upstream_that_takes_a_prompt_there_is_given_one() -> None:
 def test_a_prompt_without_a_system_message_begins_with_a_user_message() -> None:
     """Mistral's: a conversation must start with a user or a system message."""
     bare = look(TALK[1:])
-    left = mended(bare, {bare.keys[n]: Edit(bare.keys[n], "gone", None, "s", "", 1, 0) for n in (0, 1, 2, 4, 5)}, {})
+    left = repair_order(
+        bare, {bare.keys[n]: Edit(bare.keys[n], "gone", None, "s", "", 1, 0) for n in (0, 1, 2, 4, 5)}, {}
+    )
     assert [n for n, k in enumerate(bare.keys) if k not in left] == [0, 3, 6, 7, 8]
     greeted = look([assistant("Welcome!"), *TALK[1:]])
-    assert mended(greeted, {greeted.keys[1]: Edit(greeted.keys[1], "gone", None, "s", "", 1, 0)}, {})
+    assert repair_order(greeted, {greeted.keys[1]: Edit(greeted.keys[1], "gone", None, "s", "", 1, 0)}, {})
 
 
 def test_where_roles_alternate_two_of_one_role_are_parted() -> None:
@@ -86,16 +88,16 @@ def test_what_is_gone_for_good_is_passed_over_for_what_may_come_back() -> None:
     strict = replace(PLAIN, alternate=True)
     keys = look(TALK).keys
     force = {keys[n]: Edit(keys[n], "gone", None, "s", "", 1, 0) for n in (4, 5)}
-    view = look(TALK, model=strict, session=Session(edits=force))
+    view = look(TALK, model=strict, session=BranchState(edits=force))
     assert stay(view, [2, 3, 6, 7, 8]) == [0, 1, 8, 9]
 
 
 def test_edits_in_force_are_not_withdrawn() -> None:
     keys = look(TALK).keys
     gone = Edit(keys[4], "gone", None, "s", "", 1, 0)
-    view = look(TALK, session=Session(edits={gone.key: gone}))
+    view = look(TALK, session=BranchState(edits={gone.key: gone}))
     assert stay(view, []) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
     short = Edit(keys[4], "text", "A", "s", "", 6, 5)
-    view = look(TALK, session=Session(edits={short.key: short}))
-    left = mended(view, {short.key: replace(short, action="gone", text=None)}, view.edits)
+    view = look(TALK, session=BranchState(edits={short.key: short}))
+    left = repair_order(view, {short.key: replace(short, action="gone", text=None)}, view.edits)
     assert left == {short.key: short}

@@ -6,57 +6,59 @@ from dataclasses import replace
 from typing import Any
 
 from proxy.chat import key
-from proxy.context.ground import mark
+from proxy.context.ground import compute_mark
 from proxy.context.plan import Edit, View
 from proxy.context.policy import Policy
-from proxy.context.session import Session
+from proxy.context.session import BranchState
 from tests.conversations import PLAIN, WEIGH, Json, assistant, look, message, messages, result, system, user
 
 OPENING = [system("s" * 6), user("u" * 16), assistant(None, "1"), result("1", "r" * 96)]
 TALK = [*OPENING, assistant("a" * 26), user("v" * 6)]
 SIZES = [10, 20, 27, 100, 30, 10]
-KEYS = key.chain("", messages(*TALK))
+KEYS = key.compute_keys("", messages(*TALK))
 GONE = Edit(KEYS[3], "gone", None, "s", "", 100, 0)
 SHORT = Edit(KEYS[3], "text", "r", "s", "", 100, 5)
 
 
-def sent(values: Sequence[Json], *edits: Edit, at: float = 100.0) -> Session:
+def sent(values: Sequence[Json], *edits: Edit, at: float = 100.0) -> BranchState:
     """The session after these messages, so edited, went out."""
     table = {e.key: e for e in edits}
     talk = messages(*values)
-    marks = [mark(m, e) for m, k in zip(talk, key.chain("", talk), strict=True) if (e := table.get(k)) != GONE]
-    return Session(edits=table, sent=tuple(marks), sizes=(), sent_at=at)
+    marks = [
+        compute_mark(m, e) for m, k in zip(talk, key.compute_keys("", talk), strict=True) if (e := table.get(k)) != GONE
+    ]
+    return BranchState(edits=table, sent_marks=tuple(marks), sent_sizes=(), sent_at=at)
 
 
-def cached(values: Sequence[Json], session: Session, *, now: float = 101.0, **more: Any) -> int:
-    return look(values, session=session, now=now, **more).cached
+def cached(values: Sequence[Json], session: BranchState, *, now: float = 101.0, **more: Any) -> int:
+    return look(values, session=session, now=now, **more).cached_tokens
 
 
 def test_sizes_are_those_of_the_messages_as_they_came_and_as_they_go() -> None:
-    view = look(TALK, session=Session(edits={SHORT.key: SHORT}))
-    assert list(view.whole) == SIZES
+    view = look(TALK, session=BranchState(edits={SHORT.key: SHORT}))
+    assert list(view.original_tokens) == SIZES
     assert list(view.tokens) == [10, 20, 27, 5, 30, 10]
     assert view.edits == {SHORT.key: SHORT}
 
 
 def test_edits_of_messages_that_are_not_here_are_left_out() -> None:
     other = Edit(b"x" * 16, "gone", None, "s", "", 9, 0)
-    assert look(TALK, session=Session(edits={other.key: other, GONE.key: GONE})).edits == {GONE.key: GONE}
+    assert look(TALK, session=BranchState(edits={other.key: other, GONE.key: GONE})).edits == {GONE.key: GONE}
 
 
 def test_literal_policies_begin_from_the_clients_own_history() -> None:
-    view = look(TALK, session=Session(edits={GONE.key: GONE}), policy=Policy("p", schedule="always"))
+    view = look(TALK, session=BranchState(edits={GONE.key: GONE}), policy=Policy("p", schedule="always"))
     assert (view.edits, list(view.tokens), view.literal) == ({}, SIZES, True)
 
 
 def test_requests_are_counted_by_the_assistants_messages() -> None:
-    assert list(look(TALK).requests) == [0, 0, 1, 1, 2, 2]
+    assert list(look(TALK).request_counts) == [0, 0, 1, 1, 2, 2]
 
 
 def test_the_active_group_is_the_last() -> None:
     view = look(TALK)
-    assert view.active == 5
-    assert look(TALK[:4]).active == 0
+    assert view.active_start == 5
+    assert look(TALK[:4]).active_start == 0
 
 
 def test_the_budget_is_a_share_of_the_window_or_of_what_upstream_named() -> None:
@@ -64,8 +66,8 @@ def test_the_budget_is_a_share_of_the_window_or_of_what_upstream_named() -> None
     assert look(TALK).budget is None
     assert look(TALK, model=small).budget == 800
     assert look(TALK, model=small, policy=Policy("p", budget=0.5)).budget == 500
-    assert look(TALK, model=small, session=Session(limit=300)).budget == 240
-    assert look(TALK, session=Session(limit=300)).budget == 240
+    assert look(TALK, model=small, session=BranchState(learned_window=300)).budget == 240
+    assert look(TALK, session=BranchState(learned_window=300)).budget == 240
 
 
 def test_observations_count_as_results() -> None:
@@ -101,7 +103,7 @@ def test_an_edit_that_was_not_sent_ends_the_cached_front() -> None:
 def test_a_cache_is_cold_after_its_time_and_where_nothing_was_sent() -> None:
     assert cached(TALK, sent(TALK), now=100 + PLAIN.ttl_s) == sum(SIZES)
     assert cached(TALK, sent(TALK), now=100.1 + PLAIN.ttl_s) == 0
-    assert cached(TALK, Session()) == 0
+    assert cached(TALK, BranchState()) == 0
 
 
 def test_models_without_a_cache_and_prompts_too_short_for_it_have_nothing_cached() -> None:
@@ -111,21 +113,23 @@ def test_models_without_a_cache_and_prompts_too_short_for_it_have_nothing_cached
 
 
 def test_after_a_restart_all_up_to_the_last_answer_counts_as_cached() -> None:
-    assert cached(TALK, Session(sent_at=100.0)) == sum(SIZES[:4])
-    assert cached(TALK, Session(sent_at=100.0, edits={SHORT.key: SHORT})) == 10 + 20 + 27 + 5
-    assert cached(TALK, Session(sent_at=100.0), now=1000.0) == 0
+    assert cached(TALK, BranchState(sent_at=100.0)) == sum(SIZES[:4])
+    assert cached(TALK, BranchState(sent_at=100.0, edits={SHORT.key: SHORT})) == 10 + 20 + 27 + 5
+    assert cached(TALK, BranchState(sent_at=100.0), now=1000.0) == 0
 
 
 def test_a_mark_changes_whenever_the_bytes_that_go_out_do() -> None:
     one = message(TALK[3])
-    marks = {mark(one, e) for e in (None, GONE, SHORT, replace(SHORT, text="s"), replace(SHORT, action="append"))}
+    marks = {
+        compute_mark(one, e) for e in (None, GONE, SHORT, replace(SHORT, text="s"), replace(SHORT, action="append"))
+    }
     assert len(marks) == 5
-    assert mark(one, None) == one.form
-    assert mark(one, SHORT) == mark(message(TALK[3]), replace(SHORT, stage="other", reason="other"))
+    assert compute_mark(one, None) == one.form
+    assert compute_mark(one, SHORT) == compute_mark(message(TALK[3]), replace(SHORT, stage="other", reason="other"))
 
 
 def test_a_view_is_the_same_for_the_same_input() -> None:
     one, other = look(TALK), look(TALK)
-    fields = [f for f in View.__slots__ if f not in ("messages", "request", "ground", "applied")]
+    fields = [f for f in View.__slots__ if f not in ("messages", "request", "history", "edited_history")]
     assert [getattr(one, f) for f in fields] == [getattr(other, f) for f in fields]
     assert one.weigh is WEIGH

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from proxy.cli.key import fill
+from proxy.cli.key import write_keys
 from tests.faulty import faulty
 from tests.running import Running, running
 from tests.scripted import Scripted, reply
@@ -166,7 +166,7 @@ async def test_prometheus_scrapes_the_proxy_and_every_query_of_the_dashboard_has
 async def test_s8_prometheus_asks_for_the_password_that_the_first_start_made(tmp_path: Path) -> None:
     compose = (ROOT / "docker-compose.yml").read_text()
     (flag,) = re.findall(r'"(--web\.config\.file=/keys/)web\.yml"', compose)
-    fill(tmp_path, "default")
+    write_keys(tmp_path, "default")
     password = (tmp_path / "prometheus.password").read_text()
 
     web = f"{flag.replace('/keys/', f'{tmp_path}/')}web.yml"

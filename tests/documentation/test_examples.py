@@ -20,7 +20,7 @@ import yaml
 
 from proxy.context.plan import Insert
 from proxy.memory import state
-from proxy.settings import load
+from proxy.settings import load_settings
 from proxy.web.app import make_policies
 from tests.conversations import PLAIN, Json, assistant, look, user
 from tests.documentation.blocks import ALL, PAGES, ROOT, Block, blocks, name, titled
@@ -138,7 +138,7 @@ def policies(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]
         if block.title.startswith("policies/"):
             (folder / Path(block.title).name).write_text(block.text)
     monkeypatch.syspath_prepend(str(folder))
-    return dict(make_policies(load(None, {"policies_dir": str(folder), "policy": "mine"})))
+    return dict(make_policies(load_settings(None, {"policies_dir": str(folder), "policy": "mine"})))
 
 
 def test_the_policy_and_the_stage_of_ones_own_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,12 +171,12 @@ def test_a_config_file_is_accepted(block: Block, tmp_path: Path, monkeypatch: py
     file.write_text(block.text)
     monkeypatch.setenv("CONTEXT_WEBHOOK_SECRET", "a secret")
     if block.title == "models.toml":
-        assert [model.name for model in load(None, {"models_file": str(file)}).models()][:2] == [
+        assert [model.name for model in load_settings(None, {"models_file": str(file)}).load_models()][:2] == [
             "gpt-5*",
             "my-finetune",
         ]
         return
-    settings = load(file)
+    settings = load_settings(file)
     make_policies(settings)
     taken = False
     for upstream in settings.upstreams.values():  # the first whose models match gets the request
@@ -212,7 +212,7 @@ def test_the_widget_of_a_page_is_served(block: Block) -> None:
 def test_what_is_shown_is_what_comes_out(block: Block, place: Place) -> None:
     """A table of replay has the columns that a run prints; a STATE block is the one that is asked for."""
     if block.text.startswith(state.HEADING):
-        assert block.text.strip() in state.ask()
+        assert block.text.strip() in state.build_prompt()
         return
     told = ask(place, "replay", "runs.jsonl", "--jobs", "1")
     for line in block.text.splitlines():

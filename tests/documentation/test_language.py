@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 import typer
 
-from proxy.cli.fields import fields, summary
+from proxy.cli.fields import read_fields, read_summary
 from proxy.cli.main import app
-from proxy.cli.tables import table
+from proxy.cli.tables import render_table
 from proxy.context.policy import Policy
-from proxy.context.stages import BUILT_IN as STAGES
-from proxy.context.voices import BUILT_IN as VOICES
+from proxy.context.stages import BUILT_IN_STAGES as STAGES
+from proxy.context.voices import BUILT_IN_INJECTIONS as VOICES
 from proxy.metrics import Metrics
-from proxy.sections import Section
-from proxy.settings import Key, Settings, Upstream, Webhook
+from proxy.sections import SettingsSection
+from proxy.settings import ApiKeySettings, Settings, UpstreamSettings, WebhookSettings
 from tests.documentation.blocks import PAGES, ROOT, name, written
 
 WORDS = 25
@@ -59,15 +59,15 @@ def test_what_is_generated_is_no_riddle() -> None:
 
 
 def descriptions() -> Iterator[str]:
-    kinds: list[type] = [type(value) for _, value in Settings() if isinstance(value, Section)]
-    kinds += [Settings, Upstream, Key, Webhook, Policy, *STAGES.values(), *VOICES.values()]
+    kinds: list[type] = [type(value) for _, value in Settings() if isinstance(value, SettingsSection)]
+    kinds += [Settings, UpstreamSettings, ApiKeySettings, WebhookSettings, Policy, *STAGES.values(), *VOICES.values()]
     for kind in kinds:
-        yield from (told.text for told in fields(kind))
-    yield from (summary(kind) for kind in (*STAGES.values(), *VOICES.values()))
-    yield from (described.tells for described in Metrics().described)
+        yield from (told.text for told in read_fields(kind))
+    yield from (read_summary(kind) for kind in (*STAGES.values(), *VOICES.values()))
+    yield from (described.description for described in Metrics().descriptions)
     commands = typer.main.get_command(app)
     for table_name, column in (("commands", 2), ("routes", 2), ("errors", 3)):
-        for line in table(table_name, commands).splitlines()[2:]:
+        for line in render_table(table_name, commands).splitlines()[2:]:
             yield re.split(r"(?<!\\)\|", line)[column + 1].strip()
 
 

@@ -14,14 +14,14 @@ from pydantic import BaseModel
 
 from proxy.cli.main import app
 from proxy.cli.reference import REQUEST_HEADERS, RESPONSE_HEADERS, WEBHOOK_HEADERS
-from proxy.context.stages import BUILT_IN as STAGES
-from proxy.context.voices import BUILT_IN as VOICES
+from proxy.context.stages import BUILT_IN_STAGES as STAGES
+from proxy.context.voices import BUILT_IN_INJECTIONS as VOICES
 from proxy.exchange.identify import Relation
-from proxy.exchange.news import KINDS
+from proxy.exchange.news import EVENT_KINDS
 from proxy.exchange.steering import grammar
 from proxy.metrics import Metrics
-from proxy.sections import Plane, Section
-from proxy.settings import NO_SETTINGS, PREFIX, Key, Settings, Upstream, Webhook
+from proxy.sections import Plane, SettingsSection
+from proxy.settings import ENV_PREFIX, RESERVED_VARIABLES, ApiKeySettings, Settings, UpstreamSettings, WebhookSettings
 from proxy.tools.catalog import TOOLS
 from tests.documentation.blocks import PAGES, ROOT, name, rows, ticked, written
 from tests.house import FLOORS, PURE
@@ -29,10 +29,10 @@ from tests.house import FLOORS, PURE
 DEFAULTS = Settings()
 SECTIONS = {key: type(getattr(DEFAULTS, key)) for key in Settings.model_fields}
 KNOWN: dict[str, type[BaseModel]] = {
-    **{key: kind for key, kind in SECTIONS.items() if issubclass(kind, Section)},
-    "upstreams.NAME": Upstream,
-    "keys[]": Key,
-    "webhooks[]": Webhook,
+    **{key: kind for key, kind in SECTIONS.items() if issubclass(kind, SettingsSection)},
+    "upstreams.NAME": UpstreamSettings,
+    "keys[]": ApiKeySettings,
+    "webhooks[]": WebhookSettings,
 }
 PATH = re.compile(
     r"(?:proxy|tests|config|docker|docs)/[\w./-]*|[\w-]+\.(?:yml|lock)|[A-Z][A-Za-z]+\.md|Dockerfile|Makefile"
@@ -57,16 +57,16 @@ def test_settings_exist(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_variables_of_the_environment_exist(page: Path) -> None:
     for found in re.findall(r"CONTEXT_PROXY_[A-Z_]*[A-Z]", page.read_text("utf-8")):
-        path = found.removeprefix(PREFIX).lower().split("__")
+        path = found.removeprefix(ENV_PREFIX).lower().split("__")
         known: Any = DEFAULTS
         for key in path:
-            assert found in NO_SETTINGS or key in type(known).model_fields, found
+            assert found in RESERVED_VARIABLES or key in type(known).model_fields, found
             known = getattr(known, key, None)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_metrics_exist(page: Path) -> None:
-    known = {described.name for described in Metrics().described}
+    known = {described.name for described in Metrics().descriptions}
     assert set(re.findall(r"context_proxy_\w+", page.read_text("utf-8"))) <= known
 
 
@@ -115,7 +115,7 @@ def test_the_policies_of_the_package_are_in_both_tables_and_no_others() -> None:
 
 def test_the_tables_of_the_guide_list_what_there_is() -> None:
     events = [row[0].strip("`") for row in rows(text("docs/guide/events.md"), "Kind")]
-    assert set(events) == set(KINDS)
+    assert set(events) == set(EVENT_KINDS)
     tools = " ".join(row[0] for row in rows(text("docs/guide/tools-and-memory.md"), "Tool"))
     assert set(re.findall(r"`(\w+)\(", tools)) == set(TOOLS)
     planes = [row[0].strip("`") for row in rows(text("docs/deploy/security.md"), "Plane")]
@@ -129,9 +129,9 @@ def test_the_commands_of_a_conversation_are_understood_and_all_are_listed() -> N
     parsed = {
         found.name
         for code in listed
-        if (found := grammar.parse(re.sub(r"[\[\]]", "", code).replace("GID", "k2f0vd7cpa").replace("N", "3")))
+        if (found := grammar.parse_command(re.sub(r"[\[\]]", "", code).replace("GID", "k2f0vd7cpa").replace("N", "3")))
     }
-    assert parsed == set(get_args(grammar.Name)) - {"help"}
+    assert parsed == set(get_args(grammar.CommandName)) - {"help"}
 
 
 def test_the_alerts_are_those_of_the_rules() -> None:

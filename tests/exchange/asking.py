@@ -34,7 +34,7 @@ class Condense:
         """The first message, once another prompt follows it."""
         if len(view.messages) < 3:
             return
-        text = view.answers.get(self._ask(view).id, EXTRACT)
+        text = view.helper_answers.get(self._ask(view).id, EXTRACT)
         yield Proposal(0, "text", "condense", "old", 10, text=text)
 
     def asks(self, view: View) -> Iterable[Ask]:
@@ -121,6 +121,6 @@ async def say(there: Three, *texts: str, **more: Any) -> Agent:
 
 
 async def idle(proxy: Running) -> None:
-    asking = proxy.app.parts.asking
+    asking = proxy.app.services.helper_queue
     assert asking is not None
     await until(lambda: not len(asking))

@@ -71,10 +71,10 @@ class Played:
 def sent(model: Scripted, at: int) -> list[bytes]:
     """The bytes of each message of one request upstream."""
     body = model.received[at].body
-    found = slices.member(body, "messages")
+    found = slices.find_member(body, "messages")
     assert found is not None
     array = body[found.start : found.end]
-    return [array[start:end] for start, end in slices.elements(array) or ()]
+    return [array[start:end] for start, end in slices.find_elements(array) or ()]
 
 
 def assert_true(model: Scripted, answers: Sequence[Answer]) -> None:

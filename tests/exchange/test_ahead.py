@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from proxy.exchange import ahead
-from proxy.settings import shipped
+from proxy.settings import find_shipped_file
 from tests.exchange.asking import idle, settings
 from tests.faulty import Connection, Request, faulty, until
 from tests.running import Agent, Running, running
@@ -28,7 +28,7 @@ def scripted() -> Scripted:
 
 def write(folder: Path, working_s: int) -> None:
     """`hierarchical` that finds a block of two steps due after so many seconds, whatever the helper has to keep."""
-    text = shipped("policies/hierarchical.toml").read_text().replace('name = "hierarchical"', 'name = "mine"')
+    text = find_shipped_file("policies/hierarchical.toml").read_text().replace('name = "hierarchical"', 'name = "mine"')
     text = text.replace("working_s = 300", f"working_s = {working_s}\nblock = 2\nrecent = 1\nids = 0")
     (folder / "mine.toml").write_text(text)
 
@@ -77,9 +77,9 @@ async def test_e9_without_a_helper_it_is_planned_and_nothing_is_sent_or_stored(t
         running(upstream.port, policies_dir=str(tmp_path), policy="mine") as proxy,
     ):
         await work(Agent(proxy, (b"x-context-session: a",)))
-        counts, sent = await proxy.app.store.count(), len(model.chats)
+        counts, sent = await proxy.app.store.count_rows(), len(model.chats)
         await until(lambda: proxy.count("ahead_total", outcome="planned") >= 1, seconds=20)
-        assert (await proxy.app.store.count(), len(model.chats)) == (counts, sent)
+        assert (await proxy.app.store.count_rows(), len(model.chats)) == (counts, sent)
 
 
 async def test_e9_an_answer_under_way_is_not_disturbed(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ async def test_e9_a_new_request_takes_the_place_of_what_waits_and_the_oldest_lea
 ) -> None:
     monkeypatch.setattr(ahead, "MOST", 2)
     async with serving(tmp_path, Scripted("ok"), Scripted(SUMMARY), working_s=3600) as proxy:
-        waiting = proxy.app.parts.ahead
+        waiting = proxy.app.services.idle_compressions
         for name in (b"a", b"a", b"b", b"c"):
             await Agent(proxy, (b"x-context-session: " + name,)).say(f"hello {name!r} {len(waiting)}")
         assert [session for _, session, _ in waiting] == ["b", "c"]
@@ -124,4 +124,4 @@ async def test_e9_a_new_request_takes_the_place_of_what_waits_and_the_oldest_lea
 async def test_e9_policies_without_ages_wait_for_nothing(tmp_path: Path) -> None:
     async with faulty(Scripted("ok")) as upstream, running(upstream.port, policy="thrifty") as proxy:
         await Agent(proxy).say("hello")
-        assert not proxy.app.parts.ahead
+        assert not proxy.app.services.idle_compressions

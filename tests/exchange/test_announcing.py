@@ -240,7 +240,7 @@ async def test_a_mistake_in_telling_is_counted_and_harms_no_request(monkeypatch:
     def wrong(*_: Any) -> None:
         raise RuntimeError("a mistake")
 
-    monkeypatch.setattr(announcing, "_client", wrong)
+    monkeypatch.setattr(announcing, "_publish_client_change", wrong)
     async with faulty(Scripted("Well.")) as upstream, running(upstream.port, policy="rolling") as proxy:
         found = await Agent(proxy, NAMED).say("Hello")
         assert found.header("x-context-fallback") is None
@@ -249,5 +249,5 @@ async def test_a_mistake_in_telling_is_counted_and_harms_no_request(monkeypatch:
 
 def test_long_lists_and_texts_are_cut_and_counts_stay() -> None:
     told = announcing._bounded({"removed": 5000, "removed_ids": ["x"] * 5000, "summary": "y" * 50_000})
-    assert (told["removed"], len(told["removed_ids"])) == (5000, announcing.NAMED)
-    assert len(told["summary"]) == announcing.SAID + 1
+    assert (told["removed"], len(told["removed_ids"])) == (5000, announcing.MAX_LISTED)
+    assert len(told["summary"]) == announcing.MAX_TEXT + 1

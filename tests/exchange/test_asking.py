@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from proxy.context.plan import Ask
-from proxy.exchange.asking import verdict
+from proxy.exchange.asking import judge_answer
 from tests.awkward import Awkward, put_in
 from tests.exchange.asking import EXTRACT, LONG, SESSION, idle, restarted, say, three
 from tests.faulty import Connection, Request, until
@@ -211,7 +211,7 @@ async def test_no_more_are_asked_at_once_than_the_settings_allow(tmp_path: Path)
         agents = [Agent(there.proxy, (b"x-context-session: s%d" % n,)) for n in range(8)]
         await asyncio.gather(*(agent.say(LONG) for agent in agents))
         await until(lambda: under_way[0] == 2)
-        asking = there.proxy.app.parts.asking
+        asking = there.proxy.app.services.helper_queue
         assert asking is not None
         assert len(asking) == 5
         assert there.told("queue_full") == 3
@@ -291,11 +291,11 @@ async def test_a_store_that_is_away_costs_the_answer_and_nothing_else(tmp_path: 
 
 
 def test_names_must_stand_by_themselves() -> None:
-    ask = Ask("summary", "?", keep=("12", "/etc/hosts", "a.py", "$x"))
+    ask = Ask("summary", "?", required_names=("12", "/etc/hosts", "a.py", "$x"))
     good = "Line 12 of /etc/hosts, a.py and cost$x."
-    assert verdict(ask, good) == "kept"
+    assert judge_answer(ask, good) == "kept"
     for wrong in (good.replace("12", "123"), good.replace("a.py", "data.py"), good.replace("$x", "$xy")):
-        assert verdict(ask, wrong) == "missing"
-    assert verdict(Ask("summary", "?", longest=5), "123456") == "too_long"
-    assert verdict(Ask("summary", "?"), "x" * 100_000) == "too_long"
-    assert verdict(Ask("summary", "?"), "") == "empty"
+        assert judge_answer(ask, wrong) == "missing"
+    assert judge_answer(Ask("summary", "?", max_chars=5), "123456") == "too_long"
+    assert judge_answer(Ask("summary", "?"), "x" * 100_000) == "too_long"
+    assert judge_answer(Ask("summary", "?"), "") == "empty"

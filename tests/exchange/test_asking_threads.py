@@ -28,8 +28,8 @@ async def test_the_same_question_is_asked_once_at_a_time_and_every_branch_has_th
         release.set()
         await idle(there.proxy)
         assert len(there.helper.received) == 1
-        for thread in there.proxy.app.parts.threads.session(tenant_of(there), "a").threads.values():  # type: ignore[union-attr]
-            assert list(thread.state.answers.values()) == ["Read it."]
+        for thread in there.proxy.app.services.live_sessions.find_session(tenant_of(there), "a").branches.values():  # type: ignore[union-attr]
+            assert list(thread.state.helper_answers.values()) == ["Read it."]
 
 
 def first(text: str) -> dict[str, Any]:
@@ -37,17 +37,17 @@ def first(text: str) -> dict[str, Any]:
 
 
 def tenant_of(there: Three) -> str:
-    (tenant,) = {tenant for tenant, _ in there.proxy.app.parts.threads._sessions}
+    (tenant,) = {tenant for tenant, _ in there.proxy.app.services.live_sessions._sessions}
     return tenant
 
 
 def forget_answers(there: Three) -> None:
     """As if the session's threads had been loaded before the answer was stored."""
-    memory = there.proxy.app.parts.threads.session(tenant_of(there), "a")
+    memory = there.proxy.app.services.live_sessions.find_session(tenant_of(there), "a")
     assert memory is not None
-    for thread in memory.threads.values():
-        assert list(thread.state.answers.values()) == ["Read it."]
-        thread.state = replace(thread.state, answers={})
+    for thread in memory.branches.values():
+        assert list(thread.state.helper_answers.values()) == ["Read it."]
+        thread.state = replace(thread.state, helper_answers={})
 
 
 async def test_a_thread_that_was_read_back_meanwhile_has_the_answer_too(tmp_path: Path) -> None:
@@ -60,11 +60,11 @@ async def test_a_thread_that_was_read_back_meanwhile_has_the_answer_too(tmp_path
     async with three(tmp_path, held) as there:
         agent = Agent(there.proxy, (SESSION,))
         await agent.say(LONG)
-        threads = there.proxy.app.parts.threads
-        memory = threads.session(tenant_of(there), "a")
+        threads = there.proxy.app.services.live_sessions
+        memory = threads.find_session(tenant_of(there), "a")
         assert memory is not None
         await there.proxy.rows("SELECT 1")
-        threads.forget(memory)
+        threads.forget_session(memory)
         await agent.say("And now?", b"x-context-policy: passthrough")
         release.set()
         await idle(there.proxy)
@@ -91,9 +91,9 @@ async def test_an_answer_on_its_way_to_the_disk_is_given_at_once(tmp_path: Path)
         agent = Agent(there.proxy, (SESSION,))
         store.hold = True
         await agent.say(LONG)
-        memory = there.proxy.app.parts.threads.session(tenant_of(there), "a")
+        memory = there.proxy.app.services.live_sessions.find_session(tenant_of(there), "a")
         assert memory is not None
-        await until(lambda: all(thread.state.answers for thread in memory.threads.values()))
+        await until(lambda: all(thread.state.helper_answers for thread in memory.branches.values()))
         forget_answers(there)
         await agent.say("And now?")
         await agent.say("And then?")

@@ -12,7 +12,7 @@ import pytest
 from proxy.context.plan import Note
 from proxy.errors import StoreUnavailable
 from proxy.exchange import background
-from proxy.exchange.turn import EMPTY
+from proxy.exchange.turn import UNPLANNED
 from proxy.metrics import Metrics
 from tests.faulty import Connection, Request, faulty, until
 from tests.running import Agent, Running, running
@@ -102,9 +102,9 @@ class Model:
 
 
 def near(proxy: Running) -> dict[bytes, float]:
-    (memory,) = proxy.app.parts.threads._sessions.values()
-    (thread,) = memory.threads.values()
-    return thread.near[1] if thread.near is not None else {}
+    (memory,) = proxy.app.services.live_sessions._sessions.values()
+    (thread,) = memory.branches.values()
+    return thread.relevance[1] if thread.relevance is not None else {}
 
 
 async def test_e3_vectors_are_made_beside_the_request_once_a_message_and_count_for_the_next() -> None:
@@ -146,7 +146,7 @@ def test_e9_notes_become_metrics() -> None:
         Note("retrieve", "", {"items": 2}),
         Note("over_budget", "nobody counts this"),
     )
-    background.measure(metrics, replace(EMPTY, notes=notes))
+    background.record_plan_metrics(metrics, replace(UNPLANNED, notes=notes))
 
     def count(name: str, **labels: str) -> float | None:
         return metrics.registry.get_sample_value(f"context_proxy_{name}", labels)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from proxy.memory.state import ask, recap
+from proxy.memory.state import build_prompt, render_recap
 from tests.faulty import STREAM, Connection, Request, faulty
 from tests.running import Agent, running
 from tests.scripted import Scripted, calls, chunk, completion, events, reply
@@ -288,9 +288,9 @@ async def test_a_state_block_is_asked_for_withheld_stored_and_given_back_behind_
         assert [text for (text,) in await proxy.rows("SELECT text FROM states")] == [BLOCK.partition("\n")[2].encode()]
     first, second = (texts[0] for texts in (model.texts(0), model.texts(1)))
     assert first.startswith("Be.")
-    assert first.endswith(ask())
+    assert first.endswith(build_prompt())
     assert "## Global Anchor\n\n" + BLOCK in second
-    assert second.index("Be.") < second.index("Global Anchor") < second.index(ask())
+    assert second.index("Be.") < second.index("Global Anchor") < second.index(build_prompt())
     assert model.texts(1)[1:] == ["Hello", "The answer.", "Go on"], "a block is never put back into the history"
 
 
@@ -313,7 +313,7 @@ async def test_no_state_is_asked_for_where_one_free_text_is_not_expected(more: d
     async with faulty(model) as upstream, running(upstream.port, policy="rolling") as proxy:
         found = await proxy.post(HELLO | more)
         assert found.message["content"] == "The answer.\n\n" + BLOCK, "not asked for, so not taken out"
-    assert ask() not in model.texts()[0]
+    assert build_prompt() not in model.texts()[0]
 
 
 async def test_state_may_be_shown_to_the_client() -> None:
@@ -333,7 +333,7 @@ async def test_thrifty_asks_when_something_has_left_and_gives_the_note_back_at_t
         return "\n".join(f"line {n} of result {len(model.received)}" for n in range(200))
 
     async def script(request: Request, there: Connection) -> None:
-        done = ask() in json.loads(request.body)["messages"][-1]["content"]
+        done = build_prompt() in json.loads(request.body)["messages"][-1]["content"]
         step = calls((f"call_{len(model.received):09}", "look"))
         model.answers = ["Done.\n\n" + BLOCK if done else step if model.answers[0] != "Fine." else "Fine."]
         await model(request, there)
@@ -350,10 +350,10 @@ async def test_thrifty_asks_when_something_has_left_and_gives_the_note_back_at_t
         await agent.say("Thanks. What next?")
         await agent.say("And then?")
         edits = await proxy.rows("SELECT count(*) FROM edits WHERE stage <> 'state'")
-    note = recap(BLOCK.partition("\n")[2])
+    note = render_recap(BLOCK.partition("\n")[2])
     assert edits[0][0] > 0
     assert {texts[0] for texts in map(model.texts, range(len(model.chats)))} == {"Be."}, "the system prompt stays"
-    asked = [any(ask() in (text or "") for text in model.texts(n)) for n in range(len(model.chats))]
+    asked = [any(build_prompt() in (text or "") for text in model.texts(n)) for n in range(len(model.chats))]
     assert asked == [False] * (len(asked) - 3) + [True, False, False]
     assert model.texts(-2)[-1] == "Thanks. What next?\n\n" + note
     assert model.texts(-1)[-3] == model.texts(-2)[-1], "what was put there stays there"

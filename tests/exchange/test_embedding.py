@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from proxy.exchange.bounds import DOWN_AFTER
-from proxy.exchange.embedding import LONGEST, vectors
+from proxy.exchange.embedding import MAX_CHARS, load_vectors
 from tests.awkward import Awkward, put_in
 from tests.faulty import Connection, Request, faulty, until
 from tests.running import Running, running
@@ -55,7 +55,7 @@ async def embedding(
 
 
 async def ask(proxy: Running, *texts: str, tenant: str = "t", session: str = "s") -> dict[bytes, tuple[float, ...]]:
-    return await vectors(proxy.app.parts, tenant, session, {text.encode(): text for text in texts}, BEARER)
+    return await load_vectors(proxy.app.services, tenant, session, {text.encode(): text for text in texts}, BEARER)
 
 
 def told(proxy: Running, outcome: str) -> float:
@@ -100,8 +100,8 @@ async def test_nothing_is_asked_where_they_are_off_or_there_is_nothing_to_say() 
 async def test_a_long_text_is_told_by_its_beginning_and_the_request_carries_the_credential_alone() -> None:
     model = Embedder()
     async with embedding(model) as proxy:
-        await ask(proxy, "x" * (LONGEST + 5))
-    assert [len(text) for text in model.batches[0]] == [LONGEST]
+        await ask(proxy, "x" * (MAX_CHARS + 5))
+    assert [len(text) for text in model.batches[0]] == [MAX_CHARS]
     (request,) = model.requests
     assert request.all(b"authorization") == [b"Bearer sk-one"]
     assert request.all(b"cookie") == []

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from proxy.exchange.finish import error_event
+from proxy.exchange.finish import make_error_event
 from tests.awkward import Awkward, put_in
 from tests.faulty import STREAM, Connection, Request, connect, faulty, post
 from tests.running import CHAT, Agent, Running, running
@@ -82,7 +82,7 @@ async def test_the_numbers_of_a_request_are_in_the_metrics() -> None:
 
 async def test_an_answer_is_given_whatever_goes_wrong_in_counting_it(monkeypatch: pytest.MonkeyPatch) -> None:
     async with faulty(Scripted("Well.", "Well.")) as upstream, running(upstream.port, policy="thrifty") as proxy:
-        monkeypatch.setattr(proxy.app.parts.metrics, "tokens_before", None)  # as a wrong price did: it raises
+        monkeypatch.setattr(proxy.app.services.metrics, "tokens_before", None)  # as a wrong price did: it raises
         for stream in (False, True):
             heard = await proxy.post(HELLO | {"stream": stream})
             assert heard.status == 200
@@ -223,7 +223,7 @@ async def test_the_end_of_a_stream_waits_for_the_store_and_nothing_else_does() -
 
 
 def test_an_error_event_has_the_form_that_every_client_raises() -> None:
-    event = error_event('it "broke"', "upstream_broken")
+    event = make_error_event('it "broke"', "upstream_broken")
     assert event.startswith(b"data: ")
     assert event.endswith(b"\n\n")
     told = json.loads(event[6:])["error"]

@@ -19,8 +19,8 @@ from proxy.cli import prompt as cli_prompt
 from proxy.context import rules
 from proxy.context.prices import Model
 from proxy.errors import ConfigError
-from proxy.exchange.rebuild import prompt
-from proxy.settings import shipped
+from proxy.exchange.rebuild import rebuild_prompt
+from proxy.settings import find_shipped_file
 from proxy.web.app import ContextProxy
 from tests.exchange.asking import idle, settings
 from tests.faulty import Connection, Request, faulty
@@ -50,7 +50,7 @@ async def serving(
     folder: Path, model: Scripted, clock: Clock, *, schedule: str = "always", window: int | None = None, **fields: Any
 ) -> AsyncIterator[Running]:
     """The proxy with `hierarchical` as it is shipped, its schedule and some settings of its levels changed."""
-    text = shipped("policies/hierarchical.toml").read_text().replace('name = "hierarchical"', 'name = "mine"')
+    text = find_shipped_file("policies/hierarchical.toml").read_text().replace('name = "hierarchical"', 'name = "mine"')
     lines = [line for line in text.splitlines() if line.partition(" = ")[0] not in fields]
     at = lines.index('use = "compress_levels"') + 1
     lines[at:at] = [f"{name} = {json.dumps(value)}" for name, value in fields.items()]
@@ -59,7 +59,7 @@ async def serving(
     models.write_text(f"[models.m]\nwindow = {window}\n" if window else "[models.x]\n")
 
     def set_clock(app: ContextProxy) -> None:
-        app.parts.now = clock
+        app.services.now = clock
 
     tree: dict[str, Any] = {"policies_dir": str(folder), "models_file": str(models), "policy": "mine"}
     tree["db"] = str(folder / "store.sqlite3")
@@ -83,8 +83,8 @@ async def work(agent: Agent, prompt: str, rounds: int, text: str = LOG) -> None:
 
 def valid(body: dict[str, Any]) -> None:
     sent = read_request(json.dumps(body).encode()).messages
-    rules.check([rules.Out(m, m.text, bool(m.calls)) for m in sent], sent, Model())
-    assert not rules._violations([rules.Out(m, m.text, bool(m.calls)) for m in sent], Model())
+    rules.check([rules.OutgoingMessage(m, m.text, bool(m.calls)) for m in sent], sent, Model())
+    assert not rules._violations([rules.OutgoingMessage(m, m.text, bool(m.calls)) for m in sent], Model())
 
 
 @STREAMS
@@ -139,7 +139,7 @@ async def test_e4_a_helpers_summary_takes_the_place_of_the_extract_where_it_is_a
     model, helper, clock = scripted(6), Scripted(answer), Clock()
 
     def set_clock(app: ContextProxy) -> None:
-        app.parts.now = clock
+        app.services.now = clock
 
     async with faulty(model) as upstream, faulty(helper) as beside:
         tree = settings(tmp_path, upstream.port, beside.port, {"timeout_s": 2.0}) | {"policy": "hierarchical"}
@@ -214,7 +214,7 @@ async def test_e6_policies_that_do_not_search_leave_the_index_empty(tmp_path: Pa
         agent = Agent(proxy, NAMED)
         await agent.say("the zebra handshake uses port 4711")
         await agent.say("which port?")
-        assert (await proxy.app.store.count())["indexed"] == 0
+        assert (await proxy.app.store.count_rows())["indexed"] == 0
 
 
 @pytest.mark.parametrize("by", ["header", "mark"])
@@ -286,9 +286,9 @@ async def _rebuilt(proxy: Running) -> bytes:
     ((tenant, session, exchange),) = await proxy.rows(
         "SELECT tenant, session, exchange FROM exchanges ORDER BY started_at DESC LIMIT 1"
     )
-    found = await prompt(proxy.app.store, tenant, session, exchange)
+    found = await rebuild_prompt(proxy.app.store, tenant, session, exchange)
     assert found is not None
-    return found.sent
+    return found.sent_body
 
 
 @STREAMS
@@ -331,7 +331,7 @@ async def test_e2_e4_no_exchange_of_plain_chat_leaves_without_a_summary(tmp_path
     model, helper, clock = Scripted("The answer has many words about gardens. " * 60), Scripted(told), Clock()
 
     def set_clock(app: ContextProxy) -> None:
-        app.parts.now = clock
+        app.services.now = clock
 
     async with faulty(model) as upstream, faulty(helper) as beside:
         tree = settings(tmp_path, upstream.port, beside.port, {"timeout_s": 2.0}) | {"policy": "hierarchical"}
@@ -372,7 +372,7 @@ async def test_e3_where_priority_chose_the_why_says_it_in_the_api_and_on_the_com
         assert len(by_priority) == len(reasons) > 3, reasons
         assert of in {found[2] for found in by_priority}
         assert all(0 <= int(found[1]) <= 100 for found in by_priority)
-        told = cli_prompt.whole(shown).plain
+        told = cli_prompt.render_prompt(shown).plain
         assert all(reason in told for reason in reasons)
 
 

@@ -57,7 +57,7 @@ async def test_a7_thrifty_names_recall_with_the_id_where_the_model_has_it(stream
         for stub in stubs:
             found = RECALL.search(stub.splitlines()[0])
             assert found is not None
-            stored = await proxy.app.store.message(tenant, session, found[1])
+            stored = await proxy.app.store.find_message(tenant, session, found[1])
             assert stored is not None
             assert stored.body.decode().count("plain words") == LINES, "by this id the whole of it is found"
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from proxy.chat.dialects.completions import read_request
-from proxy.exchange.identify import LONGEST, new_id, session_name, tenant_of
+from proxy.exchange.identify import MAX_NAME_BYTES, derive_tenant, find_session_name, make_id
 from proxy.settings import Settings
 from tests.faulty import faulty
 from tests.running import Agent, Running, running
@@ -22,7 +22,7 @@ IDENTITY = Settings().identity
 
 def named(headers: dict[str, str], path: str | None = None, **body: Any) -> str | None:
     raw = json.dumps({"model": "m", "messages": [{"role": "user", "content": "a"}], **body}).encode()
-    return session_name(path, headers, read_request(raw), IDENTITY)
+    return find_session_name(path, headers, read_request(raw), IDENTITY)
 
 
 def test_the_path_comes_before_our_header_that_before_the_agents_and_those_before_the_body() -> None:
@@ -71,7 +71,7 @@ def test_a_value_that_says_nothing_leaves_the_word_to_the_next(value: str) -> No
     assert named({"x-session-id": value}, value, session_id="s2") == "s2"
 
 
-@pytest.mark.parametrize("value", ["a" * (LONGEST + 1), "a\r\nx-evil: 1", "a\x00b", "ä" * 200, "\u202eabc"])
+@pytest.mark.parametrize("value", ["a" * (MAX_NAME_BYTES + 1), "a\r\nx-evil: 1", "a\x00b", "ä" * 200, "\u202eabc"])
 def test_a_value_that_cannot_be_shown_is_hashed(value: str) -> None:
     name = named({}, value)
     assert name is not None
@@ -86,19 +86,19 @@ def test_names_that_look_alike_are_one_only_where_unicode_says_so() -> None:
 
 
 def test_a_tenant_is_a_hash_of_its_credential() -> None:
-    one = tenant_of({"authorization": "Bearer sk-secret"}, "")
+    one = derive_tenant({"authorization": "Bearer sk-secret"}, "")
     assert "secret" not in one
-    assert one != tenant_of({"authorization": "Bearer sk-other"}, "")
-    assert one != tenant_of({"authorization": "Bearer sk-secret"}, "salt")
-    assert one != tenant_of({}, "")
-    assert tenant_of({"api-key": "k"}, "") == tenant_of({"x-api-key": "k"}, "")
-    assert tenant_of({"authorization": "k", "x-context-session": "a", "x-user": "b"}, "") == tenant_of(
+    assert one != derive_tenant({"authorization": "Bearer sk-other"}, "")
+    assert one != derive_tenant({"authorization": "Bearer sk-secret"}, "salt")
+    assert one != derive_tenant({}, "")
+    assert derive_tenant({"api-key": "k"}, "") == derive_tenant({"x-api-key": "k"}, "")
+    assert derive_tenant({"authorization": "k", "x-context-session": "a", "x-user": "b"}, "") == derive_tenant(
         {"authorization": "k"}, ""
     )
 
 
 def test_ids_are_new_each_time() -> None:
-    assert len({new_id() for _ in range(1000)}) == 1000
+    assert len({make_id() for _ in range(1000)}) == 1000
 
 
 async def threads(proxy: Running) -> list[tuple[str, str]]:
@@ -327,7 +327,7 @@ async def test_after_leaving_memory_a_conversation_is_read_back(line: tuple[byte
         sessions = [(await agent.say("Hello")).session for agent in agents]
         for _ in range(2):
             assert [(await agent.say("Go on")).session for agent in agents] == sessions
-        assert len(proxy.app.parts.threads) <= 1
+        assert len(proxy.app.services.live_sessions) <= 1
         assert [kind for _, kind in await threads(proxy)] == ["main"] * 3
 
 

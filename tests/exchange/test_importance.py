@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from proxy.settings import shipped
+from proxy.settings import find_shipped_file
 from tests.faulty import faulty
 from tests.running import Running, running
 from tests.scripted import Scripted, calls
@@ -33,7 +33,7 @@ async def serving(
     folder: Path, model: Scripted, name: str, schedule: str, *, window: int | None = 1000, **tree: Any
 ) -> AsyncIterator[Running]:
     """The proxy with a policy that we ship under a schedule, and the model `m` with a window of so many tokens."""
-    text = shipped(f"policies/{name}.toml").read_text()
+    text = find_shipped_file(f"policies/{name}.toml").read_text()
     assert 'schedule = "always"' in text
     (folder / "mine.toml").write_text(
         text.replace('"always"', f'"{schedule}"').replace(f'name = "{name}"', 'name = "mine"')
@@ -55,7 +55,7 @@ async def ask(proxy: Running, talk: list[dict[str, Any]], *, stream: bool = Fals
 async def left_out(proxy: Running) -> list[Any]:
     """What the store lists as out of the thread's prompt."""
     ((tenant, session, thread),) = await proxy.rows("SELECT tenant, session, thread FROM threads")
-    return await proxy.app.store.left_out(tenant, session, thread)
+    return await proxy.app.store.read_left_out(tenant, session, thread)
 
 
 @STREAMS

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from proxy.errors import Conflict, Unprocessable
-from proxy.exchange.importing import bring, read
+from proxy.exchange.importing import import_conversation, read_conversation
 from tests.faulty import faulty
 from tests.running import Agent, running
 from tests.scripted import Scripted
@@ -28,7 +28,7 @@ async def test_an_agent_without_a_session_id_goes_on_where_the_import_ended() ->
     async with faulty(Scripted()) as upstream, running(upstream.port) as proxy:
         await Agent(proxy).say("Whose am I?")
         ((tenant,),) = await proxy.rows("SELECT tenant FROM sessions")
-        assert await bring(proxy.app.parts, tenant, read("brought", raws(*HISTORY))) == 4
+        assert await import_conversation(proxy.app.services, tenant, read_conversation("brought", raws(*HISTORY))) == 4
         agent = Agent(proxy, messages=[*HISTORY])
         assert (await agent.say("Three.")).session == "brought"
         rows = await proxy.rows("SELECT role, answer FROM messages WHERE session = 'brought' ORDER BY seq")
@@ -41,23 +41,23 @@ async def test_an_agent_without_a_session_id_goes_on_where_the_import_ended() ->
 
 async def test_what_is_there_is_not_imported_twice_and_a_branch_of_it_is() -> None:
     async with faulty(Scripted()) as upstream, running(upstream.port) as proxy:
-        parts = proxy.app.parts
-        await bring(parts, "t", read("a", raws(*HISTORY)))
+        parts = proxy.app.services
+        await import_conversation(parts, "t", read_conversation("a", raws(*HISTORY)))
         with pytest.raises(Conflict):
-            await bring(parts, "t", read("a", raws(*HISTORY)))
+            await import_conversation(parts, "t", read_conversation("a", raws(*HISTORY)))
         branch = [*HISTORY[:2], {"role": "user", "content": "Else."}, {"role": "assistant", "content": "Other."}]
-        await bring(parts, "t", read("a", raws(*branch)))
+        await import_conversation(parts, "t", read_conversation("a", raws(*branch)))
         kinds = await proxy.rows("SELECT kind FROM threads ORDER BY created_at")
         assert kinds == [("main",), ("fork",)]
         assert await proxy.rows("SELECT count(*) FROM messages") == [(6,)]
-        await bring(parts, "u", read("a", raws(*HISTORY)))
+        await import_conversation(parts, "u", read_conversation("a", raws(*HISTORY)))
         assert await proxy.rows("SELECT count(*) FROM sessions") == [(2,)]
 
 
 def test_geminis_calls_find_their_results_in_order() -> None:
     call = {"role": "model", "parts": [{"functionCall": {"name": "look", "args": {}}}] * 2}
     result = {"role": "function", "parts": [{"functionResponse": {"name": "look", "response": {"output": "x"}}}]}
-    made = read("g", raws({"role": "user", "parts": [{"text": "a"}]}, call, result, result))
+    made = read_conversation("g", raws({"role": "user", "parts": [{"text": "a"}]}, call, result, result))
     messages = [json.loads(raw) for raw in made.messages]
     assert made.strategy == "gemini"
     ids = [one["id"] for one in messages[1]["tool_calls"]]
@@ -68,4 +68,4 @@ def test_geminis_calls_find_their_results_in_order() -> None:
 @pytest.mark.parametrize("wrong", [[], [b"{"], [b"3"], [b'{"role": 3}'], [b'{"parts": 3}'], [b'{"parts": []}', b"x"]])
 def test_what_is_no_conversation_is_told(wrong: list[bytes]) -> None:
     with pytest.raises(Unprocessable):
-        read("x", wrong)
+        read_conversation("x", wrong)

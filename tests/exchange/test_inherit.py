@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.memory.state import recap
+from proxy.memory.state import render_recap
 from tests.faulty import faulty
 from tests.running import Agent, Running, running
 from tests.scripted import Scripted
@@ -60,9 +60,9 @@ async def test_it_is_shown_at_the_tail_though_nothing_has_left_the_new_prompt() 
         await worked(proxy, model)
         again = Agent(proxy, (*NAMED, b"x-context-policy: thrifty"), messages=[SYSTEM])
         await again.say("Sum it up")
-        assert model.texts()[-1] == "Sum it up\n\n" + recap(NOTE)
+        assert model.texts()[-1] == "Sum it up\n\n" + render_recap(NOTE)
         await again.say("Next")
-        assert model.texts()[1] == "Sum it up\n\n" + recap(NOTE), "and stays where it is"
+        assert model.texts()[1] == "Sum it up\n\n" + render_recap(NOTE), "and stays where it is"
         assert model.texts()[-1] == "Next"
 
 

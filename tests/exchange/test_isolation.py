@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from proxy.memory.state import ask
+from proxy.memory.state import build_prompt
 from tests.faulty import Connection, Request, faulty
 from tests.running import Agent, running
 from tests.scripted import Scripted, calls
@@ -113,7 +113,7 @@ class Worker(Scripted):
     async def __call__(self, request: Request, there: Connection) -> None:
         last = json.loads(request.body)["messages"][-1]["content"]
         step = calls((f"call_{len(self.received):08}", "look"))
-        self.answers = [f"{self.text}\n\n### STATE\nContext: x\nGoal: {self.text}" if ask() in last else step]
+        self.answers = [f"{self.text}\n\n### STATE\nContext: x\nGoal: {self.text}" if build_prompt() in last else step]
         await super().__call__(request, there)
 
 

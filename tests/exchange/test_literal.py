@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from proxy.exchange.rebuild import prompt
+from proxy.exchange.rebuild import rebuild_prompt
 from tests.faulty import faulty
 from tests.running import Agent, Running, running
 from tests.scripted import Scripted, calls
@@ -30,9 +30,9 @@ async def rebuilt(proxy: Running, sent: list[bytes]) -> None:
     rows = await proxy.rows("SELECT tenant, session, exchange FROM exchanges ORDER BY started_at, rowid")
     assert len(rows) == len(sent)
     for row, outgoing in zip(rows, sent, strict=True):
-        found = await prompt(proxy.app.store, *row)
+        found = await rebuild_prompt(proxy.app.store, *row)
         assert found is not None
-        assert found.sent == outgoing
+        assert found.sent_body == outgoing
 
 
 def model_that_looks() -> Scripted:

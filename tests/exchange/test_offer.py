@@ -10,7 +10,7 @@ from proxy.chat.dialects.completions import read_request
 from proxy.chat.message import Request
 from proxy.context.policy import Policy
 from proxy.exchange import offer as offers
-from proxy.exchange.offer import NONE, Offer
+from proxy.exchange.offer import NO_TOOLS, ToolOffer
 from proxy.tools import catalog
 from tests.conversations import dump, user
 from tests.exchange.hiding import OURS, TOOLS, Played, offering, says
@@ -29,30 +29,30 @@ def request(**more: Any) -> Request:
 
 
 def names(**more: Any) -> tuple[str, ...]:
-    return offers.decide(SETTINGS, ALL, request(**more), explicit=True).names
+    return offers.choose_tools(SETTINGS, ALL, request(**more), explicit=True).names
 
 
 def test_all_that_the_policy_enables_is_offered_in_the_catalogs_order() -> None:
-    found = offers.decide(SETTINGS, ALL, request(), explicit=True)
+    found = offers.choose_tools(SETTINGS, ALL, request(), explicit=True)
     assert found.names == tuple(catalog.TOOLS)
-    assert found.definitions == catalog.definitions(list(catalog.TOOLS))
+    assert found.definitions == catalog.join_definitions(list(catalog.TOOLS))
     few = Policy("few", tools=("query_db", "recall"), offer="first_request")
-    assert offers.decide(SETTINGS, few, request(), explicit=True).names == ("recall", "query_db")
+    assert offers.choose_tools(SETTINGS, few, request(), explicit=True).names == ("recall", "query_db")
 
 
 def test_settings_go_before_the_policy() -> None:
     own = settings_for(1, tools={"enabled": ["describe_db"], "offer": "first_edit"})
-    assert offers.decide(own, ALL, request(), explicit=True).names == ("describe_db",)
-    assert (offers.when(own, ALL), offers.when(SETTINGS, ALL)) == ("first_edit", "first_request")
-    assert offers.when(settings_for(1, tools={"offer": "never"}), ALL) == "never"
-    assert offers.when(SETTINGS, Policy("p", mode="observe", offer="first_request")) == "never"
+    assert offers.choose_tools(own, ALL, request(), explicit=True).names == ("describe_db",)
+    assert (offers.find_offer_time(own, ALL), offers.find_offer_time(SETTINGS, ALL)) == ("first_edit", "first_request")
+    assert offers.find_offer_time(settings_for(1, tools={"offer": "never"}), ALL) == "never"
+    assert offers.find_offer_time(SETTINGS, Policy("p", mode="observe", offer="first_request")) == "never"
 
 
 def test_memos_need_a_session_that_the_client_named_or_the_operators_word() -> None:
-    guessed = offers.decide(SETTINGS, ALL, request(), explicit=False).names
+    guessed = offers.choose_tools(SETTINGS, ALL, request(), explicit=False).names
     assert guessed == OURS[:4]
     shared = settings_for(1, memos={"scope": "tenant"})
-    assert offers.decide(shared, ALL, request(), explicit=False).names == OURS
+    assert offers.choose_tools(shared, ALL, request(), explicit=False).names == OURS
 
 
 NOT_OFFERED: list[dict[str, Any]] = [
@@ -83,43 +83,43 @@ def test_the_clients_own_tool_of_a_name_wins() -> None:
     mine = [*TOOLS, {"type": "function", "function": {"name": "recall", "parameters": {}}}]
     assert names(tools=mine) == OURS[1:]
     # One that comes later leaves the others as they were.
-    found = offers.decide(SETTINGS, ALL, request(), explicit=True)
-    later = offers.present(found, request(tools=mine))
+    found = offers.choose_tools(SETTINGS, ALL, request(), explicit=True)
+    later = offers.select_present_tools(found, request(tools=mine))
     assert later.names == OURS[1:]
-    assert later.definitions == catalog.definitions(OURS[1:])
-    assert offers.present(found, request()) is found
+    assert later.definitions == catalog.join_definitions(OURS[1:])
+    assert offers.select_present_tools(found, request()) is found
 
 
 def test_what_a_request_forbids_later_changes_nothing_in_the_prompt_but_where_it_must() -> None:
-    found = offers.decide(SETTINGS, ALL, request(), explicit=True)
+    found = offers.choose_tools(SETTINGS, ALL, request(), explicit=True)
     for more in ({"tool_choice": "none"}, NOT_OFFERED[3], NOT_OFFERED[4]):
-        assert offers.present(found, request(**more)) is found
+        assert offers.select_present_tools(found, request(**more)) is found
     for more in (NOT_OFFERED[0], NOT_OFFERED[5], NOT_OFFERED[6], NOT_OFFERED[7]):
-        assert offers.present(found, request(**more)) == NONE
-    assert offers.present(NONE, request()) == NONE
+        assert offers.select_present_tools(found, request(**more)) == NO_TOOLS
+    assert offers.select_present_tools(NO_TOOLS, request()) == NO_TOOLS
 
 
 def test_an_offer_comes_back_from_the_store() -> None:
-    found = offers.decide(SETTINGS, ALL, request(), explicit=True)
-    assert offers.read(offers.write(found)) == found
-    assert offers.write(NONE) == b""
-    assert offers.read(b"") is NONE
+    found = offers.choose_tools(SETTINGS, ALL, request(), explicit=True)
+    assert offers.decode_offer(offers.encode_offer(found)) == found
+    assert offers.encode_offer(NO_TOOLS) == b""
+    assert offers.decode_offer(b"") is NO_TOOLS
     with pytest.raises(ValueError, match=r"."):
-        offers.read(b'[{"function": 1}]')
+        offers.decode_offer(b'[{"function": 1}]')
 
 
 def test_a_choice_is_read_as_upstream_reads_it() -> None:
     wanted = ["auto", "required", "none", None, {"type": "function"}, {"type": "allowed_tools", "allowed_tools": {}}]
-    assert [offers.choice(request(tool_choice=one)) for one in wanted] == [
+    assert [offers.read_tool_choice(request(tool_choice=one)) for one in wanted] == [
         *("auto", "required", "none", "auto", "one", "allowed")
     ]
-    assert offers.choice(request()) == "auto"
+    assert offers.read_tool_choice(request()) == "auto"
 
 
 def test_taking_names_out_keeps_the_bytes_of_the_others() -> None:
-    found = Offer(("a", "b"), (b"1", b"2"))
-    assert found.without(["c"]) is found
-    assert found.without(["a"]) == Offer(("b",), (b"2",))
+    found = ToolOffer(("a", "b"), (b"1", b"2"))
+    assert found.without_tools(["c"]) is found
+    assert found.without_tools(["a"]) == ToolOffer(("b",), (b"2",))
     assert found.definitions == b"1,2"
 
 

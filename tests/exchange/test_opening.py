@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 import pytest
 
-from proxy.chat.tokens import Weigh, estimate
+from proxy.chat.tokens import TokenCounter, estimate_text_tokens
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Proposal, View
 from proxy.context.prices import Model
-from proxy.context.session import Session
+from proxy.context.session import BranchState
 from proxy.context.stage import When
 from proxy.settings import Settings
 from proxy.web.app import make_policies
@@ -111,9 +111,11 @@ def test_a_plan_of_a_first_request_does_not_depend_on_when_it_is_made(name: str)
     for n in range(40):
         said += [assistant(f"Step {n}: I will look", f"call_{n:09}"), result(f"call_{n:09}", f"{n} {LONG}")]
     made = [
-        rewrite(request(said), Session(), policy, Model(window=60_000), now, weigh=Weigh(estimate))
+        rewrite(
+            request(said), BranchState(), policy, Model(window=60_000), now, weigh=TokenCounter(estimate_text_tokens)
+        )
         for now in (0.0, 1.8e9 + 0.123)
     ]
     one, other = ([getattr(plan, field.name) for field in fields(plan)] for plan in made)
     assert one == other
-    assert made[0].new or name in ("observe", "passthrough", "reflective"), "nothing was decided"
+    assert made[0].new_edits or name in ("observe", "passthrough", "reflective"), "nothing was decided"

@@ -21,7 +21,7 @@ TEXT = "\n".join(f"{n:04} some output of a command, word by word" for n in range
 
 
 def narrow(proxy: Running, window: int, **more: Any) -> None:
-    proxy.app.parts.found["m"] = Model("m", window=window, tokenizer="estimate", **more)
+    proxy.app.services.models_by_name["m"] = Model("m", window=window, tokenizer="estimate", **more)
 
 
 async def work(agent: Agent, steps: int, text: str = TEXT) -> list[int]:
@@ -65,10 +65,10 @@ async def test_a_prompt_that_cannot_be_brought_under_its_budget_says_so() -> Non
         assert rows == [(f"{sent - 6_400} tokens over the budget of 6400",), (None,)]
         ((tenant,), *_) = await proxy.rows("SELECT tenant FROM sessions WHERE session = 'a'")
         item = SessionItem(tenant, "a", True, 0.0, 0.0, "", "{}", 0, 1, 1)
-        told = await figures.Remembered().of(proxy.app.parts, item)
+        told = await figures.TimelineCache().find_timeline(proxy.app.services, item)
         assert told is not None
         assert told.figures.over_budget == sent - 6_400
-        stats = await counting.stats(proxy.app.parts, tenant, "a")
+        stats = await counting.compute_stats(proxy.app.services, tenant, "a")
         assert stats.over_budget == stats.sent - 6_400 > 0
 
 

@@ -100,5 +100,5 @@ async def test_a_cut_result_that_is_fetched_again_is_counted_in_the_metrics_and_
         assert proxy.count("refetch_total", kind="repeat") == 1, "once"
         await proxy.rows("SELECT 1")
         [(tenant,)] = await proxy.rows("SELECT tenant FROM sessions")
-        stats = await counting.stats(proxy.app.parts, tenant, "a")
+        stats = await counting.compute_stats(proxy.app.services, tenant, "a")
         assert stats.refetched == {"repeat": 1}

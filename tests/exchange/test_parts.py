@@ -2,24 +2,32 @@ from __future__ import annotations
 
 from typing import Any
 
-from proxy.exchange.parts import Incoming, Outgoing
+from proxy.exchange.parts import Incoming, ResponseWriter
 from proxy.web.app import create_app
-from proxy.web.completions import Answer
+from proxy.web.completions import AsgiResponse
 from tests.running import settings_for
 
 
 def test_the_parts_of_an_exchange_are_made_once_and_share_one_store() -> None:
     app = create_app(settings_for("demo"))
-    assert app.parts.store is app.store
-    assert app.parts.threads.store is app.store
-    assert app.parts.settings is app.settings
-    assert set(app.parts.policies) >= {"thrifty", "rolling", "passthrough", "observe"}
-    assert len(app.parts.threads) == 0
+    assert app.services.store is app.store
+    assert app.services.live_sessions.store is app.store
+    assert app.services.settings is app.settings
+    assert set(app.services.policies) >= {"thrifty", "rolling", "passthrough", "observe"}
+    assert len(app.services.live_sessions) == 0
 
 
 def test_two_apps_share_nothing_that_changes() -> None:
-    one, other = (create_app(settings_for("demo")).parts for _ in range(2))
-    for name in ("limits", "warm", "told", "threads", "messages", "metrics", "client"):
+    one, other = (create_app(settings_for("demo")).services for _ in range(2))
+    for name in (
+        "learned_windows",
+        "warm_counters",
+        "logged_warnings",
+        "live_sessions",
+        "message_cache",
+        "metrics",
+        "client",
+    ):
         assert getattr(one, name) is not getattr(other, name)
 
 
@@ -29,7 +37,7 @@ async def test_the_way_back_to_a_client_is_what_asgi_wants() -> None:
     async def send(message: Any) -> None:
         said.append(message)
 
-    back: Outgoing = Answer(send)
+    back: ResponseWriter = AsgiResponse(send)
     await back.start(200, [(b"a", b"b")])
     await back.write(b"c")
     await back.end(b"d")

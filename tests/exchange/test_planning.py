@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from proxy.chat.tokens import Weigh
+from proxy.chat.tokens import TokenCounter
 from proxy.context.plan import Proposal, View
 from proxy.context.stage import When
 from tests.awkward import Awkward, put_in
@@ -291,12 +291,12 @@ async def test_what_was_counted_once_is_not_counted_again_though_the_message_was
         counted.append(text)
         return len(text) // 4
 
-    counters = {"m": Weigh(count), "other": Weigh(count)}
+    counters = {"m": TokenCounter(count), "other": TokenCounter(count)}
     limits = {"message_cache_mb": 1}
     async with faulty(Scripted("Well.")) as upstream, running(upstream.port, limits=limits) as proxy:
-        model = proxy.app.parts.models[-1]
-        proxy.app.parts.found.update((name, replace(model, name=name)) for name in counters)
-        proxy.app.parts.weigh = lambda model: counters[model.name]
+        model = proxy.app.services.models[-1]
+        proxy.app.services.models_by_name.update((name, replace(model, name=name)) for name in counters)
+        proxy.app.services.find_token_counter = lambda model: counters[model.name]
         one, big = Agent(proxy, more={"model": "m"}), Agent(proxy, more={"model": "m"})
         await one.say(LONG + LONG)
         for name, again in (("m", 0), ("other", 1)):
@@ -319,9 +319,9 @@ async def test_what_several_begin_with_at_once_is_counted_beside_the_loop_for_ea
         time.sleep(0.002)
         return len(text) // 4
 
-    weigh = Weigh(count)
+    weigh = TokenCounter(count)
     async with faulty(Scripted("Well.")) as upstream, running(upstream.port) as proxy:
-        proxy.app.parts.weigh = lambda _: weigh
+        proxy.app.services.find_token_counter = lambda _: weigh
         said = [{"role": ("user", "assistant")[n % 2], "content": f"{n} {LONG}"} for n in range(31)]
         found = await asyncio.gather(*(Agent(proxy, messages=said).send() for _ in range(4)))
     assert [one.status for one in found] == [200] * 4

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from proxy.errors import StoreUnavailable
-from proxy.exchange.rebuild import prompt
+from proxy.exchange.rebuild import rebuild_prompt
 from tests.awkward import Awkward, put_in
 from tests.faulty import Connection, Request, faulty
 from tests.recorded import record
@@ -24,10 +24,10 @@ async def assert_all_rebuilt(proxy: Running, came: list[bytes], sent: list[bytes
     rows = await proxy.rows("SELECT tenant, session, exchange FROM exchanges ORDER BY started_at, rowid")
     assert len(rows) == len(came) == len(sent)
     for row, original, outgoing in zip(rows, came, sent, strict=True):
-        found = await prompt(proxy.app.store, *row)
+        found = await rebuild_prompt(proxy.app.store, *row)
         assert found is not None
-        assert found.original == original
-        assert found.sent == outgoing
+        assert found.original_body == original
+        assert found.sent_body == outgoing
 
 
 @pytest.mark.slow
@@ -132,13 +132,13 @@ async def test_what_is_not_there_is_said() -> None:
             await agent.say(text)
         rows = await proxy.rows("SELECT tenant, session, exchange FROM exchanges ORDER BY started_at")
         tenant, session, last = rows[-1]
-        assert await prompt(proxy.app.store, tenant, session, "nobody's") is None
-        assert await prompt(proxy.app.store, tenant, "another", last) is None
-        assert await prompt(proxy.app.store, "another", session, last) is None
+        assert await rebuild_prompt(proxy.app.store, tenant, session, "nobody's") is None
+        assert await rebuild_prompt(proxy.app.store, tenant, "another", last) is None
+        assert await rebuild_prompt(proxy.app.store, "another", session, last) is None
         store: Any = proxy.app.store
         store._connection.execute("DELETE FROM exchanges WHERE exchange = ?", (rows[1][2],))
         with pytest.raises(StoreUnavailable, match=rows[1][2]):
-            await prompt(proxy.app.store, tenant, session, last)
+            await rebuild_prompt(proxy.app.store, tenant, session, last)
         store._connection.execute("DELETE FROM messages WHERE position = 1")
         with pytest.raises(StoreUnavailable):
-            await prompt(proxy.app.store, tenant, session, last)
+            await rebuild_prompt(proxy.app.store, tenant, session, last)

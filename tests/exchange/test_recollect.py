@@ -8,29 +8,29 @@ from typing import Any
 import pytest
 
 from proxy.exchange import recollect
-from proxy.exchange.identify import tenant_of
-from proxy.exchange.rebuild import prompt
+from proxy.exchange.identify import derive_tenant
+from proxy.exchange.rebuild import rebuild_prompt
 from proxy.memory.memos import START as MEMOS
 from proxy.memory.scratchpad import START as PAD
-from proxy.store.written import SHARD, MemoRow, ScratchpadRow
+from proxy.store.written import MEMO_SESSION, MemoRow, ScratchpadRow
 from tests.faulty import faulty
 from tests.running import Agent, Running, running
 from tests.scripted import Scripted, calls
 
 NAMED = (b"x-context-session: a",)
 POLICIES = pytest.mark.parametrize("policy", ["thrifty", "rolling"])
-TENANT = tenant_of({"authorization": "Bearer sk-one"}, "")
+TENANT = derive_tenant({"authorization": "Bearer sk-one"}, "")
 
 
 async def note(proxy: Running, number: int, text: str, session: str = "a") -> None:
     await proxy.app.store.put([ScratchpadRow(TENANT, session, number, text, "operator", 1.0)])
-    recollect.forget(proxy.app.parts.threads, TENANT, session)
+    recollect.forget_notes(proxy.app.services.live_sessions, TENANT, session)
 
 
 async def save(
     proxy: Running, memo: str, content: str, *, tags: str = '["deploy"]', project: str = "", tenant: str = TENANT
 ) -> None:
-    row = MemoRow(tenant, SHARD, memo, project, content, tags, "earlier", 1.6e9, 1.6e9)
+    row = MemoRow(tenant, MEMO_SESSION, memo, project, content, tags, "earlier", 1.6e9, 1.6e9)
     await proxy.app.store.put([row])
 
 
@@ -108,9 +108,9 @@ async def test_a13_memos_that_fit_are_quoted_with_date_and_source(policy: str) -
         await agent.say("Thanks. And what is two and two?")
         assert MEMOS not in json.loads(tail(model))["content"], "no match, no memo"
         exchange = (await proxy.rows("SELECT exchange FROM exchanges ORDER BY started_at"))[0][0]
-        rebuilt = await prompt(proxy.app.store, TENANT, "a", exchange)
+        rebuilt = await rebuild_prompt(proxy.app.store, TENANT, "a", exchange)
         assert rebuilt is not None
-        assert "deploy.sh" in rebuilt.sent.decode(), "what was sent can be shown exactly"
+        assert "deploy.sh" in rebuilt.sent_body.decode(), "what was sent can be shown exactly"
 
 
 async def test_a13_only_a_session_that_the_client_named_has_memos_unless_all_may() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from proxy.exchange.record import Forms, Sent
+from proxy.exchange.record import MessageForms, SentTexts
 from tests.faulty import faulty
 from tests.running import Agent, Running, running
 from tests.scripted import Scripted, calls
@@ -128,11 +128,11 @@ async def test_the_file_grows_with_the_conversation_and_not_with_its_square(
 
 
 def test_what_is_kept_of_an_exchange_is_small_and_can_be_read_again() -> None:
-    forms = Forms(system=[(0, "aa")], other=[(3, "bb")], whole="cc")
-    assert msgspec.json.decode(msgspec.json.encode(forms), type=Forms) == forms
-    assert msgspec.json.encode(Forms()) == b"{}"
-    sent: Any = Sent(inserts=[(4, "tail", "dd")], usage=True)
-    assert msgspec.json.decode(msgspec.json.encode(sent), type=Sent) == sent
+    forms = MessageForms(system=[(0, "aa")], other=[(3, "bb")], whole="cc")
+    assert msgspec.json.decode(msgspec.json.encode(forms), type=MessageForms) == forms
+    assert msgspec.json.encode(MessageForms()) == b"{}"
+    sent: Any = SentTexts(inserts=[(4, "tail", "dd")], usage=True)
+    assert msgspec.json.decode(msgspec.json.encode(sent), type=SentTexts) == sent
 
 
 async def test_what_the_store_has_lost_is_stored_again_though_the_history_is_known() -> None:
@@ -143,11 +143,11 @@ async def test_what_the_store_has_lost_is_stored_again_though_the_history_is_kno
         await agent.say("Look at this: " + "word " * 4000, name)
         await agent.say("And this", name)
         tenant = (await proxy.rows("SELECT tenant FROM sessions"))[0][0]
-        threads = proxy.app.parts.threads
-        memory = threads.session(tenant, "mine")
+        threads = proxy.app.services.live_sessions
+        memory = threads.find_session(tenant, "mine")
         assert memory is not None
         await proxy.app.store.delete_session(tenant, "mine")
-        threads.forget(memory)
+        threads.forget_session(memory)
         await agent.say("Go on", name)
         told = [text for (text,) in await proxy.rows("SELECT body FROM messages ORDER BY seq")]
     assert [json.loads(raw)["role"] for raw in told] == ["user", "assistant"] * 3

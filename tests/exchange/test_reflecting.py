@@ -16,7 +16,7 @@ from proxy.context.voices.reflect import HEADING
 from proxy.errors import ConfigError
 from proxy.exchange import reflecting
 from proxy.exchange.turn import Turn
-from proxy.memory.reflection import Iteration, reflected
+from proxy.memory.reflection import IterationReport, add_reflection
 from proxy.web.app import create_app
 from tests.conversations import Json
 from tests.exchange.asking import settings
@@ -57,12 +57,12 @@ async def work(agent: Agent, times: int, *lines: bytes, tool: str = "result") ->
     return found
 
 
-async def records(proxy: Running) -> list[Iteration]:
+async def records(proxy: Running) -> list[IterationReport]:
     await proxy.rows("SELECT 1")  # everything is written
     ((tenant, session, thread),) = await proxy.rows("SELECT tenant, session, thread FROM threads")
-    found = await proxy.app.store.iterations(tenant, session, thread)
-    made = [(msgspec.json.decode(row.body, type=Iteration), row.reflection) for row in found]
-    return [reflected(one, text) if text is not None else one for one, text in made]
+    found = await proxy.app.store.read_iterations(tenant, session, thread)
+    made = [(msgspec.json.decode(row.body, type=IterationReport), row.reflection) for row in found]
+    return [add_reflection(one, text) if text is not None else one for one, text in made]
 
 
 @STREAMING
@@ -312,19 +312,19 @@ async def test_c1_feedback_of_the_user_goes_into_the_record_of_the_iteration_tha
         await work(agent, 1)
         await proxy.rows("SELECT 1")
         ((tenant, session, thread),) = await proxy.rows("SELECT tenant, session, thread FROM threads")
-        place, parts = (tenant, session, thread), proxy.app.parts
-        await reflecting.feedback(parts, place, "  not that topic  ")
+        place, parts = (tenant, session, thread), proxy.app.services
+        await reflecting.store_feedback(parts, place, "  not that topic  ")
         agent.brings("result 1")
         await agent.say(None, **TOOLS)
-        await reflecting.feedback(parts, place, "better")
+        await reflecting.store_feedback(parts, place, "better")
         agent.messages.append({"role": "user", "content": "thanks"})
         await agent.say(None, **TOOLS)
-        await reflecting.feedback(parts, place, "go on like this")
-        first, second = await reflecting.records(proxy.app.store, place)
+        await reflecting.store_feedback(parts, place, "go on like this")
+        first, second = await reflecting.read_iterations(proxy.app.store, place)
         assert first.user_feedback == "not that topic"
         assert second.user_feedback.splitlines()[-2:] == ["better", "go on like this"]
         with pytest.raises(ValueError, match="without a text"):
-            await reflecting.feedback(parts, place, "  ")
+            await reflecting.store_feedback(parts, place, "  ")
 
 
 async def test_c3_a_model_may_have_settings_of_its_own(tmp_path: Path) -> None:

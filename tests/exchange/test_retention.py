@@ -28,12 +28,12 @@ async def db(request: pytest.FixtureRequest, tmp_path: Any) -> AsyncIterator[str
 
 def later(proxy: Running, days: float) -> None:
     """The clock of the exchanges goes on by so many days."""
-    now = proxy.app.parts.now
-    proxy.app.parts.now = lambda: now() + days * DAY
+    now = proxy.app.services.now
+    proxy.app.services.now = lambda: now() + days * DAY
 
 
 async def sessions(proxy: Running) -> set[str]:
-    return {session for _, session in await proxy.app.store.sessions()}
+    return {session for _, session in await proxy.app.store.read_session_names()}
 
 
 async def test_what_was_not_used_for_so_long_is_removed_and_what_was_used_stays(db: str) -> None:
@@ -43,14 +43,14 @@ async def test_what_was_not_used_for_so_long_is_removed_and_what_was_used_stays(
         await old.say("Hello")
         await used.say("Hello")
         later(proxy, 6)
-        assert await retention.sweep(proxy.app.parts) == 0
+        assert await retention.remove_expired(proxy.app.services) == 0
         await used.say("Still there?")
         later(proxy, 2)
-        assert await retention.sweep(proxy.app.parts) == 1
+        assert await retention.remove_expired(proxy.app.services) == 1
         assert await sessions(proxy) == {"used"}
         assert proxy.count("retired_total") == 1
-        parts = proxy.app.parts
-        assert [memory.session for memory in parts.threads._sessions.values()] == ["used"]
+        parts = proxy.app.services
+        assert [memory.session for memory in parts.live_sessions._sessions.values()] == ["used"]
         # Who comes back is answered, and stored whole again.
         await old.say("And I?")
         assert await sessions(proxy) == {"old", "used"}
@@ -62,12 +62,12 @@ async def test_one_that_is_remembered_but_not_stored_any_more_is_stored_whole_ag
     async with faulty(Scripted("Well.")) as upstream, running(upstream.port, db=db, policy="thrifty") as proxy:
         agent = Agent(proxy, lines=(b"x-session-id: one",))
         await agent.say("Hello")
-        ((tenant, _),) = await proxy.app.store.sessions()
+        ((tenant, _),) = await proxy.app.store.read_session_names()
         await proxy.app.store.delete_session(tenant, "one")
         if not proxy.app.store.shared:  # only another process can do that behind our back
-            memory = proxy.app.parts.threads.session(tenant, "one")
+            memory = proxy.app.services.live_sessions.find_session(tenant, "one")
             assert memory is not None
-            proxy.app.parts.threads.forget(memory)
+            proxy.app.services.live_sessions.forget_session(memory)
         await agent.say("Go on")
         assert await proxy.rows("SELECT count(*) FROM messages") == [(4,)]
         assert await sessions(proxy) == {"one"}
@@ -81,12 +81,12 @@ async def test_of_two_replicas_one_is_at_it(postgres: str) -> None:
             async with running(upstream.port, db=url, **WEEK) as two:
                 later(one, 8)
                 later(two, 8)
-                async with one.app.store.alone(retention.LOCK) as mine:
+                async with one.app.store.try_lock(retention.LOCK) as mine:
                     assert mine
-                    assert await retention.sweep(two.app.parts) == 0
-                    async with two.app.store.alone("another work") as free:
+                    assert await retention.remove_expired(two.app.services) == 0
+                    async with two.app.store.try_lock("another work") as free:
                         assert free
-                assert await retention.sweep(two.app.parts) == 1
+                assert await retention.remove_expired(two.app.services) == 1
     finally:
         await drop_database(url)
 
@@ -95,7 +95,7 @@ async def test_rounds_come_by_themselves_beside_requests() -> None:
     async with faulty(Scripted("Well.")) as upstream, running(upstream.port, **WEEK) as proxy:
         await Agent(proxy).say("Hello")
         later(proxy, 8)
-        task = asyncio.create_task(retention.keep(proxy.app.parts, 0.001, 0.01))
+        task = asyncio.create_task(retention.run_retention(proxy.app.services, 0.001, 0.01))
         await until(lambda: proxy.count("retired_total") == 1)
         await Agent(proxy).say("Hello")
         later(proxy, 8)
@@ -108,7 +108,7 @@ async def test_rounds_come_by_themselves_beside_requests() -> None:
 
 async def test_nothing_is_ever_removed_unless_it_is_asked_for() -> None:
     async with faulty(Scripted("Well.")) as upstream, running(upstream.port) as proxy:
-        await asyncio.wait_for(retention.keep(proxy.app.parts, 0.0, 0.0), 5)
+        await asyncio.wait_for(retention.run_retention(proxy.app.services, 0.0, 0.0), 5)
         names = {task.get_name() for task in asyncio.all_tasks()}
         assert "retention" not in names
     async with faulty(Scripted("Well.")) as upstream, running(upstream.port, **WEEK):

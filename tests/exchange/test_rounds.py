@@ -8,7 +8,7 @@ import pytest
 
 from proxy.chat import key
 from proxy.chat.dialects.completions import read_message
-from proxy.exchange.rebuild import prompt
+from proxy.exchange.rebuild import rebuild_prompt
 from tests.exchange.hiding import TOOLS, Played, assert_hidden, assert_true, offering, ours, says, sent, theirs
 from tests.faulty import faulty
 from tests.running import Running
@@ -47,9 +47,9 @@ async def assert_rebuilt(proxy: Running, model: Scripted, firsts: list[int]) -> 
     rows = await proxy.rows("SELECT tenant, session, exchange FROM exchanges ORDER BY started_at, rowid")
     assert len(rows) == len(firsts)
     for row, at, end in zip(rows, firsts, ends, strict=True):
-        found = await prompt(proxy.app.store, *row)
+        found = await rebuild_prompt(proxy.app.store, *row)
         assert found is not None
-        assert [found.sent, *found.later] == [r.body for r in model.received[at:end]]
+        assert [found.sent_body, *found.later_bodies] == [r.body for r in model.received[at:end]]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -111,8 +111,8 @@ async def test_two_processes_on_one_store_know_of_each_others_rounds(stream: boo
         await played.turn("Hello")
         # The file is one process's alone; a second one that has nothing in memory is made by forgetting all of it.
         for text in ("And now?", None, "Then?"):
-            for session in list(one.app.parts.threads._sessions.values()):
-                one.app.parts.threads.forget(session)
+            for session in list(one.app.services.live_sessions._sessions.values()):
+                one.app.services.live_sessions.forget_session(session)
             await played.turn(text)
     assert_true(model, answers)
     assert_hidden(played.heard)
@@ -154,7 +154,7 @@ async def test_what_a_tool_brings_is_what_the_store_has() -> None:
         await played.turn("The word is swordfish.")
         (tenant,) = (await proxy.rows("SELECT tenant FROM sessions"))[0]
         digest = read_message(sent(model, 0)[0]).digest
-        name = key.public_id(key.step(key.origin(tenant), digest))
+        name = key.public_id(key.derive_next_key(key.derive_root_key(tenant), digest))
         arguments = json.dumps({"id": name})
         call = {"id": "a", "type": "function", "function": {"name": "recall", "arguments": arguments}}
         model.answers = [says(None, call), "It was swordfish."]

@@ -40,7 +40,7 @@ async def test_after_so_many_rounds_the_model_is_asked_once_more_without_our_too
         await assert_rebuilt(proxy, model, [0, 5])
     assert found.message["content"] == "Enough."
     assert [offered(model, at) for at in range(5)] == [[*CLIENTS, "recall"]] * 4 + [CLIENTS]
-    assert rounds.ENDED["rounds"] in results(model, 4)[-1]
+    assert rounds.LIMIT_RESULTS["rounds"] in results(model, 4)[-1]
     assert len(results(model, 4)) == 4
     assert_hidden(played.heard)
     # From the next request on all is as it was: the tools, and the whole history.
@@ -75,9 +75,9 @@ async def test_the_same_call_is_told_that_it_was_made_and_the_third_time_ends_it
         await played.turn("Hello")
         assert proxy.count("tools_total", tool="recall", outcome="refused") == 1
     first, second, third = results(model)
-    assert rounds.REPEATED not in first
-    assert rounds.REPEATED in second
-    assert rounds.ENDED["repeats"] in third
+    assert rounds.REPEATED_CALL not in first
+    assert rounds.REPEATED_CALL in second
+    assert rounds.LIMIT_RESULTS["repeats"] in third
     assert offered(model) == CLIENTS
     assert_hidden(played.heard)
 
@@ -100,13 +100,13 @@ async def test_time_is_bounded_too_and_ends_a_tool_that_runs(
             raise
         return "never"
 
-    monkeypatch.setattr(rounds, "run", forever)
+    monkeypatch.setattr(rounds, "run_tool_call", forever)
     model = Scripted(says(None, ours(1), ours(2)), "Enough.")
     async with faulty(model) as upstream, offering(upstream.port, tools={"seconds": seconds}) as proxy:
         played = Played(proxy, model, stream=stream)
         await played.turn("Hello", line)
     assert ended[:1] == ["recall"]
-    assert [rounds.ENDED["time"] in text for text in results(model)] == [True, True]
+    assert [rounds.LIMIT_RESULTS["time"] in text for text in results(model)] == [True, True]
     assert offered(model) == CLIENTS
     assert_hidden(played.heard)
 
@@ -222,7 +222,7 @@ async def gone(first: Any, monkeypatch: pytest.MonkeyPatch, where: str) -> list[
         ended.append("round")
 
     if where == "tool":
-        monkeypatch.setattr(rounds, "run", forever)
+        monkeypatch.setattr(rounds, "run_tool_call", forever)
     model = Scripted(first, silent)
     async with faulty(model) as upstream, offering(upstream.port) as proxy:
         body = json.dumps(
@@ -312,5 +312,5 @@ async def test_definitions_are_those_of_the_catalog() -> None:
     model = Scripted("Well.")
     async with faulty(model) as upstream, offering(upstream.port, "rolling") as proxy:
         await Played(proxy, model, stream=False).turn("Hello", b"x-context-session: a")
-    tools = slices.value(model.received[0].body, "tools") or b""
-    assert tools.endswith(b"," + catalog.definitions(list(catalog.TOOLS)) + b"]")
+    tools = slices.read_value(model.received[0].body, "tools") or b""
+    assert tools.endswith(b"," + catalog.join_definitions(list(catalog.TOOLS)) + b"]")

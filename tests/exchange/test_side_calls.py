@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from proxy.exchange.side_calls import Sign, begins_as
+from proxy.exchange.side_calls import BranchTraits, classify_branch
 from tests.faulty import Connection, Request, ask, faulty
 from tests.postgres import drop_database, new_database
 from tests.running import Agent, Running, heard, running
@@ -227,15 +227,21 @@ async def test_an_operators_note_reaches_the_work_after_a_title_request() -> Non
     ("short", "tools", "others", "kind", "beside"),
     [
         (True, False, [], "main", False),
-        (True, False, [Sign("main", b"other", works=False)], "side", False),
-        (True, False, [Sign("fork", b"other", works=True)], "side", False),
-        (True, False, [Sign("side", b"other", works=False)], "main", False),
-        (True, False, [Sign("main", b"other", works=True), Sign("main", b"mine", works=False)], "main", False),
-        (True, True, [Sign("main", b"other", works=False)], "main", False),
-        (True, True, [Sign("main", b"other", works=True)], "main", True),
-        (True, True, [Sign("side", b"other", works=True)], "main", False),
-        (False, False, [Sign("main", b"other", works=True)], "main", False),
+        (True, False, [BranchTraits("main", b"other", works=False)], "side", False),
+        (True, False, [BranchTraits("fork", b"other", works=True)], "side", False),
+        (True, False, [BranchTraits("side", b"other", works=False)], "main", False),
+        (
+            True,
+            False,
+            [BranchTraits("main", b"other", works=True), BranchTraits("main", b"mine", works=False)],
+            "main",
+            False,
+        ),
+        (True, True, [BranchTraits("main", b"other", works=False)], "main", False),
+        (True, True, [BranchTraits("main", b"other", works=True)], "main", True),
+        (True, True, [BranchTraits("side", b"other", works=True)], "main", False),
+        (False, False, [BranchTraits("main", b"other", works=True)], "main", False),
     ],
 )
-def test_a_thread_begins_as(short: bool, tools: bool, others: list[Sign], kind: str, beside: bool) -> None:
-    assert begins_as(b"mine", others, short=short, tools=tools) == (kind, beside)
+def test_a_thread_begins_as(short: bool, tools: bool, others: list[BranchTraits], kind: str, beside: bool) -> None:
+    assert classify_branch(b"mine", others, short=short, tools=tools) == (kind, beside)

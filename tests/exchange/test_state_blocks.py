@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.memory.state import ask, recap
+from proxy.memory.state import build_prompt, render_recap
 from tests.faulty import STREAM, Connection, Request, faulty
 from tests.running import Agent, Running, running
 from tests.scripted import Answer, Scripted, calls, chunk, completion, reply
@@ -143,7 +143,7 @@ async def test_no_note_is_asked_for_where_there_is_no_room(more: dict[str, Any],
     async with faulty(model) as upstream, running(upstream.port, policy="rolling") as proxy:
         found = await Agent(proxy, messages=[SYSTEM]).say("Hello", **more)
         assert found.message["content"] == ("Yes." if asked else text)
-    assert (ask() in model.texts()[0]) is asked
+    assert (build_prompt() in model.texts()[0]) is asked
 
 
 # When it is asked for.
@@ -158,7 +158,7 @@ async def until_asked(agent: Agent, model: Scripted, most: int = 60) -> None:
     for number in range(most):
         agent.brings(result(number))
         await agent.say()
-        if ask() in model.texts()[-1]:
+        if build_prompt() in model.texts()[-1]:
             return
     raise AssertionError("never asked")
 
@@ -182,9 +182,9 @@ async def test_thrifty_goes_on_asking_until_an_answer_with_text_has_come(stream:
             agent.brings(f"short result {step}")
             await agent.say()
             before, (cut,) = cut, await proxy.rows("SELECT count(*) FROM edits")
-            if cut == before and ask() in (model.texts()[-1] or ""):
+            if cut == before and build_prompt() in (model.texts()[-1] or ""):
                 asked.append(step)
-            assert sum(ask() in (text or "") for text in model.texts()) <= 1, "it is never left standing"
+            assert sum(build_prompt() in (text or "") for text in model.texts()) <= 1, "it is never left standing"
         assert asked, "an answer that only calls leaves it open"
         assert set(asked) <= {16, 32, 64}, "and where nothing more has left it is asked for ever more seldom"
         model.answers = ["Done.\n\n" + BLOCK]
@@ -194,8 +194,8 @@ async def test_thrifty_goes_on_asking_until_an_answer_with_text_has_come(stream:
         await agent.say("Thanks")
         await agent.say("And now?")
         assert await states(proxy) == [NOTE]
-    assert not any(ask() in (text or "") for text in (*model.texts(-2), *model.texts(-1)))
-    assert sum(recap(NOTE) in (text or "") for text in model.texts()) == 1
+    assert not any(build_prompt() in (text or "") for text in (*model.texts(-2), *model.texts(-1)))
+    assert sum(render_recap(NOTE) in (text or "") for text in model.texts()) == 1
 
 
 async def test_an_answer_with_text_and_no_note_is_an_answer_too() -> None:
@@ -207,12 +207,12 @@ async def test_an_answer_with_text_and_no_note_is_an_answer_too() -> None:
         model.answers = ["Not asked."]
         agent.brings("short")
         await agent.say()
-        assert ask() not in model.texts()[-1], "behind results it is asked for ever more seldom"
+        assert build_prompt() not in model.texts()[-1], "behind results it is asked for ever more seldom"
         model.answers = ["I write no notes."]
         await agent.say("How far are you?")
-        assert ask() in model.texts()[-1]
+        assert build_prompt() in model.texts()[-1]
         await agent.say("Well, go on")
-        assert ask() not in model.texts()[-1]
+        assert build_prompt() not in model.texts()[-1]
 
 
 @pytest.mark.parametrize("answer", ["I write no notes.", "Well.\n\n" + BLOCK])
@@ -227,12 +227,12 @@ async def test_a_request_that_comes_again_is_asked_as_it_was(answer: str) -> Non
         agent.messages.append({"role": "user", "content": "How far are you?"})
         for _ in range(3):
             await agent.send(b"x-stainless-retry-count: 1")
-        assert ask() in model.texts()[-1]
+        assert build_prompt() in model.texts()[-1]
         assert model.texts(-1) == model.texts(-2) == model.texts(-3)
         await agent.say()
         await agent.say("Well, go on")
-        assert ask() not in model.texts()[-1]
-        assert (recap(NOTE) in model.texts()[-1]) == (BLOCK in answer)
+        assert build_prompt() not in model.texts()[-1]
+        assert (render_recap(NOTE) in model.texts()[-1]) == (BLOCK in answer)
 
 
 async def test_thrifty_does_not_ask_where_a_text_only_stands_elsewhere() -> None:
@@ -246,7 +246,7 @@ async def test_thrifty_does_not_ask_where_a_text_only_stands_elsewhere() -> None
             await agent.say()
         stages = {stage for (stage,) in await proxy.rows("SELECT DISTINCT stage FROM edits")}
         assert stages == {"refer_repeats"}
-    assert not any(ask() in (text or "") for n in range(len(model.chats)) for text in model.texts(n))
+    assert not any(build_prompt() in (text or "") for n in range(len(model.chats)) for text in model.texts(n))
 
 
 @STREAMING
@@ -259,6 +259,6 @@ async def test_a_state_that_is_always_asked_for_is_shown_too(policy: str, stream
             found = await agent.say("Go on")
             assert b"STATE" not in found.body
     for n in range(1, 4):
-        assert model.texts(n)[-1].startswith(f"Go on\n\n{recap(f'{NOTE} {n - 1}')}\n\n{ask()}")
+        assert model.texts(n)[-1].startswith(f"Go on\n\n{render_recap(f'{NOTE} {n - 1}')}\n\n{build_prompt()}")
         before = [text for m in range(n) for text in ("Go on", f"Answer {m}.")]
         assert model.texts(n)[1:-1] == before, "none is left behind"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from proxy.context.wording.summary import HEADING
-from proxy.settings import shipped
+from proxy.settings import find_shipped_file
 from tests.exchange.asking import idle, settings
 from tests.faulty import Connection, Request, faulty
 from tests.running import Agent, Running, running
@@ -23,7 +23,7 @@ COUNT = "Previous {0} turns: {1} user messages, {1} model responses, 0 tool call
 @asynccontextmanager
 async def serving(folder: Path, answer: Any, **helped: Any) -> AsyncIterator[tuple[Running, Scripted, Scripted]]:
     """The proxy, its model with a window of 2,500 tokens, and a helper that gives this answer to everything."""
-    text = shipped("policies/summarize.toml").read_text().replace('"summarize"', '"mine"')
+    text = find_shipped_file("policies/summarize.toml").read_text().replace('"summarize"', '"mine"')
     (folder / "mine.toml").write_text(text)
     (folder / "models").write_text("[models.m]\nwindow = 2_500\n")
     model, helper = Scripted(WORDS), Scripted(answer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from proxy.context.session import Session
+from proxy.context.session import BranchState
 from proxy.exchange.tenant_faults import SORTS, TENANTS, TenantFaults
 from tests.exchange.test_page_faults import HITS, asks
 from tests.faulty import faulty
@@ -12,21 +12,21 @@ from tests.scripted import Scripted
 
 def test_what_a_session_counts_is_there_for_others_and_not_for_itself() -> None:
     faults = TenantFaults()
-    first = Session(exposed={"grep": 5}, refetched={"grep": 1})
-    faults.note("a", Session(), first)
-    faults.note("a", first, Session(exposed={"grep": 8}, refetched={"grep": 1}))
-    assert faults.elsewhere("a", Session()) == {"grep": (8, 1)}
-    assert faults.elsewhere("a", Session(exposed={"grep": 8}, refetched={"grep": 1})) == {"grep": (0, 0)}
-    assert faults.elsewhere("b", Session()) == {}
+    first = BranchState(exposed={"grep": 5}, refetched={"grep": 1})
+    faults.add_counts("a", BranchState(), first)
+    faults.add_counts("a", first, BranchState(exposed={"grep": 8}, refetched={"grep": 1}))
+    assert faults.count_elsewhere("a", BranchState()) == {"grep": (8, 1)}
+    assert faults.count_elsewhere("a", BranchState(exposed={"grep": 8}, refetched={"grep": 1})) == {"grep": (0, 0)}
+    assert faults.count_elsewhere("b", BranchState()) == {}
 
 
 def test_tenants_and_sorts_are_bounded() -> None:
     faults = TenantFaults()
     for n in range(TENANTS + 5):
-        faults.note(f"t{n}", Session(), Session(exposed={"grep": 1}))
-    assert faults.elsewhere("t4", Session()) == {}
-    faults.note("many", Session(), Session(exposed={f"tool{n}": 1 for n in range(SORTS + 5)}))
-    assert len(faults.elsewhere("many", Session())) == SORTS
+        faults.add_counts(f"t{n}", BranchState(), BranchState(exposed={"grep": 1}))
+    assert faults.count_elsewhere("t4", BranchState()) == {}
+    faults.add_counts("many", BranchState(), BranchState(exposed={f"tool{n}": 1 for n in range(SORTS + 5)}))
+    assert len(faults.count_elsewhere("many", BranchState())) == SORTS
 
 
 async def test_the_proxy_remembers_them_by_tenant() -> None:
@@ -39,7 +39,7 @@ async def test_the_proxy_remembers_them_by_tenant() -> None:
             agent.brings(text)
             await agent.say()
         [(tenant,)] = await proxy.rows("SELECT tenant FROM sessions")
-        [(cut, fetched)] = proxy.app.parts.faults.elsewhere(tenant, Session()).values()
+        [(cut, fetched)] = proxy.app.services.tenant_faults.count_elsewhere(tenant, BranchState()).values()
         assert cut >= 1
         assert fetched == 1
-        assert proxy.app.parts.faults.elsewhere("another", Session()) == {}
+        assert proxy.app.services.tenant_faults.count_elsewhere("another", BranchState()) == {}

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from proxy.chat import key
-from proxy.exchange.turn import EMPTY, Turn
+from proxy.exchange.turn import UNPLANNED, Turn
 from tests.conversations import assistant, request, user
 
 
@@ -13,19 +13,21 @@ def turn(*messages: Any, tenant: str = "t") -> Turn:
     came = request(messages)
     unused: Any = None
     policy: Any = SimpleNamespace(observation=None)
-    return Turn("x", "t", unused, came, key.chain(tenant, came.messages), policy, unused, "u", "openai", unused, 1.0)
+    return Turn(
+        "x", "t", unused, came, key.compute_keys(tenant, came.messages), policy, unused, "u", "openai", unused, 1.0
+    )
 
 
 def test_a_turn_that_is_not_planned_goes_out_as_it_came() -> None:
     found = turn(user("Hi"), assistant("Yes."), user("And?"))
-    assert found.plan is EMPTY
-    assert found.woven.request is found.request
-    assert found.head == found.keys[2]
+    assert found.plan is UNPLANNED
+    assert found.spliced.request is found.request
+    assert found.tip_key == found.keys[2]
 
 
 def test_each_message_has_the_group_of_the_prompt_that_caused_it() -> None:
     found = turn(user("Hi"), assistant("Yes."), user("And?"), assistant("So."))
-    names = [found.group_id(n) for n in range(4)]
+    names = [found.find_group_id(n) for n in range(4)]
     assert names[0] == names[1]
     assert names[2] == names[3]
     assert names[0] != names[2]
@@ -34,13 +36,13 @@ def test_each_message_has_the_group_of_the_prompt_that_caused_it() -> None:
 def test_what_is_known_of_a_front_gives_the_same_groups_and_only_to_whom_it_belongs() -> None:
     talk = [user("Hi"), assistant("Yes."), user("And?"), assistant("So."), user("Well"), user("Then")]
     fresh = turn(*talk)
-    expected = [fresh.group_id(n) for n in range(6)]
+    expected = [fresh.find_group_id(n) for n in range(6)]
     for tenant in ("t", "u"):
         before, after = turn(*talk[:3]), turn(*talk, tenant=tenant)
-        assert before.group_id(2)
+        assert before.find_group_id(2)
         front = before.request.messages
         messages = (*front, *after.request.messages[3:])
-        after.request = replace(after.request, messages=messages, notes=dict(before.request.notes))
-        found = [after.group_id(n) for n in range(6)]
+        after.request = replace(after.request, messages=messages, memo_values=dict(before.request.memo_values))
+        found = [after.find_group_id(n) for n in range(6)]
         assert (found == expected) is (tenant == "t")
         assert len(set(found)) == 3

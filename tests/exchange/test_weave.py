@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from proxy.chat import key
 from proxy.chat.dialects.completions import read_message, read_request, write_request
 from proxy.chat.message import Request
-from proxy.exchange.weave import Round, appended, matching, read_round, weave, with_tools, write_round
+from proxy.exchange.weave import (
+    HiddenRound,
+    add_tools,
+    append_messages,
+    decode_round,
+    encode_round,
+    match_rounds,
+    splice_hidden_rounds,
+)
 from tests.conversations import assistant, call, dump, result, system, user
 
 TOOLS = [{"type": "function", "function": {"name": "run", "parameters": {}}}]
@@ -26,25 +34,25 @@ def asking(*calls: tuple[str, str], text: Any = None, **more: Any) -> dict[str, 
 
 def read(history: Sequence[Any], **more: Any) -> tuple[Request, list[bytes]]:
     request = read_request(dump({"model": "m", "messages": history, "tools": TOOLS, **more}))
-    return request, key.chain("t", request.messages)
+    return request, key.compute_keys("t", request.messages)
 
 
 def behind(
     history: Sequence[Any], at: int, *replaces: Any, results: Sequence[Any] = (), calls: Sequence[str] = ()
-) -> Round:
+) -> HiddenRound:
     """The round that stands behind the answer history[at]."""
     _, keys = read(history)
     hidden = tuple(dump(m) for m in replaces)
-    return Round(keys[at], keys[at - 1], hidden, tuple(dump(m) for m in results), tuple(calls), 5.0)
+    return HiddenRound(keys[at], keys[at - 1], hidden, tuple(dump(m) for m in results), tuple(calls), 5.0)
 
 
-def put(history: Sequence[Any], *rounds: Round, tools: bytes = b"", **more: Any) -> Any:
+def put(history: Sequence[Any], *rounds: HiddenRound, tools: bytes = b"", **more: Any) -> Any:
     """(the woven request, its messages as values)"""
     request, keys = read(history, **more)
-    by_head: dict[bytes, list[Round]] = {}
+    by_head: dict[bytes, list[HiddenRound]] = {}
     for one in rounds:
-        by_head.setdefault(one.head, []).append(one)
-    made = weave(request, keys, by_head, tools)
+        by_head.setdefault(one.request_tip, []).append(one)
+    made = splice_hidden_rounds(request, keys, by_head, tools)
     body = write_request(made.request)
     again = read_request(body)
     # What was put together is what a reader finds in it.
@@ -63,19 +71,19 @@ ONLY_OURS = [
 
 def test_nothing_to_add_is_the_request_itself() -> None:
     request, keys = read([user("Hi"), assistant("Yes."), user("So?")])
-    other = Round(b"k" * 16, b"h" * 16, (b"{}",))
-    for rounds in ({}, {other.head: [other]}):
-        made = weave(request, keys, rounds)
+    other = HiddenRound(b"k" * 16, b"h" * 16, (b"{}",))
+    for rounds in ({}, {other.request_tip: [other]}):
+        made = splice_hidden_rounds(request, keys, rounds)
         assert made.request is request
         assert made.keys is keys
-        assert (made.rounds, made.tools, made.hidden) == (0, b"", {})
+        assert (made.round_count, made.added_tools, made.hidden_at) == (0, b"", {})
 
 
 def test_hidden_rounds_stand_again_in_front_of_the_answer_that_they_led_to() -> None:
     history = [system(), user("Hi"), assistant("Let me look.It is so."), user("So?")]
     made, messages = put(history, behind(history, 2, *ONLY_OURS))
     assert messages == [*history[:2], *ONLY_OURS, history[3]]
-    assert made.rounds == 1
+    assert made.round_count == 1
     assert [m.raw for m in made.request.messages[2:5]] == [dump(m) for m in ONLY_OURS]
 
 
@@ -84,9 +92,9 @@ def test_the_clients_messages_keep_their_keys_and_hidden_ones_get_their_own() ->
     _, keys = read(history)
     made, _ = put(history, behind(history, 1, *ONLY_OURS))
     assert [made.keys[0], made.keys[3], made.keys[4]] == keys
-    asked = key.step(keys[0], read_message(dump(ONLY_OURS[0])).digest)
-    assert made.keys[1:3] == [asked, key.step(asked, read_message(dump(ONLY_OURS[1])).digest)]
-    assert made.hidden == dict.fromkeys(made.keys[1:3], 5.0)
+    asked = key.derive_next_key(keys[0], read_message(dump(ONLY_OURS[0])).digest)
+    assert made.keys[1:3] == [asked, key.derive_next_key(asked, read_message(dump(ONLY_OURS[1])).digest)]
+    assert made.hidden_at == dict.fromkeys(made.keys[1:3], 5.0)
 
 
 @pytest.mark.parametrize("order", ["ours first", "ours last", "between", "around"])
@@ -106,7 +114,7 @@ def test_results_of_ours_stand_among_the_clients_in_the_order_of_the_calls(order
     assert messages[1] == true
     assert [m["tool_call_id"] for m in messages[2:-1]] == [n for n, _ in named]
     assert messages[-1] == history[-1]
-    assert len(made.hidden) == len(ours)
+    assert len(made.hidden_at) == len(ours)
 
 
 def test_rounds_of_ours_and_then_a_mixed_one() -> None:
@@ -141,7 +149,7 @@ def test_where_the_client_has_changed_its_history_nothing_is_put_in() -> None:
     ):
         made, messages = put(changed, one, mixed)
         assert messages == changed
-        assert made.rounds == 0
+        assert made.round_count == 0
 
 
 def test_of_two_answers_to_the_same_request_each_gets_its_own() -> None:
@@ -160,21 +168,21 @@ def test_tools_stand_behind_the_clients_own_and_every_other_byte_stays(order: li
     fields = {"model": "m", "messages": history, "tools": TOOLS}
     body = json.dumps({name: fields[name] for name in order}, indent=1).encode()
     request = read_request(body)
-    made = weave(request, key.chain("t", request.messages), {}, OURS)
+    made = splice_hidden_rounds(request, key.compute_keys("t", request.messages), {}, OURS)
     again = read_request(write_request(made.request))
     assert json.loads(again.tools or b"") == [*TOOLS, *json.loads(b"[" + OURS + b"]")]
     assert again.body.replace(b"," + OURS, b"") == body
     assert again.messages[0].raw == request.messages[0].raw
     assert made.request.messages is request.messages
-    assert made.tools == OURS
-    assert write_request(with_tools(weave(request, made.keys, {}), OURS).request) == again.body
+    assert made.added_tools == OURS
+    assert write_request(add_tools(splice_hidden_rounds(request, made.keys, {}), OURS).request) == again.body
 
 
 def test_a_client_without_tools_gets_none() -> None:
     request, keys = read([user("Hi")], tools=None)
-    made = weave(request, keys, {}, OURS)
+    made = splice_hidden_rounds(request, keys, {}, OURS)
     assert write_request(made.request) is request.body
-    assert made.tools == b""
+    assert made.added_tools == b""
 
 
 texts = st.text(max_size=20)
@@ -189,31 +197,31 @@ values = st.recursive(
 )
 def test_a_round_comes_back_from_the_store_byte_for_byte(raws: list[dict[str, Any]], names: list[str]) -> None:
     made = tuple(json.dumps(one, ensure_ascii=len(raws) % 2 == 0).encode() for one in raws)
-    found = Round(b"k", b"h", made, made[:2], tuple(names), 3.0, bare=len(raws) > 2)
-    assert read_round(b"k", b"h", write_round(found), 3.0) == found
+    found = HiddenRound(b"k", b"h", made, made[:2], tuple(names), 3.0, without_tools=len(raws) > 2)
+    assert decode_round(b"k", b"h", encode_round(found), 3.0) == found
 
 
 def test_what_is_no_round_is_a_value_error() -> None:
     for wrong in (b"", b"{}", b'{"replaces": 1}', b"\xff"):
         with pytest.raises(ValueError, match=r"."):
-            read_round(b"k", b"h", wrong, 0.0)
+            decode_round(b"k", b"h", wrong, 0.0)
 
 
 def test_more_messages_come_behind_those_that_were_sent() -> None:
     more = [dump(user("So?")), dump(assistant("é"))]
     for body in (b'{"messages":[{"role":"user"}],"n":1}', b'{"n": 1, "messages" : [ {"role":"user"} \n] }'):
-        made = json.loads(appended(body, more))
+        made = json.loads(append_messages(body, more))
         assert made == {"n": 1, "messages": [{"role": "user"}, user("So?"), assistant("é")]}
-        assert appended(appended(body, more[:1]), more[1:]) == appended(body, more)
+        assert append_messages(append_messages(body, more[:1]), more[1:]) == append_messages(body, more)
     with pytest.raises(ValueError, match="messages"):
-        appended(b"{}", more)
+        append_messages(b"{}", more)
 
 
 def test_what_is_woven_in_is_what_the_rounds_had_sent() -> None:
     """The body of a second round and the next request begin with the same bytes."""
     history = [user("Hi")]
     request, _ = read(history)
-    second = appended(request.body, [dump(m) for m in ONLY_OURS[:2]])
+    second = append_messages(request.body, [dump(m) for m in ONLY_OURS[:2]])
     later = [*history, ONLY_OURS[2], user("So?")]
     made, _ = put(later, behind(later, 1, *ONLY_OURS))
     sent = [m.raw for m in read_request(second).messages]
@@ -223,9 +231,9 @@ def test_what_is_woven_in_is_what_the_rounds_had_sent() -> None:
 def test_answers_are_looked_for_by_the_head_of_what_they_answer() -> None:
     history = [assistant("Hello!"), user("Hi"), assistant("Yes.")]
     request, keys = read(history)
-    first = Round(keys[0], b"", (dump(history[0]),))
-    second = Round(keys[2], keys[1], (dump(history[2]),))
-    assert matching(request, keys, {b"": [first], keys[1]: [second]}) == {2: second}
+    first = HiddenRound(keys[0], b"", (dump(history[0]),))
+    second = HiddenRound(keys[2], keys[1], (dump(history[2]),))
+    assert match_rounds(request, keys, {b"": [first], keys[1]: [second]}) == {2: second}
 
 
 def test_call_ids_that_come_again_elsewhere_are_no_sign() -> None:
@@ -234,5 +242,5 @@ def test_call_ids_that_come_again_elsewhere_are_no_sign() -> None:
     one = behind(history, 1, asking(("a", "recall"), ("call_0", "run")), results=[result("a", "2")], calls=["call_0"])
     later = [*history, asking(("call_0", "run"), text="Again."), result("call_0", "1")]
     made, messages = put(later, one)
-    assert made.rounds == 1
+    assert made.round_count == 1
     assert messages[-2:] == later[-2:]

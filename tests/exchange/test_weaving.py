@@ -9,7 +9,7 @@ import pytest
 from proxy.chat import key
 from proxy.errors import StoreUnavailable
 from proxy.exchange import weaving
-from proxy.exchange.rebuild import prompt
+from proxy.exchange.rebuild import rebuild_prompt
 from proxy.exchange.turn import Turn
 from tests.exchange.hiding import SECRET, Played, assert_hidden, assert_true, offering, ours, says, sent, theirs
 from tests.exchange.test_rounds import offered
@@ -24,13 +24,13 @@ NAMED = b"x-session-id: a"
 def turns_of(monkeypatch: pytest.MonkeyPatch) -> list[Turn]:
     """Every turn that is planned from now on."""
     seen: list[Turn] = []
-    real = weaving.dress
+    real = weaving.add_rounds_and_tools
 
     async def noting(parts: Any, turn: Turn, *, first: bool) -> None:
         await real(parts, turn, first=first)
         seen.append(turn)
 
-    monkeypatch.setattr(weaving, "dress", noting)
+    monkeypatch.setattr(weaving, "add_rounds_and_tools", noting)
     return seen
 
 
@@ -42,11 +42,11 @@ async def test_what_our_tools_have_brought_since_the_last_prompt_is_guarded(monk
         await played.turn("Hello")
         await played.turn(None)
         await played.turn("Thanks")
-    guarded = [weaving.guarded(turn) for turn in seen]
+    guarded = [weaving.find_guarded_results(turn) for turn in seen]
     assert [len(found) for found in guarded] == [0, 1, 0]
     (mine,) = guarded[1]
-    at = list(seen[1].woven.keys).index(mine)
-    message = seen[1].woven.request.messages[at]
+    at = list(seen[1].spliced.keys).index(mine)
+    message = seen[1].spliced.request.messages[at]
     assert message.is_result
     assert SECRET in (message.call_id or "")
 
@@ -59,8 +59,8 @@ async def test_a_conversation_without_tools_is_the_clients_own_request(monkeypat
         played.agent.more = {}
         for text in ("Hello", "And now?"):
             await played.turn(text)
-    assert all(turn.woven.request is turn.request for turn in seen)
-    assert all(turn.woven.keys is turn.keys for turn in seen)
+    assert all(turn.spliced.request is turn.request for turn in seen)
+    assert all(turn.spliced.keys is turn.keys for turn in seen)
 
 
 @pytest.mark.parametrize("policy", ["passthrough", "observe"])
@@ -87,7 +87,7 @@ async def test_where_the_store_is_away_the_clients_own_history_goes_out(monkeypa
         played = Played(proxy, model, stream=False)
         await played.turn("Hello", NAMED)
         _forget(proxy)
-        monkeypatch.setattr(proxy.app.store, "rounds", away)
+        monkeypatch.setattr(proxy.app.store, "read_hidden_rounds", away)
         await played.turn("Thanks", NAMED)
         assert proxy.count("swallowed_total", where="rounds") == 1
     assert [json.loads(raw) for raw in sent(model, -1)] == played.agent.messages[:-1]
@@ -95,8 +95,8 @@ async def test_where_the_store_is_away_the_clients_own_history_goes_out(monkeypa
 
 
 def _forget(proxy: Running) -> None:
-    for session in list(proxy.app.parts.threads._sessions.values()):
-        proxy.app.parts.threads.forget(session)
+    for session in list(proxy.app.services.live_sessions._sessions.values()):
+        proxy.app.services.live_sessions.forget_session(session)
 
 
 async def test_a_round_that_cannot_be_read_is_left_out() -> None:
@@ -116,13 +116,13 @@ async def test_the_store_is_asked_for_what_this_process_does_not_know_and_not_ag
     model = Scripted(says("Look.", ours(1)), "It is so.", "Welcome.")
     asked: list[int] = []
     async with faulty(model) as upstream, offering(upstream.port) as proxy:
-        real = proxy.app.store.rounds
+        real = proxy.app.store.read_hidden_rounds
 
         async def counting(tenant: str, session: str, keys: Any = None) -> Any:
             asked.append(len(keys))
             return await real(tenant, session, keys)
 
-        monkeypatch.setattr(proxy.app.store, "rounds", counting)
+        monkeypatch.setattr(proxy.app.store, "read_hidden_rounds", counting)
         played = Played(proxy, model, stream=False)
         for text in ("Hello", "Thanks", "Well?"):
             await played.turn(text, NAMED)
@@ -155,9 +155,9 @@ async def test_a_hidden_result_that_has_grown_old_is_shortened_and_can_be_had_ba
         assert key.public_id(edited) in shortened
         bodies = [r.body for r in model.received]
         for row in await proxy.rows("SELECT tenant, session, exchange FROM exchanges"):
-            found = await prompt(proxy.app.store, *row)
+            found = await rebuild_prompt(proxy.app.store, *row)
             assert found is not None
-            assert found.sent in bodies
+            assert found.sent_body in bodies
         model.answers = [says(None, asking_for(key.public_id(edited), "b")), "Long indeed."]
         await played.turn("And in the middle?", NAMED)
     assert "line 150 of a long result" in json.loads(sent(model, -1)[-1])["content"]

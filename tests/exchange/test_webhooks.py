@@ -15,7 +15,7 @@ import pytest
 
 from proxy.errors import ConfigError
 from proxy.exchange import news
-from proxy.exchange.webhooks import sign
+from proxy.exchange.webhooks import sign_body
 from proxy.web.app import ContextProxy
 from tests.faulty import Connection, Request, Upstream, faulty, until
 from tests.running import Agent, Running, running, settings_for
@@ -52,7 +52,7 @@ def hook(port: int, **more: Any) -> dict[str, Any]:
 
 
 def impatient(app: ContextProxy) -> None:
-    app.webhooks._again = 0.01
+    app.webhooks._retry_s = 0.01
 
 
 @asynccontextmanager
@@ -71,7 +71,7 @@ def outcome(proxy: Running, port: int, name: str) -> float:
 
 
 def tell(proxy: Running, kind: str = news.FALLBACK, tenant: str = "t", **data: Any) -> None:
-    proxy.app.parts.news.tell(kind, tenant, data, session="s")
+    proxy.app.services.event_bus.publish(kind, tenant, data, session="s")
 
 
 async def test_an_event_of_real_traffic_arrives_signed() -> None:
@@ -91,7 +91,7 @@ async def test_an_event_of_real_traffic_arrives_signed() -> None:
     at, _, mac = signature.decode().removeprefix("t=").partition(",v1=")
     assert abs(int(at) - time.time()) < 60
     assert mac == hmac.new(SECRET.encode(), f"{at}.".encode() + request.body, sha256).hexdigest()
-    assert sign("another", int(at), request.body) != signature.decode()
+    assert sign_body("another", int(at), request.body) != signature.decode()
 
 
 @pytest.mark.parametrize("status", [500, 503, 429, 408])
@@ -160,7 +160,7 @@ async def test_only_what_is_wanted_is_sent() -> None:
     receiver = Receiver()
     async with hooked(receiver, {"events": ["memo:*", "state:updated"], "tenant": "mine"}) as (proxy, there):
         for tenant in ("mine", "other"):
-            for kind in news.KINDS:
+            for kind in news.EVENT_KINDS:
                 tell(proxy, kind, tenant)
         await until(lambda: outcome(proxy, there.port, "delivered") == 2)
         await asyncio.sleep(0.05)

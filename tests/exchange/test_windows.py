@@ -78,15 +78,15 @@ async def test_its_exact_prompt_can_be_shown_afterwards() -> None:
         await proxy.post(ASKED, b"x-context-session: a")
         rows = await proxy.rows("SELECT exchange FROM exchanges ORDER BY started_at, status DESC")
         names = [row[0] for row in rows]
-        shown = [await proxy.app.store.exchange(tenant, "a", name) for tenant, name in [
+        shown = [await proxy.app.store.read_exchange(tenant, "a", name) for tenant, name in [
             (row[0], name) for row in await proxy.rows("SELECT tenant FROM sessions") for name in names]]  # fmt: skip
         assert all(shown)
         bodies = []
         for one in shown:
             assert one is not None
-            built = await rebuild.prompt(proxy.app.store, one.tenant, "a", one.exchange)
+            built = await rebuild.rebuild_prompt(proxy.app.store, one.tenant, "a", one.exchange)
             assert built is not None
-            bodies.append(built.sent)
+            bodies.append(built.sent_body)
     assert sorted(bodies) == sorted(r.body for r in model.received)
 
 
@@ -97,7 +97,7 @@ async def test_it_is_known_after_a_restart_by_upstream_and_model(tmp_path: Path)
         async with running(upstream.port, policy="thrifty", db=db) as proxy:
             await proxy.post(ASKED)
             assert await proxy.rows("SELECT upstream, model, tokens FROM windows") == [
-                (proxy.app.parts.client.route("unheard-of").name, "unheard-of", 5_000)
+                (proxy.app.services.client.select_target("unheard-of").name, "unheard-of", 5_000)
             ]
         model.received.clear()
         async with running(upstream.port, policy="thrifty", db=db) as proxy:
@@ -112,7 +112,7 @@ async def test_it_is_believed_for_a_week() -> None:
     model = Scripted("Well.")
     async with faulty(narrow(model, WORDS["openai"])) as upstream, running(upstream.port, policy="thrifty") as proxy:
         await proxy.post(ASKED)
-        parts = proxy.app.parts
+        parts = proxy.app.services
         now = parts.now
         parts.now = lambda: now() + KEPT_S + 1
         await proxy.post(ASKED, b"x-context-session: later")
@@ -122,7 +122,7 @@ async def test_it_is_believed_for_a_week() -> None:
 async def test_a_smaller_window_than_the_models_file_has_counts() -> None:
     model = Scripted("Well.")
     async with faulty(narrow(model, WORDS["openai"])) as upstream, running(upstream.port, policy="thrifty") as proxy:
-        proxy.app.parts.found["unheard-of"] = Model("unheard-of", window=128_000)
+        proxy.app.services.models_by_name["unheard-of"] = Model("unheard-of", window=128_000)
         assert (await proxy.post(ASKED)).status == 200
     assert len(model.received) == 2
 
@@ -134,7 +134,7 @@ async def test_where_nothing_is_rewritten_the_error_passes_and_the_window_is_lea
     async with faulty(narrow(model, words)) as upstream, running(upstream.port, policy=policy) as proxy:
         found = await proxy.post(ASKED)
         assert (found.status, found.body) == (400, words)
-        assert [named.tokens for named in proxy.app.parts.limits.values()] == [5_000]
+        assert [named.tokens for named in proxy.app.services.learned_windows.values()] == [5_000]
     assert len(model.received) == 1
 
 
@@ -154,7 +154,7 @@ async def test_a_window_that_has_nothing_to_do_with_the_prompt_is_not_believed()
     words = b'{"error":{"message":"no such tool: maximum context length is 900000 tokens"}}'
     async with faulty(narrow(model, words)) as upstream, running(upstream.port, policy="thrifty") as proxy:
         assert (await proxy.post(ASKED)).status == 400
-        assert proxy.app.parts.limits == {}
+        assert proxy.app.services.learned_windows == {}
 
 
 async def test_where_the_upstream_counts_more_than_we_do_its_count_is_gone_by() -> None:
@@ -165,7 +165,7 @@ async def test_where_the_upstream_counts_more_than_we_do_its_count_is_gone_by() 
         running(upstream.port, policy="thrifty") as proxy,
     ):
         found = await proxy.post(ASKED)
-        (named,) = proxy.app.parts.limits.values()
+        (named,) = proxy.app.services.learned_windows.values()
         before = int((found.header("x-context-tokens") or "").split(",")[0])
     assert found.status == 200
     assert named.tokens == 16_000

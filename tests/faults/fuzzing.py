@@ -16,17 +16,17 @@ from typing import Any
 from proxy.chat.dialects.completions import read_request, write_request
 from proxy.chat.message import Request
 from proxy.context.pipeline import rewrite
-from proxy.context.session import Session
+from proxy.context.session import BranchState
 from proxy.errors import NotManaged, ProxyError
 from proxy.memory import state
 from proxy.settings import Settings
-from proxy.stream.assemble import Answer
+from proxy.stream.assemble import AssembledAnswer
 from proxy.stream.relay import Relay
-from proxy.stream.sse import Parser
+from proxy.stream.sse import SseParser
 from proxy.stream.whole import join_rounds, read_round
-from proxy.stream.withhold import without_blocks
-from proxy.upstream.headers import outgoing, returning
-from proxy.web.browsers import Browsers
+from proxy.stream.withhold import remove_blocks
+from proxy.upstream.headers import build_request_headers, build_response_headers
+from proxy.web.browsers import BrowserRules
 from proxy.web.guard import check_head
 from tests.context.agent import load
 from tests.conversations import PLAIN, WEIGH, assistant, dump, result, system, user
@@ -47,7 +47,7 @@ class Target:
 def read_stream(data: bytes) -> None:
     """Cut anyhow a stream has the same events, and they account for every byte."""
     cut = data[0] if data else 0
-    whole, parted = Parser(), Parser()
+    whole, parted = SseParser(), SseParser()
     expected = whole.feed(data) + whole.flush()
     found = parted.feed(data[:cut]) + parted.feed(data[cut:]) + parted.flush()
     assert b"".join([event.raw for event in found]) == b"".join([event.raw for event in expected]) == data
@@ -59,19 +59,19 @@ def relay_stream(data: bytes) -> None:
     """Whatever comes is passed on; without options byte for byte."""
     options = data[0] if data else 0
     withhold, drop, hide = bool(options & 1), bool(options & 2), bool(options & 4)
-    relay = Relay(withhold_state=withhold, drop_usage=drop, hidden=frozenset({"recall"} if hide else ()))
+    relay = Relay(withhold_state=withhold, drop_usage=drop, hidden_tools=frozenset({"recall"} if hide else ()))
     out = relay.feed(data[: len(data) // 2]) + relay.feed(data[len(data) // 2 :]) + relay.end()
-    out += (relay.stop() if relay.goes_on else b"") + relay.terminal
+    out += (relay.end_answer() if relay.goes_on else b"") + relay.terminal
     assert withhold or drop or hide or out == data
-    relay.answer.message()
+    relay.answer.build_message()
 
 
 def read_whole(data: bytes) -> None:
     """An answer's body: what is taken out of it, and what it is taken for."""
-    visible, _ = without_blocks(data)
-    found = Answer.from_body(visible)
+    visible, _ = remove_blocks(data)
+    found = AssembledAnswer.from_body(visible)
     if found is not None:
-        found.message()
+        found.build_message()
     read_round(data, frozenset({"recall"}))
     join_rounds([data, data], frozenset({"recall"}))
 
@@ -102,7 +102,7 @@ def plan_chat(data: bytes) -> None:
     if found is None:
         return
     policy = _policies()[len(data) % len(_policies())]
-    session = Session()
+    session = BranchState()
     for now in (0.0, 1000.0):
         plan = rewrite(found, session, policy, PLAIN, now, weigh=WEIGH)
         if plan.messages is not None:
@@ -124,16 +124,16 @@ HOP_BY_HOP = frozenset(
 def filter_headers(data: bytes) -> None:
     """No header of one connection travels further, none of ours either, and there is one Host and one length."""
     came = _lines(data)
-    sent = outgoing(came, host=b"up", key="sk-of-the-proxy", length=7, identity=bool(len(data) & 1))
+    sent = build_request_headers(came, host=b"up", key="sk-of-the-proxy", length=7, identity=bool(len(data) & 1))
     names = [name for name, _ in sent]
     assert names.count(b"host") == names.count(b"content-length") == names.count(b"authorization") == 1
     assert not [n for n in names if n in HOP_BY_HOP or n == b"expect" or n.startswith(b"x-context-")]
-    back = returning(came, "sk-of-the-proxy")
+    back = build_response_headers(came, "sk-of-the-proxy")
     assert not [n for n, _ in back if n in HOP_BY_HOP]
     assert not [v for _, v in back if b"sk-of-the-proxy" in v]
 
 
-_BROWSERS = Browsers(Settings())
+_BROWSERS = BrowserRules(Settings())
 
 
 def check_names(data: bytes) -> None:
@@ -144,7 +144,7 @@ def check_names(data: bytes) -> None:
         check_head(scope, 65536)
         _BROWSERS.check_host(scope)
         _BROWSERS.check_origin(scope)
-        _BROWSERS.check_type(scope)
+        _BROWSERS.check_content_type(scope)
     except ProxyError:
         return
     [host] = [value for name, value in headers if name == b"host"]
@@ -154,10 +154,10 @@ def check_names(data: bytes) -> None:
 def find_blocks(data: bytes) -> None:
     """What is left of a text and its blocks; a text without a heading stays as it is."""
     text = data.decode("utf-8", "replace")
-    left, blocks = state.split(text)
+    left, blocks = state.split_blocks(text)
     assert blocks or left == text
     for block in blocks:
-        state.shorten(block.body, 100)
+        state.shorten_body(block.body, 100)
 
 
 CHATS = (

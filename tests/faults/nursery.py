@@ -18,15 +18,15 @@ from typing import Any
 
 import uvicorn
 
-from proxy.cli.logs import set_up
-from proxy.cli.serve import Announced
+from proxy.cli.logs import set_up_logging
+from proxy.cli.serve import AnnouncingServer
 from proxy.settings import Settings
 
 LOOK_S = 0.002
 """How often the loop is looked at, once its lag is asked for."""
 
 
-class Ready(Announced):
+class Ready(AnnouncingServer):
     """Says where it listens in one line that a program reads."""
 
     latest = -1.0
@@ -55,7 +55,7 @@ class Ready(Announced):
 def serve(tree: dict[str, Any]) -> None:
     """What the command does, but for what it prints."""
     settings = Settings.model_validate(tree)
-    set_up(settings.log_level, settings.access_log)
+    set_up_logging(settings.log_level, settings.access_log)
     with socket.create_server(("127.0.0.1", 0), backlog=2048) as listener:
         signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(0))
         Ready(settings, listener).run(sockets=[listener])

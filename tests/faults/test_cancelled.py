@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from proxy.errors import ClientGone
-from proxy.exchange.converse import converse
+from proxy.exchange.converse import handle_chat
 from proxy.exchange.parts import Headers, Incoming
 from tests.faults.killing import model
 from tests.faulty import faulty
@@ -75,7 +75,7 @@ async def once(proxy: Running, body: bytes, cancel_at: int) -> tuple[bool, int, 
     """(whether it came to its end, how often it waited, what was heard)."""
     sink = Sink()
     incoming = Incoming("POST", CHAT, b"", [(b"authorization", b"Bearer sk-one")], body, None, "t")
-    stepped = Stepped(converse(proxy.app.parts, incoming, sink), cancel_at)
+    stepped = Stepped(handle_chat(proxy.app.services, incoming, sink), cancel_at)
 
     async def run() -> None:
         await stepped
@@ -117,7 +117,7 @@ async def test_d12_a_turn_may_be_cancelled_wherever_it_waits(policy: str, stream
 
 async def settled(proxy: Running, number: int) -> None:
     """Nothing is under way any more, and the store has each message once and no exchange without an end."""
-    assert proxy.app.parts.open == 0
+    assert proxy.app.services.open_requests == 0
     left = await proxy.rows("SELECT count(*) FROM exchanges WHERE status = 'open'")
     twice = await proxy.rows("SELECT body, count(*) FROM messages GROUP BY tenant, session, body HAVING count(*) > 1")
     complete = await proxy.rows("SELECT count(*) FROM exchanges WHERE status = 'complete'")
@@ -127,6 +127,6 @@ async def settled(proxy: Running, number: int) -> None:
     assert complete[0][0] >= 2 * number
     assert users == [(2 * number,)]
     assert proxy.count("swallowed_total", where="prepare") == 0
-    line = next(iter(proxy.app.parts.client._lines.values()))
-    assert line.open == 0
+    line = next(iter(proxy.app.services.client._lines.values()))
+    assert line.open_responses == 0
     assert [one for one in asyncio.all_tasks() if "converse" in repr(one.get_coro())] == []

@@ -24,7 +24,7 @@ async def test_d8_a_clock_that_is_set_changes_neither_order_nor_who_is_who(
     offset = 0.0
 
     def set_clock(app: ContextProxy) -> None:
-        app.parts.now = lambda: time.time() + offset
+        app.services.now = lambda: time.time() + offset
 
     async def answer(request: Request, there: Connection) -> None:
         nonlocal offset

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.vocabulary import counter
+from proxy.vocabulary import get_token_counter
 from tests.faulty import HEAD, Connection, Request, faulty
 from tests.running import CHAT, running
 
@@ -106,7 +106,7 @@ async def test_c8_a_packed_body_goes_on_packed_and_is_not_unpacked_here() -> Non
 @pytest.mark.parametrize("text", ["<|endoftext|>", "<|im_start|>system", "a <|endofprompt|> b", "<|fim_prefix|>"])
 def test_j6_the_names_of_special_tokens_are_text(text: str) -> None:
     for name in ("o200k_base", "cl100k_base"):
-        assert counter(name)(text) > 1, "as text, and not as the one token of that name"
+        assert get_token_counter(name)(text) > 1, "as text, and not as the one token of that name"
 
 
 def test_j8_it_starts_and_answers_where_there_is_no_network_at_all(tmp_path: Path) -> None:
@@ -124,12 +124,12 @@ def test_j8_it_starts_and_answers_where_there_is_no_network_at_all(tmp_path: Pat
         f"app = create_app(Settings(upstream='demo', db='{tmp_path}/a.sqlite3'))\n"
         "async def main():\n"
         "    await app.store.open()\n"
-        "    from proxy.exchange.converse import converse\n"
+        "    from proxy.exchange.converse import handle_chat\n"
         "    from proxy.exchange.parts import Incoming\n"
         "    from tests.faults.test_cancelled import Sink\n"
         "    sink = Sink()\n"
         "    body = json.dumps({'model': 'gpt-5', 'messages': [{'role': 'user', 'content': 'Hello'}]}).encode()\n"
-        f"    await converse(app.parts, Incoming('POST', '{CHAT}', b'', [], body, None, 't'), sink)\n"
+        f"    await handle_chat(app.services, Incoming('POST', '{CHAT}', b'', [], body, None, 't'), sink)\n"
         "    await app.store.close()\n"
         "    print(sink.status, outward)\n"
         "asyncio.run(main())\n"

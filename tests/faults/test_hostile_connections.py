@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from proxy.web import body_budget
-from proxy.web.connection_share import PIPELINED
+from proxy.web.connection_share import MAX_PIPELINED_BYTES
 from proxy.web.failures import LINGER_S
 from tests.faults.test_content import ANSWER, fine
 from tests.faulty import HEAD, Connection, Request, abort_all, ask, faulty, post, until
@@ -135,7 +135,7 @@ async def test_s6_who_is_not_let_in_is_told_at_once_and_holds_no_place_with_its_
         await ended
         assert loop.time() - began >= LINGER_S - 0.1, "a moment for what is under way"
         assert upstream.requests == []
-        assert proxy.app.bodies.held == 0
+        assert proxy.app.body_budget.held == 0
 
 
 async def test_s6_who_is_not_let_in_may_go_on_once_the_body_has_come() -> None:
@@ -169,17 +169,17 @@ async def test_s6_a_body_without_an_end_gives_way_to_those_that_come_whole(monke
         slow = [await connect(proxy.port) for _ in range(4)]
         for client in slow:
             await client.send(begun(9_000_000, KEY, sent=b"a" * 1_000_000))
-        await until(lambda: proxy.app.bodies.held >= 4_000_000)
+        await until(lambda: proxy.app.body_budget.held >= 4_000_000)
         assert (await refused(proxy.port, said(900_000))).status == 503, "they may still come"
         await asyncio.sleep(0.4)
         assert (await asked(proxy.port, "127.0.0.1", said(900_000), CHAT)).status == 200
         got = await rest(slow[0], LINGER_S + SLACK_S)
         assert got.startswith(b"HTTP/1.1 503")
         assert b"retry-after: 1" in got
-        assert proxy.app.bodies.held == 3_000_000, "one was enough"
+        assert proxy.app.body_budget.held == 3_000_000, "one was enough"
         for client in slow:
             client.writer.transport.abort()
-        await until(lambda: proxy.app.bodies.held == 0 and proxy.app.room.taken == 0)
+        await until(lambda: proxy.app.body_budget.held == 0 and proxy.app.concurrency.taken == 0)
 
 
 async def test_s6_one_tenant_has_half_of_the_memory_for_bodies_while_there_are_others() -> None:
@@ -196,7 +196,7 @@ async def test_s6_one_tenant_has_half_of_the_memory_for_bodies_while_there_are_o
         await until(lambda: len(upstream.requests) == 3, 5)
         for client in [*hanging, other]:
             client.writer.transport.abort()
-        await until(lambda: proxy.app.bodies.held == 0)
+        await until(lambda: proxy.app.body_budget.held == 0)
 
 
 async def queued(proxy: Running, count: int, body: bytes) -> list[Connection]:
@@ -220,7 +220,7 @@ async def test_s7_bodies_that_wait_on_a_connection_are_bounded() -> None:
             sock: socket.socket = client.writer.get_extra_info("socket")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             client.writer.transport.abort()
-        await until(lambda: proxy.app.room.taken == 0)
+        await until(lambda: proxy.app.concurrency.taken == 0)
         assert made[0].shares.pipelined == 0
 
 
@@ -231,8 +231,8 @@ async def test_s7_what_waits_on_all_connections_together_is_bounded(monkeypatch:
         await gate.wait()
         await there.send(HEAD + b"content-length: 2\r\n\r\n{}")
 
-    monkeypatch.setattr("proxy.web.connection.PIPELINED", 300_000)
-    assert PIPELINED > 300_000
+    monkeypatch.setattr("proxy.web.connection.MAX_PIPELINED_BYTES", 300_000)
+    assert MAX_PIPELINED_BYTES > 300_000
     async with faulty(slow) as upstream, running(upstream.port) as proxy:
         clients = await queued(proxy, 8, b"x" * 20_000)
         await until(lambda: len(upstream.requests) == 8, 5)

@@ -92,7 +92,7 @@ async def test_r2_under_twice_the_load_what_is_let_in_goes_on_and_the_rest_is_to
         assert counts[200] == 200
         assert counts[503] > 0
         assert proxy.count("refused_requests_total") == counts[503]
-        assert proxy.app.room.taken == 0
+        assert proxy.app.concurrency.taken == 0
         assert (await proxy.post({"model": "m", "messages": [{"role": "user", "content": "after"}]})).status == 200
 
 

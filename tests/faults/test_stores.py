@@ -249,7 +249,7 @@ async def test_d3_what_a_request_said_is_lost_and_its_answer_stored_is_no_acknow
             refused.set_exception(StoreUnavailable("1 bytes already wait to be written."))
             return refused
 
-        app.parts.store.later = later  # type: ignore[method-assign]
+        app.services.store.put_deferred = later  # type: ignore[method-assign]
 
     async with faulty(model) as upstream, running(upstream.port, before=refuse) as proxy:
         for stream in (False, True):

@@ -6,12 +6,12 @@ import json
 
 from proxy.chat.message import Call
 from proxy.memory import actions
-from proxy.memory.actions import Outcome, Reading
+from proxy.memory.actions import Outcome, QuotedOutcome
 from tests.conversations import message, result
 
 
 def of(name: str, **arguments: object) -> str:
-    return actions.action(Call("c", name, json.dumps(arguments)))
+    return actions.describe_call(Call("c", name, json.dumps(arguments)))
 
 
 def test_c3_an_action_is_the_tool_in_a_verb_and_what_it_was_about() -> None:
@@ -22,15 +22,15 @@ def test_c3_an_action_is_the_tool_in_a_verb_and_what_it_was_about() -> None:
     assert of("frobnicate", what="it") == "called frobnicate 'it'"
     assert of("frobnicate") == "called frobnicate"
     assert of("run") == "ran with run"
-    assert actions.action(Call("c", "bash", "ls -l\n/tmp")) == "ran ls -l /tmp"
-    assert actions.action(Call("c", "bash", '"ls"')) == "ran ls"
-    assert actions.action(Call("c", "bash", "[1]")) == "ran with bash"
+    assert actions.describe_call(Call("c", "bash", "ls -l\n/tmp")) == "ran ls -l /tmp"
+    assert actions.describe_call(Call("c", "bash", '"ls"')) == "ran ls"
+    assert actions.describe_call(Call("c", "bash", "[1]")) == "ran with bash"
     assert len(of("search", query="x" * 500)) < 100
 
 
 def test_c3_a_finding_says_how_much_came_or_what_went_wrong() -> None:
     def finding(text: str, how: Outcome = "success", said: str = "") -> str:
-        return actions.finding(message(result("c", text)), Reading(how, said))
+        return actions.describe_result(message(result("c", text)), QuotedOutcome(how, said))
 
     assert finding('[{"a": 1}, {"a": 2}, {"a": 3}]') == "found 3 results"
     assert finding("[1]") == "found 1 result"
@@ -41,9 +41,9 @@ def test_c3_a_finding_says_how_much_came_or_what_went_wrong() -> None:
     assert finding("") == "empty"
     assert finding("Traceback (most recent call last):\n  File x\nKeyError: 'a'", "error") == "error: KeyError: 'a'"
     assert finding("x\n2 failed\ny", "failure", "2 failed") == "failure: 2 failed"
-    assert len(finding("x" * 5000)) <= actions.LINE
+    assert len(finding("x" * 5000)) <= actions.MAX_LINE_CHARS
 
 
 def test_a_result_that_is_an_image_is_no_failure() -> None:
     found = message(result("c", [{"type": "image_url", "image_url": {"url": "data:"}}]))
-    assert actions.finding(found, Reading("success")) == "an image or file"
+    assert actions.describe_result(found, QuotedOutcome("success")) == "an image or file"

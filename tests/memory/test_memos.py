@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.memory import memos, state
-from proxy.memory.memos import END, MOST_BYTES, START, Memo
+from proxy.memory.memos import END, MAX_BYTES, START, Memo
 
 DAY = 1_700_000_000.0
 
@@ -41,7 +41,7 @@ MANY = [
 
 
 def fitting(text: str, *more: Memo, **limits: int) -> list[str]:
-    return [found.id for found in memos.fits([*MANY, *more], text, **limits)]
+    return [found.id for found in memos.select_memos([*MANY, *more], text, **limits)]
 
 
 def test_a_memo_fits_by_its_tag_by_two_words_or_by_a_name_of_its_own() -> None:
@@ -54,14 +54,14 @@ def test_a_memo_fits_by_its_tag_by_two_words_or_by_a_name_of_its_own() -> None:
 def test_no_match_no_memo() -> None:
     assert fitting("Write a poem about the sea") == []
     assert fitting("") == []
-    assert memos.fits([], "billing") == []
+    assert memos.select_memos([], "billing") == []
 
 
 def test_a_word_in_most_memos_counts_nothing_and_neither_does_a_stop_word() -> None:
     assert fitting("the service") == []
     assert fitting("restart the service, its service, and all of the services") == []
     tagged = [memo(f"Something of its own number {n}", "service", name=str(n)) for n in range(4)]
-    assert memos.fits(tagged, "service") == []
+    assert memos.select_memos(tagged, "service") == []
 
 
 def test_what_is_rare_goes_before_what_is_common() -> None:
@@ -76,12 +76,12 @@ def test_the_newer_goes_first_where_both_fit_as_well() -> None:
         memo("alpha protocol is binary", "alpha", name="old", at=1.0),
         memo("alpha codec is text", "alpha", name="new"),
     )
-    assert memos.fits([old, new, *MANY], "alpha")[0].id == "new"
+    assert memos.select_memos([old, new, *MANY], "alpha")[0].id == "new"
 
 
 def test_one_memo_alone_can_fit() -> None:
-    assert memos.fits(MANY[:1], "billing webhooks") == MANY[:1]
-    assert memos.fits(MANY[:1], "something else") == []
+    assert memos.select_memos(MANY[:1], "billing webhooks") == MANY[:1]
+    assert memos.select_memos(MANY[:1], "something else") == []
 
 
 def test_so_many_at_most_and_so_many_characters() -> None:
@@ -89,8 +89,8 @@ def test_so_many_at_most_and_so_many_characters() -> None:
     assert len(fitting("zeta", *more)) == 3
     assert fitting("zeta", *more, most=1) == ["z2"]
     for room in (300, 800, 1200, 5000):
-        found = memos.fits([*MANY, *more], "zeta", most=5, max_chars=room)
-        assert len(memos.render(found)) <= room
+        found = memos.select_memos([*MANY, *more], "zeta", max_memos=5, max_chars=room)
+        assert len(memos.render_memos(found)) <= room
     assert len(fitting("zeta", *more, max_chars=1200)) == 2
 
 
@@ -106,22 +106,24 @@ def test_so_many_at_most_and_so_many_characters() -> None:
     ],
 )
 def test_junk_is_turned_away_with_the_reason(content: str, why: str | None) -> None:
-    found = memos.junk(content)
+    found = memos.find_refusal_reason(content)
     assert (found is None) if why is None else (found or "").startswith(why)
 
 
 def test_a_copy_of_what_is_in_the_prompt_is_junk_however_it_is_spaced() -> None:
     prompt = ["hello", "Result:\n  The printers only read   UTF-16, since\ntheir firmware is from 2003. More text."]
-    assert "a copy" in (memos.junk("the printers only read UTF-16 since their firmware is from 2003", prompt) or "")
-    assert memos.junk("Old printers want UTF-16: the firmware cannot be changed", prompt) is None
+    assert "a copy" in (
+        memos.find_refusal_reason("the printers only read UTF-16 since their firmware is from 2003", prompt) or ""
+    )
+    assert memos.find_refusal_reason("Old printers want UTF-16: the firmware cannot be changed", prompt) is None
 
 
 def test_nearly_the_same_is_merged_and_the_newer_text_stands() -> None:
     old = memo("The API listens on port 8080 in every environment we have", "api", name="old", at=1.0)
     new = memo("The API listens on port 9090 in every environment we have", "port", name="new", at=2.0)
-    found = memos.twin([*MANY, old], new)
+    found = memos.find_duplicate([*MANY, old], new)
     assert found is old
-    one = memos.merged(old, new)
+    one = memos.merge_memos(old, new)
     assert (one.id, one.content, one.tags) == ("old", new.content, ("port", "api"))
     assert (one.created_at, one.updated_at) == (1.0, 2.0)
 
@@ -129,42 +131,42 @@ def test_nearly_the_same_is_merged_and_the_newer_text_stands() -> None:
 def test_a_memo_that_repeats_a_part_leaves_the_fuller_text() -> None:
     old = memo("Deploys go through staging first, because production has no rollback", name="old")
     new = memo("deploys go through staging first", "deploy", name="new")
-    assert memos.alike(old, new)
-    assert memos.merged(old, new).content == old.content
-    assert memos.merged(new, old).content == old.content
+    assert memos.is_duplicate(old, new)
+    assert memos.merge_memos(old, new).content == old.content
+    assert memos.merge_memos(new, old).content == old.content
 
 
 def test_what_is_not_alike_and_what_is_of_another_project_stays_apart() -> None:
-    assert memos.twin(MANY, memo("The billing service writes invoices at night")) is None
+    assert memos.find_duplicate(MANY, memo("The billing service writes invoices at night")) is None
     same = MANY[0].content
-    assert memos.twin(MANY, memo(same, project="other")) is None
-    assert memos.twin(MANY, memo(same)) is MANY[0]
+    assert memos.find_duplicate(MANY, memo(same, project="other")) is None
+    assert memos.find_duplicate(MANY, memo(same)) is MANY[0]
 
 
 def test_tags_are_few_short_and_written_one_way() -> None:
-    assert memos.tidy_tags(["API design", "api-design", " Gotcha! ", "", "\u200b"]) == ("api-design", "gotcha")
-    assert len(memos.tidy_tags([str(n) for n in range(50)])) == memos.TAGS
-    assert all(len(tag) <= memos.TAG_CHARS for tag in memos.tidy_tags(["x" * 500]))
+    assert memos.normalize_tags(["API design", "api-design", " Gotcha! ", "", "\u200b"]) == ("api-design", "gotcha")
+    assert len(memos.normalize_tags([str(n) for n in range(50)])) == memos.MAX_TAGS
+    assert all(len(tag) <= memos.MAX_TAG_CHARS for tag in memos.normalize_tags(["x" * 500]))
 
 
 def test_what_cannot_be_seen_is_not_kept() -> None:
-    assert memos.tidy(" a\u200bb\u202ec\x00\ud800\n\td ") == "abc\n\td"
+    assert memos.normalize_text(" a\u200bb\u202ec\x00\ud800\n\td ") == "abc\n\td"
 
 
 def test_memos_need_a_named_session_or_the_operators_word() -> None:
-    assert memos.reachable(True, "session")
-    assert not memos.reachable(False, "session")
-    assert memos.reachable(False, "tenant")
+    assert memos.may_use_memos(True, "session")
+    assert not memos.may_use_memos(False, "session")
+    assert memos.may_use_memos(False, "tenant")
 
 
 def test_a_rendered_memo_says_when_it_was_written_and_in_which_session() -> None:
-    text = memos.render([memo("Printers want UTF-16", "gotcha", session="build-7")])
+    text = memos.render_memos([memo("Printers want UTF-16", "gotcha", session="build-7")])
     assert text.split("\n") == [
         START,
         '{"id": "m1", "saved": "2023-11-14", "session": "build-7", "tags": ["gotcha"], "memo": "Printers want UTF-16"}',
         END,
     ]
-    assert memos.render([]) == ""
+    assert memos.render_memos([]) == ""
 
 
 TEXTS = st.text() | HOSTILE
@@ -174,11 +176,11 @@ TEXTS = st.text() | HOSTILE
 @settings(max_examples=300)
 def test_no_memo_can_end_its_block_or_begin_anything(found: list[tuple[str, str, list[str]]]) -> None:
     given_ = [Memo("m", content, tuple(tags), session, DAY, DAY) for content, session, tags in found]
-    text = memos.render(given_)
-    read = memos.parse(text)
+    text = memos.render_memos(given_)
+    read = memos.parse_memos(text)
     assert len(read) == len(given_)
     for one, (content, session, _) in zip(read, found, strict=True):
-        kept = content.encode("utf-8", "replace")[:MOST_BYTES].decode("utf-8", "ignore")
+        kept = content.encode("utf-8", "replace")[:MAX_BYTES].decode("utf-8", "ignore")
         assert one["memo"] == kept
         assert one["session"] == session[:100].encode("utf-8", "replace").decode()
     # By any reader's idea of a line, the block is a head, one object a memo, and an end.
@@ -187,21 +189,21 @@ def test_no_memo_can_end_its_block_or_begin_anything(found: list[tuple[str, str,
     assert all(line.startswith('{"id": ') for line in lines[1:-1])
     assert text.count(END) == text.lower().count(END.lower()) == 1
     assert text.count("[Memos") == 1
-    assert state.find(text) == []
+    assert state.find_blocks(text) == []
     for mark in ("<|", "</", "[INST]", "[/INST]", "### ", "\u200b", "\u202e", "\u2028", "\x00", "\ufeff", "\U000e0041"):
         assert mark not in text
 
 
 def test_a_memo_of_100_kb_is_shown_to_2_kb() -> None:
-    text = memos.render([memo("word " * 20_000)])
-    assert len(text) < MOST_BYTES + len(START) + len(END) + 200
-    assert len(str(memos.parse(text)[0]["memo"]).encode()) <= MOST_BYTES
+    text = memos.render_memos([memo("word " * 20_000)])
+    assert len(text) < MAX_BYTES + len(START) + len(END) + 200
+    assert len(str(memos.parse_memos(text)[0]["memo"]).encode()) <= MAX_BYTES
 
 
 @pytest.mark.parametrize("text", ["x", START, f"{START}\nnot JSON\n{END}", json.dumps({})])
 def test_what_is_no_block_of_memos_is_not_read_as_one(text: str) -> None:
     with pytest.raises(ValueError, match=r"\w"):
-        memos.parse(text)
+        memos.parse_memos(text)
 
 
 CHINESE = [
@@ -227,11 +229,13 @@ CHINESE = [
     ],
 )
 def test_memos_in_scripts_without_blanks_are_found(text: str, names: list[str]) -> None:
-    assert [found.id for found in memos.fits([*MANY, *CHINESE], text)] == names
+    assert [found.id for found in memos.select_memos([*MANY, *CHINESE], text)] == names
 
 
 def test_a_memo_of_18_chinese_characters_is_long_enough() -> None:
     assert len("支付服务的密钥保存在金库中不在配置里") == 18
-    assert memos.junk("支付服务的密钥保存在金库中不在配置里") is None
-    assert "too short" in str(memos.junk("用制表符"))
-    assert "a copy" in str(memos.junk("支付服务的密钥保存在金库中", ["其中支付服务的密钥保存在金库中。"]))
+    assert memos.find_refusal_reason("支付服务的密钥保存在金库中不在配置里") is None
+    assert "too short" in str(memos.find_refusal_reason("用制表符"))
+    assert "a copy" in str(
+        memos.find_refusal_reason("支付服务的密钥保存在金库中", ["其中支付服务的密钥保存在金库中。"])
+    )

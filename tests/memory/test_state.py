@@ -13,26 +13,26 @@ BLOCK = "### STATE\n" + NOTE
 
 
 def bodies(text: str) -> list[str]:
-    return [block.body for block in state.find(text)]
+    return [block.body for block in state.find_blocks(text)]
 
 
 def test_a_block_at_the_end_is_taken_out_with_the_blank_line_before_it() -> None:
-    visible, blocks = state.split("Done.\n\n" + BLOCK)
+    visible, blocks = state.split_blocks("Done.\n\n" + BLOCK)
     assert visible == "Done."
     assert [b.body for b in blocks] == [BLOCK.removeprefix("### STATE\n")]
 
 
 def test_an_answer_without_a_block_stays_as_it_is() -> None:
     for text in ("", "\n\n", "Done.\n", "# Title\n\ntext\n\n\n"):
-        assert state.split(text) == (text, [])
+        assert state.split_blocks(text) == (text, [])
 
 
 def test_no_more_than_two_newlines_go_with_a_block() -> None:
-    assert state.split("Done.\n\n\n\n" + BLOCK)[0] == "Done.\n\n"
-    assert state.split("Done.\n" + BLOCK)[0] == "Done."
-    assert state.split(BLOCK)[0] == ""
-    assert state.split("\n\n" + BLOCK)[0] == ""
-    assert state.split("a\r\n\n\n" + BLOCK)[0] == "a\r\n"
+    assert state.split_blocks("Done.\n\n\n\n" + BLOCK)[0] == "Done.\n\n"
+    assert state.split_blocks("Done.\n" + BLOCK)[0] == "Done."
+    assert state.split_blocks(BLOCK)[0] == ""
+    assert state.split_blocks("\n\n" + BLOCK)[0] == ""
+    assert state.split_blocks("a\r\n\n\n" + BLOCK)[0] == "a\r\n"
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,10 @@ def test_spaces_or_a_colon_may_follow_the_heading(heading: str) -> None:
     ],
 )  # fmt: skip
 def test_the_forms_of_the_heading_that_models_write_are_read(heading: str) -> None:
-    assert state.split(f"Hi\n\n{heading}\n{NOTE}") == ("Hi", [state.Block(4, 5 + len(heading) + len(NOTE), NOTE)])
+    assert state.split_blocks(f"Hi\n\n{heading}\n{NOTE}") == (
+        "Hi",
+        [state.NoteBlock(4, 5 + len(heading) + len(NOTE), NOTE)],
+    )
     for end in range(len(heading) + 1):
         assert state.may_be_heading(heading[:end]), heading[:end]
 
@@ -76,7 +79,7 @@ def test_the_forms_of_the_heading_that_models_write_are_read(heading: str) -> No
 )
 def test_a_line_that_is_only_almost_the_heading_is_text(line: str) -> None:
     text = f"Hi\n\n{line}\n{NOTE}"
-    assert state.split(text) == (text, [])
+    assert state.split_blocks(text) == (text, [])
     assert not state.may_be_heading(line)
 
 
@@ -97,17 +100,17 @@ def test_a_line_that_is_only_almost_the_heading_is_text(line: str) -> None:
 )
 def test_a_heading_in_a_code_fence_is_text(before: str, after: str) -> None:
     fenced = f"Like this:\n\n{before}\n{BLOCK}\n{after}"
-    assert state.split(fenced) == (fenced, [])
-    assert state.split(f"{fenced}\n\n{BLOCK}")[0] == fenced
+    assert state.split_blocks(fenced) == (fenced, [])
+    assert state.split_blocks(f"{fenced}\n\n{BLOCK}")[0] == fenced
 
 
 def test_code_in_a_line_opens_no_fence() -> None:
-    assert state.split("```x``` is code\n\n" + BLOCK)[0] == "```x``` is code"
+    assert state.split_blocks("```x``` is code\n\n" + BLOCK)[0] == "```x``` is code"
 
 
 def test_a_fence_that_is_never_closed_hides_what_follows() -> None:
     text = "```\ncode\n\n" + BLOCK
-    assert state.split(text) == (text, [])
+    assert state.split_blocks(text) == (text, [])
 
 
 @pytest.mark.parametrize(
@@ -115,7 +118,7 @@ def test_a_fence_that_is_never_closed_hides_what_follows() -> None:
 )
 def test_a_block_that_a_heading_of_level_1_to_3_follows_is_text(heading: str) -> None:
     text = f"Hi\n\n{BLOCK}\n\n{heading}\ntext"
-    assert state.split(text) == (text, [])
+    assert state.split_blocks(text) == (text, [])
 
 
 @pytest.mark.parametrize("line", ["#### deep", "#hash", "    # code", "text # no", "```\n# comment\n```", "1. # x"])
@@ -143,7 +146,7 @@ def test_a_block_does_not_end_before_any_other_line(line: str) -> None:
 )
 def test_a_note_is_read_in_the_forms_that_models_write(note: str) -> None:
     text = f"Done.\n\n### STATE\n\n{note}\n"
-    visible, blocks = state.split(text)
+    visible, blocks = state.split_blocks(text)
     assert visible == "Done."
     assert [block.body for block in blocks] == [note]
 
@@ -165,33 +168,33 @@ def test_a_note_is_read_in_the_forms_that_models_write(note: str) -> None:
 )
 def test_what_is_no_note_or_not_the_last_thing_goes_to_the_client_whole(body: str) -> None:
     text = f"It reads:\n\n### STATE\n{body}"
-    assert state.split(text) == (text, [])
-    assert state.split(text + "\n\n\n") == (text + "\n\n\n", [])
+    assert state.split_blocks(text) == (text, [])
+    assert state.split_blocks(text + "\n\n\n") == (text + "\n\n\n", [])
 
 
 def test_of_several_blocks_the_one_at_the_end_counts() -> None:
     text = f"a\n\n### STATE\nfirst\n\n{BLOCK}\n\n## On\nb\n\n{BLOCK}x\n"
-    assert state.split(text) == (
+    assert state.split_blocks(text) == (
         text[: -len(BLOCK) - 4],
-        [state.Block(len(text) - len(BLOCK) - 2, len(text), NOTE + "x")],
+        [state.NoteBlock(len(text) - len(BLOCK) - 2, len(text), NOTE + "x")],
     )
 
 
 @pytest.mark.parametrize("part", ["", "Go", "Goal: to mend", "- **Goal:** x", "### Goal\nx", NOTE])
 def test_of_an_answer_that_was_cut_off_the_beginning_of_a_note_does(part: str) -> None:
-    assert state.split("Hi\n\n### STATE\n" + part, cut=True)[0] == "Hi"
-    assert state.split(f"Hi\n\n### STATE\n{part}\n\n## On\n", cut=True)[1] == []
+    assert state.split_blocks("Hi\n\n### STATE\n" + part, is_cut_off=True)[0] == "Hi"
+    assert state.split_blocks(f"Hi\n\n### STATE\n{part}\n\n## On\n", is_cut_off=True)[1] == []
 
 
 def test_of_an_answer_that_was_cut_off_other_text_stays() -> None:
     text = "Hi\n\n### STATE\nidle, run"
-    assert state.split(text, cut=True) == (text, [])
+    assert state.split_blocks(text, is_cut_off=True) == (text, [])
 
 
 def test_what_is_too_long_is_no_block() -> None:
-    text = f"Hi\n\n{BLOCK}" + "x" * state.BLOCK_MAX
-    assert state.split(text) == (text, [])
-    assert state.split(f"{text}\n\n{BLOCK}")[0] == text
+    text = f"Hi\n\n{BLOCK}" + "x" * state.MAX_BLOCK_CHARS
+    assert state.split_blocks(text) == (text, [])
+    assert state.split_blocks(f"{text}\n\n{BLOCK}")[0] == text
 
 
 PIECES = [
@@ -220,7 +223,7 @@ TEXTS = st.lists(st.sampled_from(PIECES), max_size=40).map("".join)
 
 @given(TEXTS)
 def test_what_is_seen_and_the_blocks_are_all_there_is(text: str) -> None:
-    visible, blocks = state.split(text)
+    visible, blocks = state.split_blocks(text)
     rest = text
     for block in reversed(blocks):
         assert state.is_heading(text[block.start : block.end].split("\n", maxsplit=1)[0])
@@ -232,7 +235,7 @@ def test_what_is_seen_and_the_blocks_are_all_there_is(text: str) -> None:
 @given(TEXTS)
 def test_appending_a_block_to_an_answer_with_balanced_fences_leaves_the_answer(text: str) -> None:
     text = text.replace("```", "").replace("~~~", "")
-    assert state.split(f"{text}\n\n{BLOCK}")[0] == text
+    assert state.split_blocks(f"{text}\n\n{BLOCK}")[0] == text
 
 
 @pytest.mark.timed
@@ -240,42 +243,42 @@ def test_appending_a_block_to_an_answer_with_balanced_fences_leaves_the_answer(t
 def test_reading_is_linear(piece: str) -> None:
     text = piece * (1_000_000 // len(piece)) + "\n### STATE\nGoal" + piece * (1_000_000 // len(piece))
     start = time.perf_counter()
-    state.split(text)
+    state.split_blocks(text)
     assert time.perf_counter() - start < 5
 
 
 def test_shortening_cuts_at_a_line() -> None:
     body = "\n".join(f"line {n}" for n in range(1000))
-    short = state.shorten(body, 100)
+    short = state.shorten_body(body, 100)
     assert len(short) <= 100
     assert body.startswith(short + "\n")
-    assert state.shorten(body, len(body)) == body
-    assert state.shorten("a\nb", 1) == "a"
+    assert state.shorten_body(body, len(body)) == body
+    assert state.shorten_body("a\nb", 1) == "a"
 
 
 def test_a_first_line_over_the_limit_is_cut_in_the_middle() -> None:
-    assert state.shorten("x" * 5000) == "x" * 4000
+    assert state.shorten_body("x" * 5000) == "x" * 4000
 
 
 def test_the_words_that_ask_hold_the_heading_and_the_four_fields() -> None:
-    assert state.find(state.ask()) == [], "quoted, with what follows, it is no note"
-    block = state.find(state.ask().rpartition("\n\n")[0])[0].body
+    assert state.find_blocks(state.build_prompt()) == [], "quoted, with what follows, it is no note"
+    block = state.find_blocks(state.build_prompt().rpartition("\n\n")[0])[0].body
     for field in ("Goal:", "Context:", "Resolved:", "Technical Anchors:"):
         assert field in block
 
 
 def test_the_guidelines_have_three_rules_and_ask_for_nothing() -> None:
-    lines = state.guidelines().splitlines()
+    lines = state.get_guidelines().splitlines()
     assert [line.split(":")[0] for line in lines[1:]] == ["1. Order", "2. State", "3. Authority"]
-    assert state.HEADING not in state.guidelines()
+    assert state.HEADING not in state.get_guidelines()
 
 
 def test_the_anchor_stands_under_its_own_heading() -> None:
-    text = state.anchor("Goal: x")
+    text = state.render_anchor("Goal: x")
     assert text.startswith("## Global Anchor\n")
     assert text.endswith("### STATE\nGoal: x")
 
 
 def test_a_recap_never_holds_the_heading() -> None:
-    assert state.HEADING not in state.recap("Goal: x\n```\n### STATE\n#### STATE")
-    assert "Goal: x" in state.recap("Goal: x")
+    assert state.HEADING not in state.render_recap("Goal: x\n```\n### STATE\n#### STATE")
+    assert "Goal: x" in state.render_recap("Goal: x")

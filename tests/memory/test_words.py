@@ -4,17 +4,17 @@ import time
 
 import pytest
 
-from proxy.memory.words import STOP, sought, spaced, telling, weight
+from proxy.memory.words import STOP_WORDS, find_search_words, find_topic_words, measure_text, prepare_index_text
 
 
 def test_words_that_say_nothing_of_a_topic_are_left_out() -> None:
-    assert telling("Please look at the file parse_header.py, and run it again") == ["parse", "header", "py"]
-    assert telling("the and of") == []
-    assert all(word == word.lower() for word in STOP)
+    assert find_topic_words("Please look at the file parse_header.py, and run it again") == ["parse", "header", "py"]
+    assert find_topic_words("the and of") == []
+    assert all(word == word.lower() for word in STOP_WORDS)
 
 
 def test_a_blob_is_no_word() -> None:
-    assert telling("x" * 41 + " " + "y" * 40 + " z") == ["x" * 40, "y" * 40]
+    assert find_topic_words("x" * 41 + " " + "y" * 40 + " z") == ["x" * 40, "y" * 40]
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_a_blob_is_no_word() -> None:
     ],
 )
 def test_scripts_without_blanks_are_read_in_pairs(text: str, words: list[str]) -> None:
-    assert telling(text) == words
+    assert find_topic_words(text) == words
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_scripts_without_blanks_are_read_in_pairs(text: str, words: list[str]) -
     ],
 )
 def test_an_index_that_looks_between_blanks_gets_all_pairs(text: str, made: str) -> None:
-    assert spaced(text) == made
+    assert prepare_index_text(text) == made
 
 
 @pytest.mark.parametrize(
@@ -68,16 +68,16 @@ def test_an_index_that_looks_between_blanks_gets_all_pairs(text: str, made: str)
 def test_an_index_is_asked_for_pairs_and_for_grammar_only_where_there_is_nothing_else(
     text: str, words: list[str]
 ) -> None:
-    assert sought(text) == words
+    assert find_search_words(text) == words
 
 
 def test_what_such_a_script_says_weighs_twice() -> None:
-    assert (weight("deploy"), weight("部署 ok"), weight("")) == (6, 7, 0)
+    assert (measure_text("deploy"), measure_text("部署 ok"), measure_text("")) == (6, 7, 0)
 
 
 def test_reading_is_linear() -> None:
     for text in ("数" * 400_000, "数a" * 200_000, "数 " * 200_000):
         began = time.perf_counter()
-        telling(text)
-        sought(spaced(text))
+        find_topic_words(text)
+        find_search_words(prepare_index_text(text))
         assert time.perf_counter() - began < 5

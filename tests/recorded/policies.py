@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from proxy.settings import shipped
+from proxy.settings import find_shipped_file
 
 SCHEDULES = ("always", "over_budget", "when_it_pays")
-FILES = tuple(sorted(path.stem for path in shipped("policies").glob("*.toml")))
+FILES = tuple(sorted(path.stem for path in find_shipped_file("policies").glob("*.toml")))
 ROLLING = tuple(f"rolling-{schedule}" for schedule in SCHEDULES)
 ALL = ("thrifty", *ROLLING)
 MATRIX = tuple(f"{name}-{schedule}" for name in FILES for schedule in SCHEDULES)
@@ -19,7 +19,7 @@ MODEL = "replay"
 def write(folder: Path) -> str:
     """Put each policy under each schedule into a folder, as NAME-SCHEDULE; the folder, as `policies_dir` takes it."""
     for name in FILES:
-        text = (shipped("policies") / f"{name}.toml").read_text()
+        text = (find_shipped_file("policies") / f"{name}.toml").read_text()
         head = re.search(r'^name = "(.*)"$', text, re.MULTILINE)
         assert head is not None
         assert head[1] == name

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from proxy.upstream.demo import Demo
+from proxy.upstream.demo import DemoTransport
 
 FOLDER = Path(__file__).with_name("recordings")
 SYSTEM = "You are a careful engineer. Look before you change anything, and say what you found."
@@ -104,12 +104,12 @@ class Agent:
     """Asks the scripted model, runs what it calls, and keeps everything."""
 
     def __init__(self) -> None:
-        self.demo = Demo()
+        self.demo = DemoTransport()
         self.messages: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM}]
 
     def ask(self) -> dict[str, Any]:
         body = json.dumps({"model": "demo", "messages": self.messages, "tools": TOOLS}).encode()
-        answer = self.demo.answer("POST", "/v1/chat/completions", body)
+        answer = self.demo.answer_request("POST", "/v1/chat/completions", body)
         message: dict[str, Any] = json.loads(b"".join(answer.body.parts))["choices"][0]["message"]
         kept = {k: v for k, v in message.items() if k != "refusal"}
         self.messages.append(kept)

@@ -16,7 +16,7 @@ from typing import Any
 from proxy.chat import key
 from proxy.chat.dialects.completions import read_message
 from proxy.tools import past
-from proxy.tools.desk import Desk
+from proxy.tools.desk import ToolContext
 from tests.recorded.play import Conversation, Model, model_on_a_socket, turns
 from tests.recorded.policies import window
 from tests.recorded.strict import text_of
@@ -65,7 +65,7 @@ async def check(proxy: Running, model: Model, conversation: Conversation, *, ste
         "SELECT key, count(*) FROM edits WHERE session = ? AND action <> 'append' GROUP BY key", name
     )
     raws = [json.dumps(message).encode() for message in conversation["messages"]]
-    keys = key.chain(tenant, [read_message(raw) for raw in raws])
+    keys = key.compute_keys(tenant, [read_message(raw) for raw in raws])
     places = {k: n for n, k in enumerate(keys) if conversation["messages"][n]["role"] not in ("system", "developer")}
     found.edits = sum(count for _, count in rows)
     for k, _ in rows:
@@ -143,22 +143,24 @@ def same(message: Json, text: str) -> bool:
     )
 
 
-def desk_of(proxy: Running, tenant: str, session: str) -> Desk:
+def desk_of(proxy: Running, tenant: str, session: str) -> ToolContext:
     """What the model's calls are run at in this session."""
-    parts = proxy.app.parts
-    return Desk(tenant, session, "main", True, "", parts.store, parts.settings, parts.metrics, sandbox=parts.sandbox)
+    parts = proxy.app.services
+    return ToolContext(
+        tenant, session, "main", True, "", parts.store, parts.settings, parts.metrics, sandbox=parts.sandbox
+    )
 
 
-async def contents(desk: Desk) -> dict[str, str]:
+async def contents(desk: ToolContext) -> dict[str, str]:
     """The content of each message by its id, as the table has it that `query_db` works on."""
-    records, is_all = await past.newest(desk)
+    records, is_all = await past.load_newest(desk)
     assert is_all
-    rows = past.rows(records, await desk.store.rounds(desk.tenant, desk.session))
+    rows = past.make_table_rows(records, await desk.store.read_hidden_rounds(desk.tenant, desk.session))
     cells = [dict(zip(past.COLUMNS, json.loads(row), strict=True)) for row in rows]
     return {row["id"]: row["content"] for row in cells}
 
 
-async def recalled(desk: Desk, public: str) -> str:
+async def recalled(desk: ToolContext, public: str) -> str:
     """All pages of a message, the next one as each page says."""
     text, page = "", 1
     while True:
@@ -170,7 +172,7 @@ async def recalled(desk: Desk, public: str) -> str:
         page = int(more[1])
 
 
-async def queried(desk: Desk, public: str) -> str:
+async def queried(desk: ToolContext, public: str) -> str:
     """A message's content by SQL, in pieces where the result says so."""
     step = 0
     text, sql = "", f"SELECT content FROM messages WHERE id = '{public}'"

@@ -16,10 +16,10 @@ import msgspec
 
 from proxy.chat import key
 from proxy.chat.dialects.completions import read_message
-from proxy.memory.words import telling
+from proxy.memory.words import find_topic_words
 from proxy.tools import child
-from proxy.tools.query_db import shown
-from proxy.tools.sandbox import Answer
+from proxy.tools.query_db import format_result
+from proxy.tools.sandbox import QueryResult
 from tests.recorded.play import Conversation, Model
 from tests.running import Running
 
@@ -61,7 +61,7 @@ def questions(conversation: Conversation) -> Iterator[tuple[str, frozenset[int]]
 def names(conversation: Conversation, tenant: str) -> dict[str, int]:
     """The place of each message by its public id."""
     read = [read_message(json.dumps(m).encode()) for m in conversation["messages"]]
-    return {key.public_id(k): n for n, k in enumerate(key.chain(tenant, read))}
+    return {key.public_id(k): n for n, k in enumerate(key.compute_keys(tenant, read))}
 
 
 async def asked(proxy: Running, model: Model, conversation: Conversation, question: str) -> list[Mapping[str, Any]]:
@@ -83,7 +83,7 @@ def quoted(messages: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def queries(question: str, rounds: int) -> Iterator[str]:
     """What a model asks `query_db`: the question's words, and each time for the next rows."""
-    words = " OR ".join(dict.fromkeys(telling(question)))
+    words = " OR ".join(dict.fromkeys(find_topic_words(question)))
     for n in range(rounds):
         yield (
             f"SELECT id, substr(snippet(messages_fts, -1, '', '', '...', 24), 1, 140) FROM messages_fts"
@@ -102,7 +102,7 @@ class Searched:
 
     def ask(self, sql: str) -> str:
         """What the model gets."""
-        return shown(msgspec.convert(child.answer(self._database, sql), Answer), self._most)
+        return format_result(msgspec.convert(child.run_statement(self._database, sql), QueryResult), self._most)
 
     def ids(self, question: str, rounds: int) -> set[str]:
         """All that it has read in so many rounds."""

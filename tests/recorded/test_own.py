@@ -131,7 +131,7 @@ def test_the_check_finds_what_it_is_for() -> None:
     assert head_changed(body, body) == []
     assert head_changed(body | {"tools": [2]}, body) == ["tools"]
     assert head_changed(body | {"tools": [1, 2]}, body) == ["tools"]
-    mine = json.loads(catalog.definitions(["recall"]))
+    mine = json.loads(catalog.join_definitions(["recall"]))
     assert head_changed(body | {"tools": [1, mine]}, body) == []
     assert head_changed(body | {"tools": [mine, 1]}, body) == ["tools"]
     assert head_changed(body | {"tools": [mine]}, body | {"tools": None}) == ["tools"]

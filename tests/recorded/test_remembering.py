@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from proxy.exchange.identify import tenant_of
-from proxy.memory.memos import fits
-from proxy.sections import Tools
+from proxy.exchange.identify import derive_tenant
+from proxy.memory.memos import select_memos
+from proxy.sections import ToolSettings
 from proxy.tools import notebook, past
-from proxy.vocabulary import counter
+from proxy.vocabulary import get_token_counter
 from tests.faulty import faulty
 from tests.recorded.play import Conversation, model_on_a_socket, read
 from tests.recorded.remembering import LAST, Searched, Shares, asked, names, queries, questions, quoted
@@ -31,9 +31,9 @@ async def searched(conversation: Conversation) -> tuple[Searched, dict[str, int]
     async with in_memory() as store:
         await put(store, conversation["messages"])
         desk = desk_on(store)
-        records, is_all = await past.newest(desk)
+        records, is_all = await past.load_newest(desk)
         assert is_all
-        found = Searched(past.rows(records, []), desk.settings.tools.result_chars)
+        found = Searched(past.make_table_rows(records, []), desk.settings.tools.result_chars)
         # The database that is made once says what the tool itself says.
         for question, _ in [*questions(conversation)][:2]:
             for sql in queries(question, 2):
@@ -46,7 +46,7 @@ async def searched(conversation: Conversation) -> tuple[Searched, dict[str, int]
 async def test_a_model_finds_by_plain_queries_what_was_said_months_ago(
     shared: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rounds = Tools().rounds
+    rounds = ToolSettings().rounds
     shares = {n: Shares() for n in (1, 4, rounds)}
     for conversation in years_of_talk(shared):
         database, places = await searched(conversation)
@@ -63,7 +63,7 @@ async def test_a_model_finds_by_plain_queries_what_was_said_months_ago(
 @pytest.mark.long
 async def test_the_chat_policy_brings_it_back_by_itself(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Within the 2,000 tokens that the policy gives to it."""
-    share, most, count = Shares(), 0, counter("o200k_base")
+    share, most, count = Shares(), 0, get_token_counter("o200k_base")
     tree: Any = {"policy": "chat", "limits": PATIENT, "tokens": {"count": "exact"}}
     async with model_on_a_socket() as (model, upstream), running(upstream.port, **tree) as proxy:
         for conversation in years_of_talk(shared):
@@ -73,7 +73,7 @@ async def test_the_chat_policy_brings_it_back_by_itself(shared: Path, capsys: py
                 assert len(messages) == LAST + 2, "the first prompt, the last messages, and the question"
                 if not known:
                     salt = proxy.app.settings.identity.salt.get_secret_value()
-                    known = names(conversation, tenant_of({"authorization": f"Bearer {conversation['id']}"}, salt))
+                    known = names(conversation, derive_tenant({"authorization": f"Bearer {conversation['id']}"}, salt))
                 share.add(wanted, frozenset(known[name] for name in quoted(messages)))
                 most = max(most, count(messages[-1]["content"].removeprefix(question)))
     with capsys.disabled():
@@ -132,10 +132,10 @@ async def test_memos_are_found_again_by_what_they_are_about() -> None:
         for text in (*noise, *found):
             assert "[saved: memo" in await ask(desk, "save_memo", content=text, tags=["notes"])
         later = desk_on(store, session="s2")
-        kept = await notebook.load(later)
+        kept = await notebook.load_memos(later)
         assert len(kept) == len(noise) + len(found)
         for text, question in zip(found, FACTS.values(), strict=True):
-            assert fits(kept, question)[0].content == text
+            assert select_memos(kept, question)[0].content == text
             assert text in await ask(later, "retrieve_memos", query=question)
-        assert fits(kept, "What did service number42 listen on?")[0].content == noise[42]
-        assert fits(kept, "Thank you, go on") == []
+        assert select_memos(kept, "What did service number42 listen on?")[0].content == noise[42]
+        assert select_memos(kept, "Thank you, go on") == []

@@ -8,7 +8,7 @@ from typing import Any
 
 from proxy.chat.dialects.completions import read_message
 from proxy.chat.message import Message
-from proxy.replay.read import Conversation
+from proxy.replay.read import RecordedConversation
 
 Said = dict[str, Any]
 
@@ -42,8 +42,8 @@ def messages(*said: Said) -> tuple[Message, ...]:
     return tuple(read_message(json.dumps(one).encode()) for one in said)
 
 
-def conversation(*said: Said, source: str = "runs.jsonl", **more: Any) -> Conversation:
-    return Conversation("one", source, tuple(json.dumps(one).encode() for one in said), **more)
+def conversation(*said: Said, source: str = "runs.jsonl", **more: Any) -> RecordedConversation:
+    return RecordedConversation("one", source, tuple(json.dumps(one).encode() for one in said), **more)
 
 
 def line(*said: Said, **more: Any) -> str:

@@ -15,13 +15,13 @@ import pytest
 from aiohttp import ClientSession, web
 
 from proxy.chat.dialects.completions import read_message
-from proxy.chat.tokens import Weigh, estimate
+from proxy.chat.tokens import TokenCounter, estimate_text_tokens
 from proxy.context.prices import Model
 from proxy.replay.baselines import BASELINES
-from proxy.replay.play import Contender, Match, play
-from proxy.replay.read import Conversation, conversations
-from proxy.replay.report import Row, row
-from proxy.replay.score import Tally
+from proxy.replay.play import Contender, ReplaySettings, play_conversation
+from proxy.replay.read import RecordedConversation, read_conversations
+from proxy.replay.report import ReportRow, build_row
+from proxy.replay.score import ReplayTotals
 from proxy.settings import Settings
 from proxy.web.app import make_policies
 from tests.running import running
@@ -42,15 +42,15 @@ def scorer(shared: Path) -> ModuleType:
 
 
 @pytest.fixture(scope="module")
-def sample(shared: Path) -> list[Conversation]:
-    def taken() -> Iterator[Conversation]:
+def sample(shared: Path) -> list[RecordedConversation]:
+    def taken() -> Iterator[RecordedConversation]:
         for name, count in SAMPLE.items():
-            yield from islice(conversations(shared / "replay" / "open" / f"{name}.jsonl"), count)
+            yield from islice(read_conversations(shared / "replay" / "open" / f"{name}.jsonl"), count)
 
     return list(taken())
 
 
-def as_recorded(one: Conversation) -> dict[str, Any]:
+def as_recorded(one: RecordedConversation) -> dict[str, Any]:
     made: dict[str, Any] = {"id": one.id, "messages": [json.loads(raw) for raw in one.messages]}
     return made | ({"tools": json.loads(one.tools)} if one.tools else {})
 
@@ -64,7 +64,11 @@ def arguments(**more: Any) -> argparse.Namespace:
 
 
 async def scored(
-    scorer: ModuleType, sample: list[Conversation], transform: Callable[..., Any] | None, policy: str = "", **more: Any
+    scorer: ModuleType,
+    sample: list[RecordedConversation],
+    transform: Callable[..., Any] | None,
+    policy: str = "",
+    **more: Any,
 ) -> dict[str, Any]:
     """What the scorer says, of a transform or of a running proxy under a policy."""
     upstream, tokens, score = scorer.Upstream("summarizer"), scorer.Tokens(), scorer.Score()
@@ -87,17 +91,19 @@ async def scored(
     return dict(score.row())
 
 
-def found(scorer: ModuleType, sample: list[Conversation], contender: Contender, *, state: bool = False) -> Row:
-    match = Match((Contender("nothing"), contender), Model(), scorer.PRICES, play_state=state)
-    nothing, total = Tally(), Tally()
+def found(
+    scorer: ModuleType, sample: list[RecordedConversation], contender: Contender, *, state: bool = False
+) -> ReportRow:
+    match = ReplaySettings((Contender("nothing"), contender), Model(), scorer.PRICES, play_state=state)
+    nothing, total = ReplayTotals(), ReplayTotals()
     for one in sample:
-        tallies = play(one, match).tallies
+        tallies = play_conversation(one, match).totals
         nothing.add(tallies[0])
         total.add(tallies[1])
-    return row(total, nothing, match.scale)
+    return build_row(total, nothing, match.price_scale)
 
 
-def agree(theirs: dict[str, Any], ours: Row) -> None:
+def agree(theirs: dict[str, Any], ours: ReportRow) -> None:
     assert theirs["errors"] == 0, theirs["why"]
     named: dict[str, float | None] = {
         "steps": ours.requests, "prompt": ours.prompt, "cached": ours.cached, "peak": ours.peak,
@@ -117,15 +123,15 @@ def near(theirs: float | None, mine: float | None) -> bool:
     return abs(theirs - mine) <= TOLERANCE * max(abs(theirs), abs(mine))
 
 
-async def test_doing_nothing_is_found_to_be_the_same(scorer: ModuleType, sample: list[Conversation]) -> None:
+async def test_doing_nothing_is_found_to_be_the_same(scorer: ModuleType, sample: list[RecordedConversation]) -> None:
     agree(await scored(scorer, sample, None), found(scorer, sample, Contender("nothing")))
 
 
 @pytest.mark.parametrize("name", ["mask-10-by-15", "random-half"])
 async def test_a_baseline_is_found_to_be_the_same(
-    scorer: ModuleType, sample: list[Conversation], name: str, monkeypatch: pytest.MonkeyPatch
+    scorer: ModuleType, sample: list[RecordedConversation], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    weigh = Weigh(estimate)
+    weigh = TokenCounter(estimate_text_tokens)
     baseline = BASELINES[name]
     # Half of a history is chosen by its tokens: both have to count them alike.
     monkeypatch.setitem(BASELINES, name, lambda messages, _: baseline(messages, weigh))
@@ -141,7 +147,7 @@ async def test_a_baseline_is_found_to_be_the_same(
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "state"), [("thrifty", False), ("rolling", False), ("rolling", True)])
 async def test_a_policy_is_found_to_be_the_same_as_through_the_running_proxy(
-    scorer: ModuleType, sample: list[Conversation], name: str, state: bool
+    scorer: ModuleType, sample: list[RecordedConversation], name: str, state: bool
 ) -> None:
     policy = make_policies(Settings())[name]
     theirs = await scored(scorer, sample, None, name, play_state=state)

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import json
 
-from proxy.chat.tokens import Weigh, estimate
+from proxy.chat.tokens import TokenCounter, estimate_text_tokens
 from proxy.replay.baselines import BASELINES, STUB
 from tests.recorded.strict import violations
 from tests.replay.recorded import brings, messages, says, user, work
 
-WEIGH = Weigh(estimate)
+WEIGH = TokenCounter(estimate_text_tokens)
 HISTORY = messages(*work(40)[:-1])
 
 

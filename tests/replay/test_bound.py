@@ -3,10 +3,10 @@ from __future__ import annotations
 import re
 
 from proxy.context.prices import Model
-from proxy.replay.bound import BOUNDS, Hindsight, bound, last_use, leaving
-from proxy.replay.score import Tally
-from proxy.replay.wants import Wants
-from proxy.replay.words import Ruler
+from proxy.replay.bound import BOUNDS, BoundInput, compute_bound, find_last_uses, find_removable
+from proxy.replay.score import ReplayTotals
+from proxy.replay.wants import WantedReferences
+from proxy.replay.words import WireTokenCounter
 from tests.replay.recorded import brings, calls, messages, says, system, user
 
 MODEL = Model(min=1, block=1)
@@ -25,34 +25,34 @@ SAID = messages(
 )
 
 
-def of(name: str, **more: object) -> Tally:
-    found = Hindsight(leaving(name, SAID, []), 50, tuple(range(len(SAID))), **more)  # type: ignore[arg-type]
-    return bound(Wants(SAID, None), Ruler(len), MODEL, found, pairs=1)
+def of(name: str, **more: object) -> ReplayTotals:
+    found = BoundInput(find_removable(name, SAID, []), 50, tuple(range(len(SAID))), **more)  # type: ignore[arg-type]
+    return compute_bound(WantedReferences(SAID, None), WireTokenCounter(len), MODEL, found, price_pairs=1)
 
 
 def test_a_result_is_carried_until_its_last_use_and_at_least_once() -> None:
-    assert last_use(Wants(SAID, None), leaving("results", SAID, [])) == {3: 8, 5: 6, 9: 10}
+    assert find_last_uses(WantedReferences(SAID, None), find_removable("results", SAID, [])) == {3: 8, 5: 6, 9: 10}
 
 
 def test_a_message_that_no_request_follows_is_carried_by_none() -> None:
     said = messages(user("a"), says("b"), brings(1, "c"))
-    assert last_use(Wants(said, None), [True] * 3) == {0: 1}
+    assert find_last_uses(WantedReferences(said, None), [True] * 3) == {0: 1}
 
 
 def test_all_messages_but_the_system_prompt_and_the_newest_user_message_may_leave() -> None:
-    found = last_use(Wants(SAID, None), leaving("messages", SAID, []))
+    found = find_last_uses(WantedReferences(SAID, None), find_removable("messages", SAID, []))
     assert found == {1: 6, 2: 4, 3: 8, 4: 6, 5: 6, 6: 8, 7: 10, 8: 10, 9: 10}
 
 
 def test_user_messages_that_are_really_results_may_leave() -> None:
     said = messages(user("do it"), says("ls"), user("OBSERVATION: a"), says("done"))
-    assert leaving("results", said, [re.compile("^OBSERVATION")]) == [False, False, True, False]
-    assert leaving("messages", said, []) == [True] * 4
+    assert find_removable("results", said, [re.compile("^OBSERVATION")]) == [False, False, True, False]
+    assert find_removable("messages", said, []) == [True] * 4
     assert BOUNDS == ("results", "messages")
 
 
 def test_what_is_carried_on_is_served_by_the_cache_and_what_is_gone_costs_nothing() -> None:
-    sizes = list(map(Ruler(len), SAID))
+    sizes = list(map(WireTokenCounter(len), SAID))
     tally = of("results")
     prompts = [50 + sum(sizes[:n]) for n in (2, 4, 6, 8, 10)]
     prompts[3] -= sizes[5]  # after the third request nobody wants the second file
@@ -62,14 +62,14 @@ def test_what_is_carried_on_is_served_by_the_cache_and_what_is_gone_costs_nothin
     cached = [0, prompts[0], prompts[1], prompts[2] - sizes[5], prompts[3] - sizes[3]]
     cached[0] = 0
     assert tally.cached == sum(cached)
-    assert (tally.steps, tally.atoms, tally.atoms_kept, tally.in_place, tally.faults) == (5, 1, 1, 1, 0)
+    assert (tally.requests, tally.atoms, tally.atoms_kept, tally.in_place, tally.faults) == (5, 1, 1, 1, 0)
 
 
 def test_requests_of_another_thread_are_not_counted() -> None:
-    assert of("results", shared=7).steps == 2
-    assert of("results", shared=7).peak == of("results").peak
+    assert of("results", shared_messages=7).requests == 2
+    assert of("results", shared_messages=7).peak == of("results").peak
 
 
 def test_a_cold_cache_serves_nothing() -> None:
-    found = Hindsight([False] * len(SAID), 50, tuple(n * 1000.0 for n in range(len(SAID))))
-    assert bound(Wants(SAID, None), Ruler(len), MODEL, found, pairs=1).cached == 0
+    found = BoundInput([False] * len(SAID), 50, tuple(n * 1000.0 for n in range(len(SAID))))
+    assert compute_bound(WantedReferences(SAID, None), WireTokenCounter(len), MODEL, found, price_pairs=1).cached == 0

@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 
 from proxy.chat.message import Message
 from proxy.context.prices import Model
-from proxy.replay.cache import PrefixCache, alike, served
-from proxy.replay.words import Ruler
+from proxy.replay.cache import ProviderCache, count_common_characters, count_served_tokens
+from proxy.replay.words import WireTokenCounter
 from tests.replay.recorded import messages, says, user
 
 PLAIN = Model(min=1, block=1)
 ROLE = len("<|user|>")
 
 
-def cache(model: Model = PLAIN, head: int = 0) -> PrefixCache:
-    return PrefixCache(model, Ruler(len), head)
+def cache(model: Model = PLAIN, head: int = 0) -> ProviderCache:
+    return ProviderCache(model, WireTokenCounter(len), head)
 
 
 def users(*texts: str) -> list[Message]:
@@ -26,69 +26,69 @@ def users(*texts: str) -> list[Message]:
 
 def test_a_prompt_that_goes_on_is_served_up_to_where_the_last_one_ended() -> None:
     found, prompt = cache(head=100), users("a" * 92, "b" * 42)
-    assert found.send(prompt[:1], 0) == (200, 0)
-    assert found.send(prompt, 1) == (250, 200)
-    assert found.send(prompt, 2) == (250, 250)
+    assert found.send_prompt(prompt[:1], 0) == (200, 0)
+    assert found.send_prompt(prompt, 1) == (250, 200)
+    assert found.send_prompt(prompt, 2) == (250, 250)
 
 
 def test_a_message_that_differs_counts_up_to_its_first_other_character() -> None:
     found = cache()
-    found.send(users("a" * 32, "b" * 40), 0)
-    assert found.send(users("a" * 32, "b" * 12 + "c" * 8, "d"), 1)[1] == ROLE + 32 + ROLE + 12
-    assert found.send(users("x"), 2)[1] == ROLE
+    found.send_prompt(users("a" * 32, "b" * 40), 0)
+    assert found.send_prompt(users("a" * 32, "b" * 12 + "c" * 8, "d"), 1)[1] == ROLE + 32 + ROLE + 12
+    assert found.send_prompt(users("x"), 2)[1] == ROLE
 
 
 def test_the_same_words_in_other_bytes_are_the_same() -> None:
     found = cache()
-    found.send(users("a" * 50), 0)
-    assert found.send(users("a" * 50), 1)[1] == ROLE + 50
+    found.send_prompt(users("a" * 50), 0)
+    assert found.send_prompt(users("a" * 50), 1)[1] == ROLE + 50
 
 
 def test_the_last_four_prompts_are_remembered() -> None:
     found, first = cache(), users("a" * 50)
-    found.send(first, 0)
+    found.send_prompt(first, 0)
     for n in range(3):
-        found.send(list(messages(says(f"{n}"))), 0)
-    assert found.send(first, 0)[1] == ROLE + 50
+        found.send_prompt(list(messages(says(f"{n}"))), 0)
+    assert found.send_prompt(first, 0)[1] == ROLE + 50
     for n in range(4):
-        found.send(list(messages(says(f"{n}"))), 0)
-    assert found.send(first, 0)[1] == len("<|")
+        found.send_prompt(list(messages(says(f"{n}"))), 0)
+    assert found.send_prompt(first, 0)[1] == len("<|")
 
 
 def test_only_whole_blocks_are_served_and_none_below_the_least() -> None:
     model = Model(min=1024, block=128)
-    assert [served(hit, model) for hit in (0, 1023, 1024, 1151, 1152)] == [0, 0, 1024, 1024, 1152]
-    assert served(1200, replace(model, min=1100)) == 1152
+    assert [count_served_tokens(hit, model) for hit in (0, 1023, 1024, 1151, 1152)] == [0, 0, 1024, 1024, 1152]
+    assert count_served_tokens(1200, replace(model, min=1100)) == 1152
 
 
 def test_a_cache_that_was_idle_too_long_is_cold() -> None:
     found, prompt = cache(replace(PLAIN, ttl_s=300)), users("a" * 50)
-    found.send(prompt, 0)
-    assert found.send(prompt, 300)[1] > 0
-    assert found.send(prompt, 601)[1] == 0
+    found.send_prompt(prompt, 0)
+    assert found.send_prompt(prompt, 300)[1] > 0
+    assert found.send_prompt(prompt, 601)[1] == 0
 
 
 def test_a_model_without_a_cache_serves_nothing() -> None:
     found, prompt = cache(replace(PLAIN, cache="none")), users("a" * 50)
-    found.send(prompt, 0)
-    assert found.send(prompt, 1) == (ROLE + 50, 0)
+    found.send_prompt(prompt, 0)
+    assert found.send_prompt(prompt, 1) == (ROLE + 50, 0)
 
 
 def test_where_a_cache_ends_at_marks_only_a_whole_earlier_prompt_serves() -> None:
     found, prompt = cache(replace(PLAIN, cache="breakpoint")), users("a" * 50, "b", "c")
-    found.send(prompt[:2], 0)
-    assert found.send(prompt, 1)[1] == ROLE + 50 + ROLE + 1
-    assert found.send([prompt[0], *users("other")], 2)[1] == 0
-    assert found.send(prompt[:1], 3)[1] == 0
+    found.send_prompt(prompt[:2], 0)
+    assert found.send_prompt(prompt, 1)[1] == ROLE + 50 + ROLE + 1
+    assert found.send_prompt([prompt[0], *users("other")], 2)[1] == 0
+    assert found.send_prompt(prompt[:1], 3)[1] == 0
 
 
 @pytest.mark.parametrize(("a", "b", "same"), [("", "", 0), ("a", "", 0), ("ab", "ac", 1), ("ab", "ab", 2)])
 def test_the_shared_front_of_two_texts(a: str, b: str, same: int) -> None:
-    assert alike(a, b) == same
+    assert count_common_characters(a, b) == same
 
 
 @given(st.text("ab", max_size=40), st.text("ab", max_size=40))
 def test_the_shared_front_is_the_longest(a: str, b: str) -> None:
-    same = alike(a, b)
+    same = count_common_characters(a, b)
     assert a[:same] == b[:same]
     assert same == min(len(a), len(b)) or a[same] != b[same]

@@ -7,13 +7,20 @@ from typing import ClassVar
 import pytest
 
 from proxy.context.plan import Proposal, View
-from proxy.context.policy import Offer, Policy, with_schedule
+from proxy.context.policy import OfferTime, Policy, with_schedule
 from proxy.context.prices import Model
 from proxy.context.stage import When
-from proxy.replay.play import STATE, Contender, Habits, Match, Played, play
-from proxy.replay.read import Conversation
+from proxy.replay.play import (
+    PLAYED_STATE,
+    Contender,
+    ConversationResult,
+    OfferHistory,
+    ReplaySettings,
+    play_conversation,
+)
+from proxy.replay.read import RecordedConversation
 from proxy.settings import Settings
-from proxy.vocabulary import counter
+from proxy.vocabulary import get_token_counter
 from proxy.web.app import make_policies
 from tests.replay.recorded import conversation, says, user, work
 
@@ -27,16 +34,18 @@ def policies() -> dict[str, Policy]:
     return make_policies(Settings())
 
 
-def played(one: Conversation, *contenders: Contender, model: Model = MODEL, state: bool = False) -> Played:
-    return play(one, Match((NOTHING, *contenders), model, PRICES, state))
+def played(
+    one: RecordedConversation, *contenders: Contender, model: Model = MODEL, state: bool = False
+) -> ConversationResult:
+    return play_conversation(one, ReplaySettings((NOTHING, *contenders), model, PRICES, state))
 
 
 def test_doing_nothing_sends_every_history_as_it_is() -> None:
     one = conversation(*work(20))
     found = played(one, Contender("still nothing"))
-    nothing = found.tallies[0]
-    assert nothing == found.tallies[1]
-    assert (found.source, nothing.steps) == ("runs.jsonl", 22)
+    nothing = found.totals[0]
+    assert nothing == found.totals[1]
+    assert (found.source, nothing.requests) == ("runs.jsonl", 22)
     assert nothing.atoms == nothing.atoms_kept > 0
     assert nothing.lines == nothing.lines_kept == 1
     assert nothing.cached > 0.8 * nothing.prompt
@@ -46,10 +55,10 @@ def test_doing_nothing_sends_every_history_as_it_is() -> None:
 def test_a_policy_is_played_with_its_session_carried_along(policies: dict[str, Policy]) -> None:
     nothing, thrifty, rolling = played(
         conversation(*work(40)), Contender("t", policies["thrifty"]), Contender("r", policies["rolling"])
-    ).tallies
+    ).totals
     assert thrifty.prompt < nothing.prompt
     assert thrifty.refused == thrifty.failed == rolling.refused == rolling.failed == 0
-    assert thrifty.cost(PRICES[0], 5) <= nothing.cost(PRICES[0], 5)
+    assert thrifty.compute_cost(PRICES[0], 5) <= nothing.compute_cost(PRICES[0], 5)
     # Edits stay: far more is served by the cache than where they are made anew with every request.
     assert thrifty.cached / thrifty.prompt > rolling.cached / rolling.prompt
 
@@ -57,7 +66,7 @@ def test_a_policy_is_played_with_its_session_carried_along(policies: dict[str, P
 def test_policies_that_only_look_send_the_original(policies: dict[str, Policy]) -> None:
     nothing, *others = played(
         conversation(*work(30)), Contender("o", policies["observe"]), Contender("p", policies["passthrough"])
-    ).tallies
+    ).totals
     assert others == [nothing, nothing]
 
 
@@ -67,13 +76,13 @@ def test_every_schedule_can_be_played(policies: dict[str, Policy]) -> None:
     always, over, pays = (
         Contender(name, with_schedule(rolling, name)) for name in ("always", "over_budget", "when_it_pays")
     )
-    tallies = played(conversation(*work(40)), always, over, pays, model=windowed).tallies
+    tallies = played(conversation(*work(40)), always, over, pays, model=windowed).totals
     assert all(t.prompt < tallies[0].prompt for t in tallies[1:])
     assert all(t.failed == t.refused == 0 for t in tallies)
 
 
 def test_a_baseline_is_played_by_its_name() -> None:
-    nothing, masked = played(conversation(*work(30)), Contender("mask-10", None, "mask-10")).tallies
+    nothing, masked = played(conversation(*work(30)), Contender("mask-10", None, "mask-10")).totals
     assert masked.prompt < nothing.prompt
 
 
@@ -93,8 +102,8 @@ class Trip:
 
 
 def test_a_stage_that_fails_is_counted_and_the_original_is_sent() -> None:
-    nothing, failing = played(conversation(*work(5)), Contender("trip", Policy("trip", (Trip(),)))).tallies
-    assert (failing.failed, failing.prompt) == (nothing.steps, nothing.prompt)
+    nothing, failing = played(conversation(*work(5)), Contender("trip", Policy("trip", (Trip(),)))).totals
+    assert (failing.failed, failing.prompt) == (nothing.requests, nothing.prompt)
     assert failing.why["ValueError: I cannot read 2 messages"] == 1
 
 
@@ -111,8 +120,8 @@ class Silence:
 
 def test_a_plan_that_breaks_a_rule_is_counted_and_the_original_is_sent() -> None:
     said = [user("a question"), says("an answer " * 20), user("another"), says("yes")]
-    nothing, silent = played(conversation(*said), Contender("silence", Policy("silence", (Silence(),)))).tallies
-    assert (silent.steps, silent.refused, sum(silent.why.values())) == (2, 1, 1)
+    nothing, silent = played(conversation(*said), Contender("silence", Policy("silence", (Silence(),)))).totals
+    assert (silent.requests, silent.refused, sum(silent.why.values())) == (2, 1, 1)
     assert next(iter(silent.why)).startswith("rule W")
     assert silent.prompt == nothing.prompt
 
@@ -120,31 +129,31 @@ def test_a_plan_that_breaks_a_rule_is_counted_and_the_original_is_sent() -> None
 def test_the_played_model_writes_its_state_only_where_it_is_asked_to(policies: dict[str, Policy]) -> None:
     said = [m for n in range(12) for m in (user(f"question {n}"), says("an answer"))]
     rolling = Contender("r", policies["rolling"])
-    silent, noting = (played(conversation(*said), rolling, state=state).tallies[1] for state in (False, True))
+    silent, noting = (played(conversation(*said), rolling, state=state).totals[1] for state in (False, True))
     assert silent.written == 0
-    assert noting.written == 12 * counter("estimate")("### STATE\n" + STATE)
+    assert noting.written == 12 * get_token_counter("estimate")("### STATE\n" + PLAYED_STATE)
     assert noting.prompt > silent.prompt  # the note stands in the prompts from then on
-    assert played(conversation(*work(5)), Contender("t", policies["thrifty"]), state=True).tallies[0].written == 0
+    assert played(conversation(*work(5)), Contender("t", policies["thrifty"]), state=True).totals[0].written == 0
 
 
 def test_requests_at_the_front_that_another_thread_made_are_played_and_not_counted(policies: dict[str, Policy]) -> None:
     whole, thrifty = conversation(*work(30)), Contender("t", policies["thrifty"])
-    found = played(replace(whole, shared=40), thrifty)
-    assert [t.steps for t in (*found.tallies, *found.bounds.values())] == [13] * 4
-    assert found.tallies[1].peak == played(whole, thrifty).tallies[1].peak
+    found = played(replace(whole, shared_messages=40), thrifty)
+    assert [t.requests for t in (*found.totals, *found.bounds.values())] == [13] * 4
+    assert found.totals[1].peak == played(whole, thrifty).totals[1].peak
 
 
 def test_where_times_are_known_an_idle_hour_makes_the_cache_cold() -> None:
     said = work(20)
     steady = tuple(float(n) for n in range(len(said)))
     late = tuple(n + (3600.0 if n > 20 else 0.0) for n in range(len(said)))
-    warm, cold = (played(replace(conversation(*said), times=t)).tallies[0] for t in (steady, late))
+    warm, cold = (played(replace(conversation(*said), times=t)).totals[0] for t in (steady, late))
     assert warm.prompt == cold.prompt
     assert 0 < warm.cached - cold.cached < warm.peak
 
 
 def test_a_conversation_without_requests_adds_nothing() -> None:
-    assert played(conversation(user("hello?"))).tallies[0].steps == 0
+    assert played(conversation(user("hello?"))).totals[0].requests == 0
 
 
 def test_tools_of_ours_cost_their_tokens_where_the_agent_has_tools_itself(policies: dict[str, Policy]) -> None:
@@ -155,11 +164,11 @@ def test_tools_of_ours_cost_their_tokens_where_the_agent_has_tools_itself(polici
     contenders = (Contender("recall", thrifty), Contender("bare", bare))
     one = conversation(*work(40))
     assert one.tools is None
-    _, offered, without = played(one, *contenders).tallies
+    _, offered, without = played(one, *contenders).totals
     assert offered.prompt == without.prompt
     tools = b'[{"type":"function","function":{"name":"read","parameters":{}}}]'
-    _, offered, without = played(replace(one, tools=tools), *contenders).tallies
-    stubs = offered.prompt - without.prompt - offered.steps * 60
+    _, offered, without = played(replace(one, tools=tools), *contenders).totals
+    stubs = offered.prompt - without.prompt - offered.requests * 60
     assert 0 < stubs < 0.1 * without.prompt, "at least 60 tokens in each prompt, and the ids in what was shortened"
 
 
@@ -167,10 +176,10 @@ def test_tools_that_come_with_the_first_edit_cost_nothing_before_it(policies: di
     tools = b'[{"type":"function","function":{"name":"read","parameters":{}}}]'
     late, never = (replace(policies["thrifty"], offer=offer) for offer in ("first_edit", "never"))
     short = replace(conversation(*work(2)), tools=tools)
-    _, first, none = played(short, Contender("late", late), Contender("never", never)).tallies
+    _, first, none = played(short, Contender("late", late), Contender("never", never)).totals
     assert first.prompt == none.prompt
     long = replace(conversation(*work(40)), tools=tools)
-    _, first, none = played(long, Contender("late", late), Contender("never", never)).tallies
+    _, first, none = played(long, Contender("late", late), Contender("never", never)).totals
     assert first.prompt > none.prompt
     assert first.prompt - first.cached > none.prompt - none.cached, "its cache had to be written again"
 
@@ -180,12 +189,12 @@ def test_tools_that_are_needed_come_at_once_where_conversations_of_the_kind_have
 ) -> None:
     tools = b'[{"type":"function","function":{"name":"read","parameters":{}}}]'
     other = tools.replace(b"read", b"view")
-    whens: tuple[Offer, ...] = ("when_needed", "first_edit", "first_request")
+    whens: tuple[OfferTime, ...] = ("when_needed", "first_edit", "first_request")
     contenders = [Contender(when, replace(policies["thrifty"], offer=when)) for when in whens]
     kinds = [("short", 2, tools), ("first", 40, tools), ("second", 40, tools), ("another kind", 40, other)]
-    habits = Habits()
+    habits = OfferHistory()
     found = {
-        name: habits.settle(played(replace(conversation(*work(steps)), tools=array), *contenders)).tallies[1:]
+        name: habits.choose_totals(played(replace(conversation(*work(steps)), tools=array), *contenders)).totals[1:]
         for name, steps, array in kinds
     }
     assert found["short"][0] == found["short"][1], "nothing has come to edits yet"

@@ -7,30 +7,42 @@ import pytest
 
 from proxy.context.policy import Policy
 from proxy.replay import plot
-from proxy.replay.play import Contender, Played
-from proxy.replay.plot import HEIGHT, LEFT, TOP, WIDTH, Point, frontier, ratio_axis, share_axis, svg
-from proxy.replay.report import Report, Sums
-from proxy.replay.score import Tally
+from proxy.replay.play import Contender, ConversationResult
+from proxy.replay.plot import (
+    HEIGHT,
+    LEFT,
+    TOP,
+    WIDTH,
+    PlotPoint,
+    find_frontier,
+    make_ratio_axis,
+    make_share_axis,
+    render_svg,
+)
+from proxy.replay.report import ReplayReport, ReportBuilder
+from proxy.replay.score import ReplayTotals
 from tests.replay.test_report import MATCH, PART, WHOLE, sums
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def drawn(report: Report) -> ET.Element:
-    return ET.fromstring(svg(report))
+def drawn(report: ReplayReport) -> ET.Element:
+    return ET.fromstring(render_svg(report))
 
 
-def crowd(count: int) -> Report:
+def crowd(count: int) -> ReplayReport:
     """Many policies with much the same figures."""
     policies = tuple(Contender(f"policy-{n}:when_it_pays", Policy(f"policy-{n}")) for n in range(count))
-    made = Sums(replace(MATCH, contenders=(Contender("nothing"), *policies)))
+    made = ReportBuilder(replace(MATCH, contenders=(Contender("nothing"), *policies)))
     tallies = [replace(PART, prompt=900 + n % 7, lines=1000, lines_kept=990 - n % 5) for n in range(count)]
-    made.add(Played("a", (WHOLE, *tallies), {"results": WHOLE, "messages": replace(WHOLE, prompt=700)}))
-    return made.report()
+    made.add_result(
+        ConversationResult("a", (WHOLE, *tallies), {"results": WHOLE, "messages": replace(WHOLE, prompt=700)})
+    )
+    return made.build_report()
 
 
 def test_it_is_well_formed_and_names_every_policy_once_with_its_cost() -> None:
-    root = drawn(sums().report())
+    root = drawn(sums().build_report())
     texts = [text.text for text in root.iter(f"{SVG}text")]
     for name in ("nothing 1.00", "mine:always 0.47", "mask-10 0.47"):
         assert texts.count(name) == 2  # once as its own halo
@@ -40,14 +52,14 @@ def test_it_is_well_formed_and_names_every_policy_once_with_its_cost() -> None:
 
 
 def test_the_bounds_are_marked() -> None:
-    root = drawn(sums().report())
+    root = drawn(sums().build_report())
     assert sum(path.get("class") == "bound" for path in root.iter(f"{SVG}path")) == 2
     texts = [text.text or "" for text in root.iter(f"{SVG}text")]
     assert any(text.startswith("bound: each tool result carried until its last use") for text in texts)
 
 
 def test_it_can_be_read_in_light_and_dark_and_needs_nothing_from_elsewhere() -> None:
-    text = svg(sums().report())
+    text = render_svg(sums().build_report())
     assert "prefers-color-scheme: dark" in text
     assert "href" not in text
     assert "url(" not in text
@@ -77,40 +89,40 @@ def test_labels_do_not_lie_on_each_other_while_there_is_room() -> None:
 
 
 def test_names_cannot_break_out_of_the_picture() -> None:
-    made = Sums(replace(MATCH, contenders=(Contender("nothing"), Contender('<b a="1">&', Policy("x")))))
-    made.add(Played("a", (WHOLE, PART), {"results": WHOLE, "messages": WHOLE}))
-    texts = [text.text for text in drawn(made.report()).iter(f"{SVG}text")]
+    made = ReportBuilder(replace(MATCH, contenders=(Contender("nothing"), Contender('<b a="1">&', Policy("x")))))
+    made.add_result(ConversationResult("a", (WHOLE, PART), {"results": WHOLE, "messages": WHOLE}))
+    texts = [text.text for text in drawn(made.build_report()).iter(f"{SVG}text")]
     assert '<b a="1">& 0.47' in texts
 
 
 def test_the_frontier_is_what_no_other_beats_in_both() -> None:
-    points = [Point(str(n), "policy", lines, cost) for n, (lines, cost) in enumerate(
+    points = [PlotPoint(str(n), "policy", lines, cost) for n, (lines, cost) in enumerate(
         [(1.0, 1.0), (0.9, 0.5), (0.95, 0.8), (0.94, 0.9), (0.9, 0.6), (0.5, 0.5)]
     )]  # fmt: skip
-    assert [point.name for point in frontier(points)] == ["1", "2", "0"]
-    assert frontier([]) == []
+    assert [point.name for point in find_frontier(points)] == ["1", "2", "0"]
+    assert find_frontier([]) == []
 
 
 def test_ratios_are_as_far_apart_wherever_they_stand() -> None:
-    axis = ratio_axis([0.5, 4.0], 0, 100)
-    assert axis.at(1) - axis.at(0.5) == pytest.approx(axis.at(4) - axis.at(2))
+    axis = make_ratio_axis([0.5, 4.0], 0, 100)
+    assert axis.find_pixel(1) - axis.find_pixel(0.5) == pytest.approx(axis.find_pixel(4) - axis.find_pixel(2))
     assert 1 in axis.ticks
     assert 2 < len(axis.ticks) <= 10
-    assert 0 < axis.at(0.5) < axis.at(4.0) < 100
-    assert ratio_axis([], 0, 1).at(0) == 0
-    assert ratio_axis([1e-6, 1e6], 0, 1).ticks
+    assert 0 < axis.find_pixel(0.5) < axis.find_pixel(4.0) < 100
+    assert make_ratio_axis([], 0, 1).find_pixel(0) == 0
+    assert make_ratio_axis([1e-6, 1e6], 0, 1).ticks
 
 
 def test_shares_have_round_ticks_and_none_above_one() -> None:
     for low in (0.0, 0.3, 0.9, 0.99, 1.0):
-        axis = share_axis([low, 1.0], 0, 100)
+        axis = make_share_axis([low, 1.0], 0, 100)
         assert axis.ticks[-1] == pytest.approx(1.0)
         assert 2 <= len(axis.ticks) <= 8
-        assert 0 <= axis.at(low) <= axis.at(1.0) <= 100
+        assert 0 <= axis.find_pixel(low) <= axis.find_pixel(1.0) <= 100
 
 
 def test_where_nobody_quoted_a_line_all_are_kept() -> None:
-    made = Sums(MATCH)
-    made.add(Played("a", (Tally(steps=1, prompt=10, fetching=[0.0, 0.0]),) * 3, {}))
-    assert len(list(drawn(made.report()).iter(f"{SVG}circle"))) == 3
-    assert not list(drawn(Sums(MATCH).report()).iter(f"{SVG}circle"))
+    made = ReportBuilder(MATCH)
+    made.add_result(ConversationResult("a", (ReplayTotals(requests=1, prompt=10, fetching=[0.0, 0.0]),) * 3, {}))
+    assert len(list(drawn(made.build_report()).iter(f"{SVG}circle"))) == 3
+    assert not list(drawn(ReportBuilder(MATCH).build_report()).iter(f"{SVG}circle"))

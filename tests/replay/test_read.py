@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from proxy.errors import ConfigError
-from proxy.replay.read import conversations, count
+from proxy.replay.read import count_conversations, read_conversations
 from tests.replay.recorded import calls, line, says, user
 
 TOOLS = [{"type": "function", "function": {"name": "read"}}]
@@ -19,24 +19,24 @@ def read(tmp_path: Path, text: str) -> Path:
 
 def test_each_line_is_a_conversation_and_blank_lines_are_none(tmp_path: Path) -> None:
     file = read(tmp_path, line(user("a"), says("b"), tools=TOOLS) + "\n\n" + line(user("c")) + "\n")
-    first, second = conversations(file)
+    first, second = read_conversations(file)
     assert (first.id, first.source) == ("one", "runs.jsonl")
     assert first.messages == (b'{"role": "user", "content": "a"}', b'{"role": "assistant", "content": "b"}')
     assert first.tools is not None
     assert b"read" in first.tools
-    assert (second.tools, second.times, second.shared) == (None, (), 0)
-    assert count([file, file]) == 4
+    assert (second.tools, second.times, second.shared_messages) == (None, (), 0)
+    assert count_conversations([file, file]) == 4
 
 
 @pytest.mark.parametrize("tools", ["", ', "tools": null', ', "tools": []'])
 def test_no_tools_are_none_however_they_are_written(tmp_path: Path, tools: str) -> None:
     file = read(tmp_path, '{"messages": [{"role": "user", "content": "a"}]' + tools + "}")
-    (found,) = conversations(file)
+    (found,) = read_conversations(file)
     assert (found.tools, found.id) == (None, "line 1")
 
 
 def test_an_id_may_be_a_number(tmp_path: Path) -> None:
-    (found,) = conversations(read(tmp_path, '{"id": 7, "messages": [{"role": "user", "content": "a"}]}'))
+    (found,) = read_conversations(read(tmp_path, '{"id": 7, "messages": [{"role": "user", "content": "a"}]}'))
     assert found.id == "7"
 
 
@@ -57,7 +57,7 @@ def test_an_id_may_be_a_number(tmp_path: Path) -> None:
 def test_what_is_no_conversation_is_told_with_its_file_and_line(tmp_path: Path, wrong: str, key: str) -> None:
     file = read(tmp_path, line(user("a"), calls(1)) + "\n" + wrong + "\n")
     with pytest.raises(ConfigError) as told:
-        count([file])
+        count_conversations([file])
     assert (told.value.key, told.value.line, told.value.source) == (key, 2, str(file))
     assert len(str(told.value.value)) <= 40
 
@@ -66,9 +66,9 @@ def test_a_file_that_is_not_text_is_told_too(tmp_path: Path) -> None:
     file = tmp_path / "runs.jsonl"
     file.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match=r"runs\.jsonl:1: line"):
-        count([file])
+        count_conversations([file])
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="a file that is there"):
-        count([tmp_path / "none.jsonl"])
+        count_conversations([tmp_path / "none.jsonl"])

@@ -9,11 +9,11 @@ import pytest
 
 from proxy.context.policy import Policy
 from proxy.context.prices import Model
-from proxy.replay.play import Contender, Match, Played
-from proxy.replay.report import Report, Sums, pair
-from proxy.replay.score import Tally
+from proxy.replay.play import Contender, ConversationResult, ReplaySettings
+from proxy.replay.report import ReplayReport, ReportBuilder, format_price_pair
+from proxy.replay.score import ReplayTotals
 
-MATCH = Match(
+MATCH = ReplaySettings(
     (
         Contender("nothing"),
         Contender("mine:always", Policy("mine", schedule="always")),
@@ -22,21 +22,21 @@ MATCH = Match(
     Model("gpt-x*", window=1000, tokenizer="estimate"),
     ((1.25, 0.1), (1.0, 0.5)),
 )
-WHOLE = Tally(
-    steps=4, prompt=1000, cached=600, peak=300, atoms=10, atoms_kept=10, far_atoms=4, far_atoms_kept=4, in_place=10,
+WHOLE = ReplayTotals(
+    requests=4, prompt=1000, cached=600, peak=300, atoms=10, atoms_kept=10, far_atoms=4, far_atoms_kept=4, in_place=10,
     lines=5, lines_kept=5, far_lines=2, far_lines_kept=2, fetching=[0.0, 0.0],
 )  # fmt: skip
-PART = Tally(
-    steps=4, prompt=500, cached=400, peak=200, atoms=10, atoms_kept=8, far_atoms=4, far_atoms_kept=2, in_place=5,
+PART = ReplayTotals(
+    requests=4, prompt=500, cached=400, peak=200, atoms=10, atoms_kept=8, far_atoms=4, far_atoms_kept=2, in_place=5,
     lines=5, lines_kept=4, far_lines=2, far_lines_kept=1, faults=1, fetching=[100.0, 90.0], asks=2, refused=1, failed=3,
     why=Counter({"rule W1": 1, "ValueError: x": 3}),
 )  # fmt: skip
 
 
-def sums(*sources: str) -> Sums:
-    made = Sums(MATCH)
+def sums(*sources: str) -> ReportBuilder:
+    made = ReportBuilder(MATCH)
     for source in sources or ("a.jsonl",):
-        made.add(Played(source, (WHOLE, PART, PART), {"results": WHOLE, "messages": WHOLE}))
+        made.add_result(ConversationResult(source, (WHOLE, PART, PART), {"results": WHOLE, "messages": WHOLE}))
     return made
 
 
@@ -68,17 +68,17 @@ ENTRY = {
 
 
 def test_the_json_has_the_names_that_it_is_known_by() -> None:
-    found = json.loads(msgspec.json.encode(sums().report()))
+    found = json.loads(msgspec.json.encode(sums().build_report()))
     assert shape(found) == {
         "format": "int", "tokens": "str", "model": "str", "window": "int", "prices": ["str"], "played_state": "bool",
         "conversations": "int", "requests": "int", "sources": {"a.jsonl": "int"}, "entries": [ENTRY], "bounds": [ENTRY],
     }  # fmt: skip
     assert found["format"] == 1
-    assert msgspec.json.decode(msgspec.json.encode(sums().report()), type=Report) == sums().report()
+    assert msgspec.json.decode(msgspec.json.encode(sums().build_report()), type=ReplayReport) == sums().build_report()
 
 
 def test_costs_are_told_and_set_against_doing_nothing() -> None:
-    report = sums().report()
+    report = sums().build_report()
     nothing, mine, plain = report.entries
     paid = 1.25 * 100 + 0.1 * 400
     assert nothing.total.cost["1.25/0.1"].paid == 1.25 * 400 + 0.1 * 600 == 560
@@ -95,7 +95,7 @@ def test_costs_are_told_and_set_against_doing_nothing() -> None:
 
 
 def test_what_is_kept_is_a_share_of_what_was_wanted() -> None:
-    total = sums().report().entries[1].total
+    total = sums().build_report().entries[1].total
     assert (total.atoms.all, total.atoms.near, total.atoms.far, total.atoms.in_place) == (0.8, 1.0, 0.5, 0.5)
     assert (total.lines.all, total.lines.near, total.lines.far, total.lines.in_place) == (0.8, 1.0, 0.5, None)
     assert (total.faults, total.asks, total.refused, total.failed) == (0.25, 2, 1, 3)
@@ -104,17 +104,17 @@ def test_what_is_kept_is_a_share_of_what_was_wanted() -> None:
 
 def test_sources_are_added_up_each_for_itself_and_all_together() -> None:
     made = sums("a.jsonl", "b.jsonl", "a.jsonl")
-    report = made.report()
+    report = made.build_report()
     assert (report.sources, report.conversations, report.requests) == ({"a.jsonl": 2, "b.jsonl": 1}, 3, 12)
     entry = report.entries[1]
     assert (entry.sources["a.jsonl"].prompt, entry.sources["b.jsonl"].prompt, entry.total.prompt) == (1000, 500, 1500)
     assert entry.total.cost == {**entry.total.cost}
     assert entry.total.peak == 200
-    assert made.requests == 12
+    assert made.request_count == 12
 
 
 def test_nothing_played_is_a_report_too() -> None:
-    report = Sums(MATCH).report()
+    report = ReportBuilder(MATCH).build_report()
     assert (report.requests, report.conversations, report.bounds) == (0, 0, [])
     assert report.entries[0].total.cost["1/0.5"].relative is None
     assert report.entries[0].total.atoms.all is None
@@ -122,4 +122,4 @@ def test_nothing_played_is_a_report_too() -> None:
 
 @pytest.mark.parametrize(("prices", "text"), [((1.25, 0.1), "1.25/0.1"), ((1.0, 0.5), "1/0.5"), ((2.0, 0.0), "2/0")])
 def test_a_pair_is_written_as_it_is_read(prices: tuple[float, float], text: str) -> None:
-    assert pair(prices) == text
+    assert format_price_pair(prices) == text

@@ -6,27 +6,29 @@ from typing import Any
 import pytest
 
 from proxy.chat.message import Message
-from proxy.replay.score import AT_HAND, Judge, Scale, Tally
-from proxy.replay.wants import Wants
-from proxy.replay.words import Ruler
+from proxy.replay.score import FETCH_LIFETIME, PriceScale, PromptScorer, ReplayTotals
+from proxy.replay.wants import WantedReferences
+from proxy.replay.words import WireTokenCounter
 from tests.replay.recorded import brings, calls, messages, says, system, user
 
 LINE = "def thefunctioninquestion(argument):"
-SCALE = Scale(((1.25, 0.1), (1.0, 0.5)), 5.0)
+SCALE = PriceScale(((1.25, 0.1), (1.0, 0.5)), 5.0)
 
 
-def judged(said: list[dict[str, Any]], *prompts: list[dict[str, Any]] | None, **more: Any) -> Tally:
+def judged(said: list[dict[str, Any]], *prompts: list[dict[str, Any]] | None, **more: Any) -> ReplayTotals:
     """What is found of these prompts, one a request; None: the history as it is. 1,000 tokens each, 600 cached."""
-    wants = Wants(messages(*said), None)
-    judge = Judge(wants, Ruler(len), SCALE)
+    wants = WantedReferences(messages(*said), None)
+    judge = PromptScorer(wants, WireTokenCounter(len), SCALE)
     own = dict(zip(map(str, said), wants.messages, strict=True))
 
     def message(one: dict[str, Any]) -> Message:
         return own.get(str(one)) or messages(one)[0]
 
-    for step, prompt in zip(wants.steps, prompts, strict=True):
-        judge.see(step, None if prompt is None else [message(m) for m in prompt], 1000, 600, counts=True, **more)
-    return judge.tally
+    for step, prompt in zip(wants.requests, prompts, strict=True):
+        judge.score_request(
+            step, None if prompt is None else [message(m) for m in prompt], 1000, 600, is_counted=True, **more
+        )
+    return judge.totals
 
 
 READ = calls(1, path="src/long/name.py")
@@ -37,10 +39,10 @@ SAID = [system("s"), user("go on"), READ, RESULT, EDIT]
 
 def test_doing_nothing_keeps_everything() -> None:
     tally = judged(SAID, None, None)
-    assert (tally.steps, tally.prompt, tally.cached, tally.peak) == (2, 2000, 1200, 1000)
+    assert (tally.requests, tally.prompt, tally.cached, tally.peak) == (2, 2000, 1200, 1000)
     assert (tally.atoms, tally.atoms_kept, tally.in_place) == (2, 2, 2)
     assert (tally.lines, tally.lines_kept, tally.faults, tally.fetching) == (1, 1, 0, [0.0, 0.0])
-    assert tally.cost((1.25, 0.1), 5.0) == 1.25 * 800 + 0.1 * 1200
+    assert tally.compute_cost((1.25, 0.1), 5.0) == 1.25 * 800 + 0.1 * 1200
     assert judged(SAID, SAID[:2], SAID[:4]) == replace(tally, peak=1000)
 
 
@@ -84,29 +86,29 @@ def test_each_message_that_is_missed_is_fetched() -> None:
 
 def test_the_same_message_is_not_fetched_twice_in_five_requests() -> None:
     said: list[dict[str, Any]] = [user("go on"), READ, brings(1, "\n".join(f"id-{n:05}" for n in range(20)))]
-    said += [calls(n, id=f"id-{n:05}") for n in range(10, 10 + AT_HAND + 2)]
-    tally = judged(said, None, *[[user("go on")]] * (AT_HAND + 2))
+    said += [calls(n, id=f"id-{n:05}") for n in range(10, 10 + FETCH_LIFETIME + 2)]
+    tally = judged(said, None, *[[user("go on")]] * (FETCH_LIFETIME + 2))
     assert tally.atoms_kept == 0
     assert tally.faults == 2  # the first, and the one after five more
 
 
 def test_requests_that_do_not_count_are_remembered_and_not_added() -> None:
-    wants = Wants(messages(*SAID), None)
-    judge = Judge(wants, Ruler(len), SCALE)
-    for step in wants.steps:
-        judge.see(step, [wants.messages[1]], 1000, 600, counts=False)
-    assert judge.tally == Tally(fetching=[0.0, 0.0])
+    wants = WantedReferences(messages(*SAID), None)
+    judge = PromptScorer(wants, WireTokenCounter(len), SCALE)
+    for step in wants.requests:
+        judge.score_request(step, [wants.messages[1]], 1000, 600, is_counted=False)
+    assert judge.totals == ReplayTotals(fetching=[0.0, 0.0])
 
 
 def test_a_state_block_costs_what_output_costs() -> None:
     tally = judged(SAID, None, None, written=10)
-    assert tally.cost((1.0, 0.5), 5.0) == 800 + 600 + 5 * 20
+    assert tally.compute_cost((1.0, 0.5), 5.0) == 800 + 600 + 5 * 20
 
 
 def test_tallies_add_up() -> None:
-    one = Tally(steps=1, prompt=10, peak=10, fetching=[1.0], why=Tally().why)
+    one = ReplayTotals(requests=1, prompt=10, peak=10, fetching=[1.0], why=ReplayTotals().why)
     one.why["rule W1"] += 1
-    two = Tally()
+    two = ReplayTotals()
     two.add(one)
     two.add(replace(one, peak=7))
-    assert (two.steps, two.prompt, two.peak, two.fetching, two.why["rule W1"]) == (2, 20, 10, [2.0], 2)
+    assert (two.requests, two.prompt, two.peak, two.fetching, two.why["rule W1"]) == (2, 20, 10, [2.0], 2)

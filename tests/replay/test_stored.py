@@ -12,9 +12,9 @@ import pytest
 from proxy.context.prices import Model
 from proxy.errors import ConfigError
 from proxy.replay import stored
-from proxy.replay.play import Contender, Match, play
-from proxy.replay.read import Conversation
-from proxy.store.memory import MemoryStore
+from proxy.replay.play import Contender, ReplaySettings, play_conversation
+from proxy.replay.read import RecordedConversation
+from proxy.store.memory import InMemoryStore
 from proxy.store.readonly import ReadOnlyStore
 from tests.faulty import faulty
 from tests.replay.recorded import user
@@ -22,19 +22,23 @@ from tests.running import Agent, running
 from tests.scripted import Scripted, calls
 
 TOOLS = [{"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}]
-MATCH = Match((Contender("nothing"),), Model(tokenizer="estimate"), ((1.25, 0.1),))
+MATCH = ReplaySettings((Contender("nothing"),), Model(tokenizer="estimate"), ((1.25, 0.1),))
 
 
-async def found(file: Path, *names: str) -> list[Conversation]:
+async def found(file: Path, *names: str) -> list[RecordedConversation]:
     store = ReadOnlyStore(file)
     await store.open()
     try:
-        return [one for place in await stored.places(store, names) async for one in stored.threads(store, place, "db")]
+        return [
+            one
+            for place in await stored.find_sessions(store, names)
+            async for one in stored.read_branches(store, place, "db")
+        ]
     finally:
         await store.close()
 
 
-def history(one: Conversation) -> list[dict[str, Any]]:
+def history(one: RecordedConversation) -> list[dict[str, Any]]:
     return [json.loads(raw) for raw in one.messages]
 
 
@@ -67,7 +71,7 @@ async def test_a_thread_is_what_its_client_sent_and_the_answer_that_followed(tmp
     assert json.loads(one.tools) == TOOLS
     assert list(one.times) == sorted(one.times)
     assert one.times[0] > 1e9
-    assert (one.shared, play(one, MATCH).tallies[0].steps) == (0, 3)
+    assert (one.shared_messages, play_conversation(one, MATCH).totals[0].requests) == (0, 3)
 
 
 async def test_a_branch_counts_its_own_requests_alone(tmp_path: Path) -> None:
@@ -79,9 +83,9 @@ async def test_a_branch_counts_its_own_requests_alone(tmp_path: Path) -> None:
         branch = Agent(proxy, agent.lines, messages=agent.messages[:4])
         await branch.say("something else")
     main, fork = await found(file)
-    assert (main.shared, fork.shared) == (0, 4)
+    assert (main.shared_messages, fork.shared_messages) == (0, 4)
     assert history(fork)[:-1] == [*agent.messages[:4], user("something else")]
-    assert [play(one, MATCH).tallies[0].steps for one in (main, fork)] == [3, 1]
+    assert [play_conversation(one, MATCH).totals[0].requests for one in (main, fork)] == [3, 1]
 
 
 async def test_sessions_are_found_by_their_names_and_a_wrong_name_is_told(tmp_path: Path) -> None:
@@ -96,12 +100,12 @@ async def test_sessions_are_found_by_their_names_and_a_wrong_name_is_told(tmp_pa
 
 
 async def test_an_empty_store_has_no_conversations() -> None:
-    store = MemoryStore()
+    store = InMemoryStore()
     await store.open()
-    assert await stored.places(store, ()) == []
+    assert await stored.find_sessions(store, ()) == []
     with pytest.raises(ConfigError, match="which is empty"):
-        await stored.places(store, ("a",))
-    assert [one async for one in stored.threads(store, ("t", "s"), "db")] == []
+        await stored.find_sessions(store, ("a",))
+    assert [one async for one in stored.read_branches(store, ("t", "s"), "db")] == []
     await store.close()
 
 
@@ -118,7 +122,7 @@ async def test_a_thread_of_which_a_part_is_missing_is_left_out(tmp_path: Path) -
 
 
 async def test_many_exchanges_are_read_by_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored, "PAGE", 2)
+    monkeypatch.setattr(stored, "PAGE_SIZE", 2)
     file = tmp_path / "store.sqlite3"
     async with faulty(Scripted()) as upstream, running(upstream.port, db=str(file)) as proxy:
         agent = Agent(proxy, (b"x-context-session: mine",))

@@ -8,30 +8,32 @@ from msgspec.structs import replace as changed
 from rich.console import Console
 
 from proxy.context.policy import Policy
-from proxy.replay.play import Contender, Played
-from proxy.replay.report import Report, Sums
-from proxy.replay.table import cheapest, show
+from proxy.replay.play import Contender, ConversationResult
+from proxy.replay.report import ReplayReport, ReportBuilder
+from proxy.replay.table import find_cheapest, print_report
 from tests.replay.test_report import MATCH, PART, WHOLE, sums
 
 PRICES = ((1.25, 0.1), (1.0, 0.5), (1.0, 0.25), (1.0, 0.1))
 NAMES = ("thrifty", "hierarchical:when_it_pays", "rolling:over_budget")
 
 
-def shown(report: Report, width: int) -> str:
+def shown(report: ReplayReport, width: int) -> str:
     out = io.StringIO()
-    show(report, Console(file=out, width=width, force_terminal=False))
+    print_report(report, Console(file=out, width=width, force_terminal=False))
     return out.getvalue()
 
 
-def report() -> Report:
+def report() -> ReplayReport:
     """Policies with long names, four price pairs, large figures."""
     policies = tuple(Contender(name, Policy(name.partition(":")[0])) for name in NAMES)
     match = replace(MATCH, contenders=(Contender("nothing"), *policies), prices=PRICES)
-    made = Sums(match)
+    made = ReportBuilder(match)
     whole = replace(WHOLE, prompt=190_267_726, cached=185_538_816, peak=158_753, fetching=[0.0] * 4)
     part = replace(PART, prompt=90_267_726, cached=85_538_816, peak=58_753, fetching=[1e5] * 4)
-    made.add(Played("entire-cli.jsonl", (whole, part, part, part), {"results": whole, "messages": whole}))
-    return made.report()
+    made.add_result(
+        ConversationResult("entire-cli.jsonl", (whole, part, part, part), {"results": whole, "messages": whole})
+    )
+    return made.build_report()
 
 
 @pytest.mark.parametrize("width", [80, 100, 120, 200])
@@ -51,38 +53,38 @@ def test_a_wide_terminal_has_two_tables_and_a_narrow_one_three() -> None:
 
 
 def test_what_was_played_stands_above() -> None:
-    text = shown(sums("a.jsonl", "b.jsonl").report(), 120)
+    text = shown(sums("a.jsonl", "b.jsonl").build_report(), 120)
     assert "2 conversations, 8 requests: a.jsonl (1), b.jsonl (1)" in text
     assert "model gpt-x*, window 1,000, policies decide by 1.25/0.1 (write/read), tokens by estimate" in text
 
 
 def test_costs_are_in_relation_to_doing_nothing() -> None:
-    text = shown(sums().report(), 120)
+    text = shown(sums().build_report(), 120)
     assert "0.29" in text  # 165 of 560
     assert "0.47" in text  # and 100 for fetching again
 
 
 def test_refusals_faults_and_unasked_questions_are_told() -> None:
-    text = shown(sums().report(), 120)
+    text = shown(sums().build_report(), 120)
     assert "mine:always: 1 plans refused, 3 failed: ValueError: x (3); rule W1 (1)" in text
     assert "mine:always: 2 questions to a helper model are neither asked nor counted." in text
 
 
 def test_the_policy_that_pays_is_the_cheapest_of_those_that_lose_little() -> None:
-    found = sums().report()
-    assert (best := cheapest(found)) is not None
+    found = sums().build_report()
+    assert (best := find_cheapest(found)) is not None
     assert best.name == "nothing"  # the others keep 0.8 of the lines
     whole = changed(found.entries[1].total, lines=found.entries[0].total.lines)
     entries = [found.entries[0], changed(found.entries[1], total=whole), found.entries[2]]
     better = changed(found, entries=entries)
-    assert (best := cheapest(better)) is not None
+    assert (best := find_cheapest(better)) is not None
     assert best.name == "mine:always"
     assert "with 95% of the lines kept: mine:always, 0.47." in shown(better, 120)
-    assert cheapest(changed(found, entries=[])) is None
+    assert find_cheapest(changed(found, entries=[])) is None
 
 
 def test_where_nothing_was_wanted_nothing_is_named_as_the_best() -> None:
-    text = shown(Sums(MATCH).report(), 120)
+    text = shown(ReportBuilder(MATCH).build_report(), 120)
     assert " -" in text
     assert "cannot be told here" in text
     assert "Least effective cost" not in text

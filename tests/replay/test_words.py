@@ -5,24 +5,24 @@ import json
 import pytest
 
 from proxy.replay import words
-from proxy.replay.words import Ruler
+from proxy.replay.words import WireTokenCounter
 from tests.replay.recorded import brings, calls, messages, says
 
 
 def test_values_are_the_leaves_of_arguments_without_null_and_truth() -> None:
     arguments = json.dumps({"a": ["x", {"b": 1.5}], "c": None, "d": True, "e": 7})
-    assert words.values(arguments) == ["x", "1.5", "7"]
-    assert words.values("no JSON") == ["no JSON"]
-    assert words.values("[" * 100_000) == ["[" * 100_000]
+    assert words.read_values(arguments) == ["x", "1.5", "7"]
+    assert words.read_values("no JSON") == ["no JSON"]
+    assert words.read_values("[" * 100_000) == ["[" * 100_000]
 
 
 def test_atoms_name_something_and_plain_words_do_not() -> None:
     (message,) = messages(
         calls(1, path="src/a.py", note="change nothing else", n=12345, tag="fix-it", to="a@b.c", x="v1")
     )
-    assert words.atoms(message) == {"src/a.py", "12345", "a@b.c"}
+    assert words.find_atoms(message) == {"src/a.py", "12345", "a@b.c"}
     (message,) = messages(calls(1, q="id=AB-12 and ٣٤٥٦x7"))
-    assert words.atoms(message) == {"AB-12"}
+    assert words.find_atoms(message) == {"AB-12"}
 
 
 @pytest.mark.parametrize(
@@ -39,40 +39,40 @@ def test_atoms_name_something_and_plain_words_do_not() -> None:
     ],
 )
 def test_an_atom_stands_only_alone(text: str, there: bool) -> None:
-    assert words.stands("a.py", text) is there
+    assert words.has_atom("a.py", text) is there
 
 
 def test_every_place_of_an_atom_is_found_even_where_it_overlaps_itself() -> None:
-    assert list(words.places("./.", "./././.")) == [0, 2, 4]
+    assert list(words.find_atom_positions("./.", "./././.")) == [0, 2, 4]
 
 
 def test_lines_lose_indentation_and_a_listings_number_and_short_ones_are_none() -> None:
     long = "a line that is long enough to be quoted"
     text = f"  12→    {long}\n 7\t{long} b\n3: {long} c\n4|{long} d\r\n99 {long}\nshort\n" + " " * 40
-    assert list(words.lines(text)) == [long, f"{long} b", f"{long} c", f"{long} d", f"99 {long}"]
-    assert list(words.lines("x" * 24)) == ["x" * 24]
-    assert list(words.lines("12:" + "x" * 23)) == []
+    assert list(words.split_lines(text)) == [long, f"{long} b", f"{long} c", f"{long} d", f"99 {long}"]
+    assert list(words.split_lines("x" * 24)) == ["x" * 24]
+    assert list(words.split_lines("12:" + "x" * 23)) == []
 
 
 def test_what_a_message_says_is_its_text_and_its_arguments() -> None:
     told, called, brought = messages(says("a  b\n c"), calls(1, path="p/q", n=1), brings(1, "r"))
-    assert words.said(told) == "a  b\n c"
-    assert words.collapsed(told) == "a b c"
-    assert words.said(called) == "\np/q\n1"
-    assert words.said(brought) == "r"
+    assert words.collect_text(told) == "a  b\n c"
+    assert words.collapse_text(told) == "a b c"
+    assert words.collect_text(called) == "\np/q\n1"
+    assert words.collect_text(brought) == "r"
 
 
 def test_a_message_is_measured_as_the_model_reads_it() -> None:
     told, called, brought = messages(says("hello"), calls(7, path="p"), brings(7, "text"))
-    assert words.rendered(told) == "<|assistant|>hello"
-    assert words.rendered(brought) == "<|tool|>[c7]text"
+    assert words.render_message(told) == "<|assistant|>hello"
+    assert words.render_message(brought) == "<|tool|>[c7]text"
     call = {"function": {"arguments": '{"path": "p"}', "name": "read"}, "id": "c7", "type": "function"}
-    assert words.rendered(called) == "<|assistant|>" + json.dumps(call)
-    ruler = Ruler(len)
+    assert words.render_message(called) == "<|assistant|>" + json.dumps(call)
+    ruler = WireTokenCounter(len)
     assert ruler(told) == len("<|assistant|>hello")
-    assert ruler.tools(None) == 0
-    assert ruler.tools(b'[{"b":1,"a":2}]') == len('[{"a": 2, "b": 1}]')
-    assert words.tools_text(b"[1") == "[1"
+    assert ruler.count_tools(None) == 0
+    assert ruler.count_tools(b'[{"b":1,"a":2}]') == len('[{"a": 2, "b": 1}]')
+    assert words.render_tools(b"[1") == "[1"
 
 
 def test_texts_are_counted_once_and_forgotten_when_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,10 +82,10 @@ def test_texts_are_counted_once_and_forgotten_when_they_are_too_many(monkeypatch
         counted.append(text)
         return len(text)
 
-    ruler = Ruler(count)
-    assert ruler.text("abc") == ruler.text("abc") == 3
+    ruler = WireTokenCounter(count)
+    assert ruler.count_text("abc") == ruler.count_text("abc") == 3
     assert counted == ["abc"]
-    monkeypatch.setattr(words, "TEXTS", 5)
-    ruler.text("defg")
-    ruler.text("abc")
+    monkeypatch.setattr(words, "MAX_REMEMBERED_CHARS", 5)
+    ruler.count_text("defg")
+    ruler.count_text("abc")
     assert counted == ["abc", "defg", "abc"]

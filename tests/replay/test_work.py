@@ -13,45 +13,47 @@ from proxy.context.policy import Policy
 from proxy.context.prices import Model
 from proxy.context.stage import When
 from proxy.replay import work as module
-from proxy.replay.play import Contender, Match
-from proxy.replay.read import Conversation
-from proxy.replay.work import spread
+from proxy.replay.play import Contender, ReplaySettings
+from proxy.replay.read import RecordedConversation
+from proxy.replay.work import play_conversations
 from tests.replay.recorded import conversation, says, user, work
 
-MATCH = Match((Contender("nothing"), Contender("mask-10", None, "mask-10")), Model(tokenizer="estimate"), ((1.0, 0.1),))
+MATCH = ReplaySettings(
+    (Contender("nothing"), Contender("mask-10", None, "mask-10")), Model(tokenizer="estimate"), ((1.0, 0.1),)
+)
 
 
-def runs(count: int = 12) -> Iterator[Conversation]:
+def runs(count: int = 12) -> Iterator[RecordedConversation]:
     return (conversation(*work(12, name=f"n{n}_"), source=f"{n}") for n in range(count))
 
 
 def test_little_work_is_done_here_and_starts_nothing() -> None:
     before = multiprocessing.active_children()
-    with closing(spread(runs(2), MATCH, 8)) as played:
+    with closing(play_conversations(runs(2), MATCH, 8)) as played:
         assert [one.source for one in played] == ["0", "1"]
         assert multiprocessing.active_children() == before
 
 
 def test_many_processes_find_what_one_finds_in_the_same_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    alone = list(spread(runs(), MATCH, 1))
-    monkeypatch.setattr(module, "WORTH", 0)
-    assert list(spread(runs(), MATCH, 2)) == alone
+    alone = list(play_conversations(runs(), MATCH, 1))
+    monkeypatch.setattr(module, "MIN_PARALLEL_BYTES", 0)
+    assert list(play_conversations(runs(), MATCH, 2)) == alone
     assert [one.source for one in alone] == [str(n) for n in range(12)]
 
 
 def test_conversations_are_read_as_they_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "WORTH", 0)
+    monkeypatch.setattr(module, "MIN_PARALLEL_BYTES", 0)
     read = 0
 
-    def counted() -> Iterator[Conversation]:
+    def counted() -> Iterator[RecordedConversation]:
         nonlocal read
         for one in runs(40):
             read += 1
             yield one
 
-    with closing(spread(counted(), MATCH, 2)) as played:
+    with closing(play_conversations(counted(), MATCH, 2)) as played:
         next(played)
-        assert read <= 2 + module.AHEAD * 2 + 1
+        assert read <= 2 + module.READ_AHEAD * 2 + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +68,16 @@ class Dawdle:
 
 
 def test_whoever_stops_reading_ends_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "WORTH", 0)
+    monkeypatch.setattr(module, "MIN_PARALLEL_BYTES", 0)
     before = set(multiprocessing.active_children())
-    slow = Match((Contender("nothing"), Contender("slow", Policy("slow", (Dawdle(),)))), MATCH.model, MATCH.prices)
+    slow = ReplaySettings(
+        (Contender("nothing"), Contender("slow", Policy("slow", (Dawdle(),)))), MATCH.model, MATCH.prices
+    )
 
-    def two_then_ctrl_c() -> Iterator[Conversation]:
+    def two_then_ctrl_c() -> Iterator[RecordedConversation]:
         yield from (conversation(user("a"), says("b")) for _ in range(4))
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt), closing(spread(two_then_ctrl_c(), slow, 2)) as played:
+    with pytest.raises(KeyboardInterrupt), closing(play_conversations(two_then_ctrl_c(), slow, 2)) as played:
         list(played)
     assert set(multiprocessing.active_children()) <= before

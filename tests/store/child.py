@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from proxy.errors import StoreUnavailable
-from proxy.store.base import ExchangeRow, FormRow, HeadRow, MessageRow, Row, SessionRow, ThreadRow
+from proxy.store.base import BranchRow, BranchTipRow, ExchangeRow, FormRow, MessageRow, Row, SessionRow
 from proxy.store.sqlite import SqliteStore
 
 
@@ -41,13 +41,13 @@ def turn(number: int) -> list[Row]:
             *("default", "openai", 1, 1, None, float(number)),
         )
     )
-    rows.append(HeadRow("t1", "s1", "main", digest(f"k{2 * number + 1}"), None, float(number), None))
+    rows.append(BranchTipRow("t1", "s1", "main", digest(f"k{2 * number + 1}"), None, float(number), None))
     return rows
 
 
 async def acknowledge(store: SqliteStore, start: int) -> None:
     """Turn after turn, four at a time, each number printed once it is durable, until it is killed."""
-    await store.put([SessionRow("t1", "s1", True, 0.0), ThreadRow("t1", "s1", "main", None, None, "main", b"", 0.0)])
+    await store.put([SessionRow("t1", "s1", True, 0.0), BranchRow("t1", "s1", "main", None, None, "main", b"", 0.0)])
 
     async def one(number: int) -> None:
         await store.put(turn(number))
@@ -87,17 +87,17 @@ async def lose_room(store: SqliteStore, take_away: object, give_back: object) ->
     assert refused == store.dropped == 20
     assert waiting
     for number in early:
-        assert await store.exchange("t1", "s1", f"x{number}") is not None
+        assert await store.read_exchange("t1", "s1", f"x{number}") is not None
     give_back()
     for number in waiting:
         await asyncio.wait_for(futures[number - 1], 10)
     await until(store, True)
     await store.put(turn(1000))
     for number in [0, *early, *waiting, 1000]:
-        assert await store.exchange("t1", "s1", f"x{number}") is not None
+        assert await store.read_exchange("t1", "s1", f"x{number}") is not None
     gaps = 0
     for _ in range(100):
-        gaps = (await store.count())["gaps"]
+        gaps = (await store.count_rows())["gaps"]
         if gaps == refused:
             break
         await asyncio.sleep(0.02)

@@ -9,25 +9,25 @@ from pathlib import Path
 import pytest
 
 from proxy.store.base import (
+    BranchRow,
+    BranchTipRow,
     EditRow,
     ExchangeRow,
     FormRow,
-    HeadRow,
     MessageRow,
     OutcomeRow,
     SessionRow,
     StateRow,
     Store,
-    ThreadRow,
 )
-from proxy.store.memory import MemoryStore
+from proxy.store.memory import InMemoryStore
 from proxy.store.postgres import PostgresStore
 from proxy.store.sqlite import SqliteStore
 from tests.postgres import drop_database, new_database
 
 BACKENDS: dict[str, Callable[[str], Store]] = {
     "sqlite": SqliteStore,
-    "memory": lambda _: MemoryStore(),
+    "memory": lambda _: InMemoryStore(),
     "postgres": PostgresStore,
 }
 """Each from the address of a database: a path, nothing, a URL."""
@@ -57,16 +57,16 @@ class Make:
         self.tenant = tenant
         self.session = session
 
-    def begin(self, at: float = 1.0, thread: str = "main") -> list[SessionRow | ThreadRow]:
+    def begin(self, at: float = 1.0, thread: str = "main") -> list[SessionRow | BranchRow]:
         return [SessionRow(self.tenant, self.session, True, at), self.thread(thread, at)]
 
-    def thread(self, thread: str = "main", at: float = 1.0, parent: str | None = None) -> ThreadRow:
+    def thread(self, thread: str = "main", at: float = 1.0, parent: str | None = None) -> BranchRow:
         kind = "main" if parent is None else "fork"
         fork_key = None if parent is None else b"fork"
-        return ThreadRow(self.tenant, self.session, thread, parent, fork_key, kind, b"system", at)  # type: ignore[arg-type]
+        return BranchRow(self.tenant, self.session, thread, parent, fork_key, kind, b"system", at)  # type: ignore[arg-type]
 
-    def head(self, head: bytes, at: float, thread: str = "main", stopped: str | None = None) -> HeadRow:
-        return HeadRow(self.tenant, self.session, thread, head, b"answer", at, stopped)
+    def head(self, head: bytes, at: float, thread: str = "main", stopped: str | None = None) -> BranchTipRow:
+        return BranchTipRow(self.tenant, self.session, thread, head, b"answer", at, stopped)
 
     def message(
         self,

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.store import absent as module
-from proxy.store.absent import Absent
-from proxy.store.reads import Reads
-from proxy.store.removal import EraseRow
+from proxy.store.absent import NegativeCache
+from proxy.store.reads import StoreReads
+from proxy.store.removal import RemovalStepRow
 from proxy.store.sqlite import SqliteStore
-from proxy.store.written import SHARD, MemoRow, RoundRow, ScratchpadRow
+from proxy.store.written import MEMO_SESSION, HiddenRoundRow, MemoRow, ScratchpadRow
 from tests.store.conftest import Make
 
 
@@ -24,11 +24,11 @@ def pad(session: str, tenant: str = "t1", number: int = 1) -> ScratchpadRow:
 
 
 def memo(name: str, tenant: str = "t1", at: float = 1.0, *, deleted: bool = False) -> MemoRow:
-    return MemoRow(tenant, SHARD, name, "p", "content", "[]", "s1", 1.0, at, deleted)
+    return MemoRow(tenant, MEMO_SESSION, name, "p", "content", "[]", "s1", 1.0, at, deleted)
 
 
-def hidden(session: str, tenant: str = "t1", key: bytes = b"key") -> RoundRow:
-    return RoundRow(tenant, session, key, b"head", "x1", b"{}", 1.0)
+def hidden(session: str, tenant: str = "t1", key: bytes = b"key") -> HiddenRoundRow:
+    return HiddenRoundRow(tenant, session, key, b"head", "x1", b"{}", 1.0)
 
 
 class Counting(SqliteStore):
@@ -50,18 +50,18 @@ async def opened(path: Path) -> Counting:
 
 async def test_who_has_nothing_is_not_asked_for(tmp_path: Path) -> None:
     store = await opened(tmp_path / "db")
-    assert await store.scratchpad("t1", "s1") is None
-    assert await store.rounds("t1", "s1", [b"head"]) == []
-    assert await store.memos("t1") == []
+    assert await store.read_scratchpad("t1", "s1") is None
+    assert await store.read_hidden_rounds("t1", "s1", [b"head"]) == []
+    assert await store.read_memos("t1") == []
     assert store.asked == 0
     await store.put([*Make().begin(), pad("s1"), memo("m"), hidden("s1")])
-    assert await store.scratchpad("t1", "s1") == pad("s1")
-    assert await store.rounds("t1", "s1", [b"head"]) == [hidden("s1")]
-    assert await store.memos("t1") == [memo("m")]
+    assert await store.read_scratchpad("t1", "s1") == pad("s1")
+    assert await store.read_hidden_rounds("t1", "s1", [b"head"]) == [hidden("s1")]
+    assert await store.read_memos("t1") == [memo("m")]
     asked = store.asked
     assert asked == 3
-    assert await store.scratchpad("t1", "s2") is await store.scratchpad("t2", "s1") is None
-    assert await store.memos("t2") == []
+    assert await store.read_scratchpad("t1", "s2") is await store.read_scratchpad("t2", "s1") is None
+    assert await store.read_memos("t2") == []
     assert store.asked == asked
     await store.close()
 
@@ -71,33 +71,33 @@ async def test_what_is_there_from_before_is_known_when_it_is_opened(tmp_path: Pa
     await store.put([pad("s1"), pad("s1", number=2), memo("m")])
     await store.close()
     store = await opened(tmp_path / "db")
-    assert await store.scratchpad("t1", "s1") == pad("s1", number=2)
-    assert await store.scratchpad("t1", "s2") is None
-    assert await store.memos("t1") == [memo("m")]
+    assert await store.read_scratchpad("t1", "s1") == pad("s1", number=2)
+    assert await store.read_scratchpad("t1", "s2") is None
+    assert await store.read_memos("t1") == [memo("m")]
     assert store.asked == 2
     await store.close()
 
 
-@pytest.mark.parametrize("bound", ["MOST", "_ROWS"])
+@pytest.mark.parametrize("bound", ["MAX_SESSIONS", "_ROWS"])
 async def test_where_many_have_some_all_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
     monkeypatch.setattr(module, bound, 3)
     store = await opened(tmp_path / "db")
     for number in range(4):
         await store.put([pad(f"s{number}")])
     asked = store.asked
-    assert await store.scratchpad("t1", "other") is None
-    assert store.asked == asked + (bound == "MOST")
+    assert await store.read_scratchpad("t1", "other") is None
+    assert store.asked == asked + (bound == "MAX_SESSIONS")
     await store.close()
     store = await opened(tmp_path / "db")
-    assert await store.scratchpad("t1", "other") is None
-    assert await store.memos("t1") == []
+    assert await store.read_scratchpad("t1", "other") is None
+    assert await store.read_memos("t1") == []
     assert store.asked == 1
     await store.close()
 
 
 def test_before_it_was_read_nothing_is_known() -> None:
-    absent = Absent()
-    absent.note([pad("s1")])
+    absent = NegativeCache()
+    absent.add_sessions([pad("s1")])
     assert not absent.has_none("scratchpads", "t1", "s2")
 
 
@@ -114,7 +114,12 @@ steps = st.one_of(
     ),
     st.tuples(
         st.just("put"),
-        st.builds(EraseRow, tenants, st.sampled_from([*SESSIONS, SHARD]), st.sampled_from(["memos", "scratchpads"])),
+        st.builds(
+            RemovalStepRow,
+            tenants,
+            st.sampled_from([*SESSIONS, MEMO_SESSION]),
+            st.sampled_from(["memos", "scratchpads"]),
+        ),
     ),
     st.tuples(st.just("reopen"), st.none()),
     st.tuples(st.just("look"), st.none()),
@@ -135,15 +140,19 @@ def test_it_never_hides_what_was_put(taken: list[tuple[str, Any]]) -> None:
             elif step == "look":
                 await store.put([Make().form(b"all that was put before is stored now")])
                 for tenant in ("t1", "t2"):
-                    assert await store.memos(tenant) == await Reads.memos(store, tenant)
+                    assert await store.read_memos(tenant) == await StoreReads.read_memos(store, tenant)
                     for session in SESSIONS:
                         place = tenant, session
-                        assert await store.scratchpads(*place) == await Reads.scratchpads(store, *place)
-                        assert await store.rounds(*place) == await Reads.rounds(store, *place)
+                        assert await store.read_scratchpad_versions(
+                            *place
+                        ) == await StoreReads.read_scratchpad_versions(store, *place)
+                        assert await store.read_hidden_rounds(*place) == await StoreReads.read_hidden_rounds(
+                            store, *place
+                        )
             elif step == "put":
                 await store.put([row])
             else:
-                store.later([row])
+                store.put_deferred([row])
         await store.close()
 
     with tempfile.TemporaryDirectory() as folder:

@@ -5,14 +5,14 @@ from typing import get_args
 import pytest
 
 from proxy.store import base
-from proxy.store.memory import MemoryStore
+from proxy.store.memory import InMemoryStore
 from proxy.store.postgres import PostgresStore
 from proxy.store.sqlite import SqliteStore
 from tests.store.conftest import Make
 
 
 def test_every_backend_is_a_store(tmp_path: object) -> None:
-    assert isinstance(MemoryStore(), base.Store)
+    assert isinstance(InMemoryStore(), base.Store)
     assert isinstance(SqliteStore(f"{tmp_path}/db"), base.Store)
     assert isinstance(PostgresStore("postgresql://host/db"), base.Store)
 
@@ -25,7 +25,7 @@ def test_rows_start_with_tenant_and_session_and_cannot_be_changed() -> None:
 
 
 def test_records_are_rows_with_more() -> None:
-    assert issubclass(base.ThreadRecord, base.ThreadRow)
+    assert issubclass(base.BranchRecord, base.BranchRow)
     assert issubclass(base.MessageRecord, base.MessageRow)
     assert issubclass(base.ExchangeRecord, base.ExchangeRow)
     assert issubclass(base.SessionRecord, base.SessionRow)

@@ -43,8 +43,8 @@ async def check_stored(path: Path, numbers: set[int]) -> None:
     store = SqliteStore(path)
     await store.open()
     for number in numbers:
-        assert await store.exchange("t1", "s1", f"x{number}") is not None, number
-    chain = await store.chain("t1", "s1", child.digest(f"k{2 * max(numbers) + 1}"))
+        assert await store.read_exchange("t1", "s1", f"x{number}") is not None, number
+    chain = await store.read_chain("t1", "s1", child.digest(f"k{2 * max(numbers) + 1}"))
     assert [record.body for record in chain] == [child.body(n) for n in range(2 * max(numbers) + 2)]
     assert len({record.seq for record in chain}) == len(chain)
     await store.close()

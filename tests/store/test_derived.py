@@ -7,54 +7,59 @@ from pathlib import Path
 
 from proxy.store import encode, files, sql
 from proxy.store.base import Store
-from proxy.store.derived import OPERATOR, AnswerRow, SpendingRow, VectorRow, WindowRow
+from proxy.store.derived import NO_CONVERSATION, ContextWindowRow, EmbeddingRow, HelperAnswerRow, SpendingRow
 from proxy.store.migrate import migrate
 from proxy.store.schema import MIGRATIONS
 from proxy.store.sqlite import SqliteStore
 from tests.store.conftest import Make, digest
 
 
-def answer(ask: str, text: str = "A summary.", at: float = 1.0, tenant: str = "t1", session: str = "s1") -> AnswerRow:
-    return AnswerRow(tenant, session, ask, "summary", "mini", 100, 20, 0.25, at, text)
+def answer(
+    ask: str, text: str = "A summary.", at: float = 1.0, tenant: str = "t1", session: str = "s1"
+) -> HelperAnswerRow:
+    return HelperAnswerRow(tenant, session, ask, "summary", "mini", 100, 20, 0.25, at, text)
 
 
-def vector(form: bytes, made: bytes = b"\x00\x00\x80\x3f", model: str = "small") -> VectorRow:
-    return VectorRow("t1", "s1", model, form, made, 1.0)
+def vector(form: bytes, made: bytes = b"\x00\x00\x80\x3f", model: str = "small") -> EmbeddingRow:
+    return EmbeddingRow("t1", "s1", model, form, made, 1.0)
 
 
 def spending(day: int, dollars: float, kind: str = "summary") -> SpendingRow:
-    return SpendingRow(*OPERATOR, day, kind, 1, 100, 20, dollars)
+    return SpendingRow(*NO_CONVERSATION, day, kind, 1, 100, 20, dollars)
 
 
 def test_their_rows_fill_the_placeholders_of_their_statements() -> None:
-    for text, args in encode.statements([answer("a"), vector(b"f"), spending(1, 0.5)]):
+    for text, args in encode.build_statements([answer("a"), vector(b"f"), spending(1, 0.5)]):
         assert {len(one) for one in args} == {text.count("$")}
-    assert encode.size([answer("a", "x" * 30), vector(b"f", b"y" * 40), spending(1, 1)]) == 70 + 3 * encode.OVERHEAD
+    assert (
+        encode.count_bytes([answer("a", "x" * 30), vector(b"f", b"y" * 40), spending(1, 1)])
+        == 70 + 3 * encode.ROW_OVERHEAD
+    )
 
 
 async def test_the_first_answer_to_an_ask_stands_and_is_found_by_its_name(store: Store) -> None:
     odd = "a\ud800b\x00c\U0001f600"
     await store.put([answer("a", odd)])
     await store.put([answer("a", "another")])
-    assert await store.answer("t1", "s1", "a") == odd
-    assert await store.answer("t1", "s1", "b") is None
+    assert await store.read_helper_answer("t1", "s1", "a") == odd
+    assert await store.read_helper_answer("t1", "s1", "b") is None
 
 
 async def test_answers_never_cross_a_session_or_a_tenant(store: Store, make: Make) -> None:
     await store.put([*make.begin(), answer("a", session="s2"), answer("a", tenant="t2")])
-    assert await store.answer("t1", "s1", "a") is None
-    record = await store.thread("t1", "s1", "main")
+    assert await store.read_helper_answer("t1", "s1", "a") is None
+    record = await store.read_branch("t1", "s1", "main")
     assert record is not None
     assert record.answers == {}
 
 
 async def test_a_thread_comes_back_with_the_newest_answers_of_its_session(store: Store, make: Make) -> None:
-    count = sql.ANSWERS_MOST + 5
+    count = sql.MAX_ANSWERS + 5
     await store.put([*make.begin(), *(answer(f"a{n}", f"text {n}", at=float(n)) for n in range(count))])
-    record = await store.thread("t1", "s1", "main")
+    record = await store.read_branch("t1", "s1", "main")
     assert record is not None
     assert list(record.answers.items()) == [(f"a{n}", f"text {n}") for n in range(5, count)]
-    whole = await store.session("t1", "s1")
+    whole = await store.read_session("t1", "s1")
     assert whole is not None
     assert whole.counts["answers"] == count
 
@@ -63,35 +68,35 @@ async def test_vectors_are_kept_once_for_each_model_and_form(store: Store) -> No
     forms = [digest("form", n) for n in range(70)]
     await store.put([vector(form, b"%04d" % n) for n, form in enumerate(forms)])
     await store.put([vector(forms[0], b"late"), vector(forms[1], b"othr", "large")])
-    found = await store.vectors("t1", "s1", "small", [*forms, digest("new")])
+    found = await store.read_embeddings("t1", "s1", "small", [*forms, digest("new")])
     assert found == {form: b"%04d" % n for n, form in enumerate(forms)}
-    assert await store.vectors("t1", "s1", "large", forms) == {forms[1]: b"othr"}
-    assert await store.vectors("t1", "s2", "small", forms) == {}
-    assert await store.vectors("t2", "s1", "small", forms) == {}
-    assert await store.vectors("t1", "s1", "small", []) == {}
+    assert await store.read_embeddings("t1", "s1", "large", forms) == {forms[1]: b"othr"}
+    assert await store.read_embeddings("t1", "s2", "small", forms) == {}
+    assert await store.read_embeddings("t2", "s1", "small", forms) == {}
+    assert await store.read_embeddings("t1", "s1", "small", []) == {}
 
 
 async def test_spending_is_added_up_by_day(store: Store) -> None:
     await store.put([spending(7, 0.25), spending(7, 0.5), spending(7, 1.0, "reflection"), spending(8, 9.0)])
     await store.put([spending(7, 0.25)])
-    assert await store.spent(7) == 2.0
-    assert await store.spent(8) == 9.0
-    assert await store.spent(9) == 0.0
+    assert await store.sum_spending(7) == 2.0
+    assert await store.sum_spending(8) == 9.0
+    assert await store.sum_spending(9) == 0.0
 
 
 async def test_the_newest_window_that_an_upstream_has_named_stands(store: Store) -> None:
-    def window(upstream: str, tokens: int, at: float) -> WindowRow:
-        return WindowRow(*OPERATOR, upstream, "m", tokens, at)
+    def window(upstream: str, tokens: int, at: float) -> ContextWindowRow:
+        return ContextWindowRow(*NO_CONVERSATION, upstream, "m", tokens, at)
 
     await store.put([window("a", 8_000, 1.0), window("b", 4_000, 2.0)])
     await store.put([window("a", 16_000, 3.0)])
-    assert await store.windows(0.0) == [window("b", 4_000, 2.0), window("a", 16_000, 3.0)]
-    assert await store.windows(2.5) == [window("a", 16_000, 3.0)]
+    assert await store.read_context_windows(0.0) == [window("b", 4_000, 2.0), window("a", 16_000, 3.0)]
+    assert await store.read_context_windows(2.5) == [window("a", 16_000, 3.0)]
 
 
 async def test_a_store_of_version_1_gets_the_tables_and_keeps_its_rows(tmp_path: Path) -> None:
     path = tmp_path / "store.sqlite3"
-    files.prepare(path)
+    files.prepare_files(path)
     await migrate(path, MIGRATIONS[:1])
     connection = sqlite3.connect(path)
     connection.execute("INSERT INTO sessions VALUES ('t1', 's1', 1, 2.0, '{}')")
@@ -100,8 +105,8 @@ async def test_a_store_of_version_1_gets_the_tables_and_keeps_its_rows(tmp_path:
     store = SqliteStore(path)
     await store.open()
     await store.put([answer("a")])
-    assert await store.answer("t1", "s1", "a") == "A summary."
-    record = await store.session("t1", "s1")
+    assert await store.read_helper_answer("t1", "s1", "a") == "A summary."
+    record = await store.read_session("t1", "s1")
     assert record is not None
     assert record.counts["answers"] == 1
     await store.close()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from proxy.store.base import GapRow
-from proxy.store.gap_file import LOGGED, SIZE, GapFile, tell
+from proxy.store.gap_file import FILE_SIZE, MAX_LOGGED, GapFile, log_gaps
 
 
 def gap(number: int, session: str = "one") -> GapRow:
@@ -16,13 +16,13 @@ def gap(number: int, session: str = "one") -> GapRow:
 def test_what_is_kept_is_found_by_the_next_one_and_the_file_never_grows(tmp_path: Path) -> None:
     file = GapFile(tmp_path / "db")
     assert file.open() == []
-    assert file.path.stat().st_size == SIZE
+    assert file.path.stat().st_size == FILE_SIZE
     assert file.path.stat().st_mode & 0o777 == 0o600
-    file.keep([gap(1), gap(2)])
-    assert file.path.stat().st_size == SIZE
+    file.write_gaps([gap(1), gap(2)])
+    assert file.path.stat().st_size == FILE_SIZE
     again = GapFile(tmp_path / "db")
     assert again.open() == [gap(1), gap(2)]
-    again.keep([gap(3)])
+    again.write_gaps([gap(3)])
     last = GapFile(tmp_path / "db")
     assert last.open() == [gap(3)]
     last.remove()
@@ -33,10 +33,10 @@ def test_more_than_there_is_room_for_is_added_up(tmp_path: Path) -> None:
     file = GapFile(tmp_path / "db")
     file.open()
     gaps = [gap(n, "s" * 100) for n in range(2000)]
-    file.keep(gaps)
+    file.write_gaps(gaps)
     found = GapFile(tmp_path / "db").open()
     assert 100 < len(found) < 2000
-    assert file.path.stat().st_size == SIZE
+    assert file.path.stat().st_size == FILE_SIZE
     assert (found[-1].session, sum(g.items for g in found), sum(g.bytes for g in found)) == ("", 4000, 20000)
 
 
@@ -55,7 +55,7 @@ def test_a_file_that_was_never_opened_is_left_alone(tmp_path: Path) -> None:
 
 def test_the_log_says_whose_it_was_and_adds_up_the_rest(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
-    tell([gap(n) for n in range(LOGGED + 3)])
-    assert len(caplog.records) == LOGGED + 1
+    log_gaps([gap(n) for n in range(MAX_LOGGED + 3)])
+    assert len(caplog.records) == MAX_LOGGED + 1
     assert "2 items of session one of t, 10 bytes (disk full)" in caplog.text
     assert "6 items of 3 more gaps" in caplog.text

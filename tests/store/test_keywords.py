@@ -11,7 +11,7 @@ import pytest
 from proxy.errors import StoreUnavailable
 from proxy.store import keywords
 from proxy.store.base import EditRow, MessageRow, Store
-from proxy.store.memory import MemoryStore
+from proxy.store.memory import InMemoryStore
 from tests.store.conftest import Make, digest
 
 
@@ -27,7 +27,7 @@ def summary(make: Make, n: int, text: str, version: int = 1, stage: str = "compr
 
 
 async def indexed(store: Store) -> int:
-    return (await store.count())["indexed"]
+    return (await store.count_rows())["indexed"]
 
 
 async def fetch(store: Any, text: str, *args: Any) -> list[tuple[Any, ...]]:
@@ -101,7 +101,7 @@ async def test_e6_no_search_sees_another_session_or_tenant(store: Store) -> None
             f"secret of {tenant} {session}"
         ]
     assert await store.search("t3", "s1", "secret") == []
-    own = keywords.scope("t2", "s1")
+    own = keywords.make_scope_word("t2", "s1")
     assert await store.search("t1", "s1", own) == []
 
 
@@ -144,7 +144,7 @@ async def test_e6_bodies_that_are_no_json_do_no_harm(store: Store, make: Make) -
 
 
 async def test_e6_what_is_deleted_is_not_found_any_more(make: Make) -> None:
-    store = MemoryStore()
+    store = InMemoryStore()
     await store.open()
     gone = "gone soon, 数据库迁移, 서버를, half a pair: \ud83d"
     await store.put([said(make, 0, gone), said(make, 1, "stays soon"), summary(make, 0, "gone soon too: 部署")])

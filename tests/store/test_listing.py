@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from proxy.store import files
 from proxy.store.base import Row, Store
-from proxy.store.listing import MessageFilter, SessionFilter, says
+from proxy.store.listing import MessageFilter, SessionFilter, contains_text
 from proxy.store.migrate import migrate
 from proxy.store.schema import MIGRATIONS
 from proxy.store.sqlite import SqliteStore
@@ -35,7 +35,7 @@ async def test_sessions_are_listed_by_their_last_use_and_by_pages(store: Store) 
     assert [(item.messages, item.exchanges, item.threads) for item in listed[:2]] == [(9, 1, 1), (8, 1, 1)]
     assert (listed[0].last_at, listed[0].created_at, listed[0].policy) == (109.0, 1.0, "rolling")
     pages = await store.list_sessions("t1", limit=4)
-    while len(page := await store.list_sessions("t1", pages[-1].place, 4)):
+    while len(page := await store.list_sessions("t1", pages[-1].cursor, 4)):
         pages += page
     assert pages == listed
 
@@ -44,7 +44,7 @@ async def test_an_operator_lists_the_sessions_of_all_tenants(store: Store) -> No
     await fill(store)
     listed = await store.list_sessions(None, limit=5)
     assert [item.session for item in listed] == ["Task_9%", "Task_8%", "Task_7%", "Task_6%", "theirs"]
-    rest = await store.list_sessions(None, listed[-1].place)
+    rest = await store.list_sessions(None, listed[-1].cursor)
     assert [item.session for item in rest] == [f"Task_{n}%" for n in range(5, -1, -1)]
     assert await store.list_sessions("t3") == []
 
@@ -74,7 +74,7 @@ async def test_a_session_is_used_as_late_as_its_latest_thread(store: Store, make
     await store.put([*make.begin(), make.head(b"h", 50.0), make.head(b"h", 40.0)])
     (item,) = await store.list_sessions("t1")
     assert item.last_at == 50.0
-    record = await store.session("t1", "s1")
+    record = await store.read_session("t1", "s1")
     assert record is not None
     assert (record.last_at, record.policy) == (50.0, "")
 
@@ -98,28 +98,28 @@ async def branching(store: Store, make: Make) -> None:
 
 async def test_groups_follow_the_line_of_their_thread(store: Store, make: Make) -> None:
     await branching(store, make)
-    main = await store.groups("t1", "s1", "main")
+    main = await store.read_groups("t1", "s1", "main")
     assert [(item.group, item.position, item.seq, item.messages, item.tokens) for item in main] == [
         ("g0", 0, 1, 3, 21),
         ("g1", 3, 4, 3, 21),
     ]
     assert main[0].roles == {"user": 2, "assistant": 1}
-    fork = await store.groups("t1", "s1", "fork")
+    fork = await store.read_groups("t1", "s1", "fork")
     assert [(item.group, item.position, item.messages) for item in fork] == [("g0", 0, 2), ("gf", 2, 2)]
-    assert await store.groups("t1", "s1", "main", limit=1) == main[:1]
-    assert await store.groups("t1", "s1", "main", main[0].position, 1) == main[1:]
-    assert await store.groups("t1", "s1", "unknown") == await store.groups("t2", "s1", "main") == []
+    assert await store.read_groups("t1", "s1", "main", limit=1) == main[:1]
+    assert await store.read_groups("t1", "s1", "main", main[0].position, 1) == main[1:]
+    assert await store.read_groups("t1", "s1", "unknown") == await store.read_groups("t2", "s1", "main") == []
 
 
 async def test_messages_are_listed_by_pages_either_way(store: Store, make: Make) -> None:
     await branching(store, make)
     for only in (MessageFilter(), MessageFilter(thread="main")):
         count = 6 if only.thread else 8
-        assert [row.seq for row in await store.messages("t1", "s1", only=only)] == list(range(1, count + 1))
-        assert [row.seq for row in await store.messages("t1", "s1", 2, 3, only)] == [3, 4, 5]
-        assert [row.seq for row in await store.messages("t1", "s1", 0, 2, only, newest=True)] == [count, count - 1]
-        assert [row.seq for row in await store.messages("t1", "s1", 4, 2, only, newest=True)] == [3, 2]
-    assert await store.messages("t2", "s1") == await store.messages("t1", "s2") == []
+        assert [row.seq for row in await store.read_messages("t1", "s1", only=only)] == list(range(1, count + 1))
+        assert [row.seq for row in await store.read_messages("t1", "s1", 2, 3, only)] == [3, 4, 5]
+        assert [row.seq for row in await store.read_messages("t1", "s1", 0, 2, only, newest=True)] == [count, count - 1]
+        assert [row.seq for row in await store.read_messages("t1", "s1", 4, 2, only, newest=True)] == [3, 2]
+    assert await store.read_messages("t2", "s1") == await store.read_messages("t1", "s2") == []
 
 
 @pytest.mark.parametrize(
@@ -137,15 +137,15 @@ async def test_messages_are_listed_by_pages_either_way(store: Store, make: Make)
 )
 async def test_a_list_of_messages_is_filtered(store: Store, make: Make, only: MessageFilter, found: list[int]) -> None:
     await branching(store, make)
-    assert [row.seq for row in await store.messages("t1", "s1", only=only)] == found
-    assert [row.seq for row in await store.messages("t1", "s1", only=only, newest=True)] == found[::-1]
+    assert [row.seq for row in await store.read_messages("t1", "s1", only=only)] == found
+    assert [row.seq for row in await store.read_messages("t1", "s1", only=only, newest=True)] == found[::-1]
 
 
 async def test_a_text_is_found_behind_many_messages_without_it(store: Store, make: Make) -> None:
     await store.put(make.line(700))
     only = MessageFilter(text="body 69")
-    assert [row.seq for row in await store.messages("t1", "s1", limit=3, only=only)] == [70, 691, 692]
-    assert [row.seq for row in await store.messages("t1", "s1", 692, 3, only)] == [693, 694, 695]
+    assert [row.seq for row in await store.read_messages("t1", "s1", limit=3, only=only)] == [70, 691, 692]
+    assert [row.seq for row in await store.read_messages("t1", "s1", 692, 3, only)] == [693, 694, 695]
 
 
 @pytest.mark.parametrize(
@@ -159,12 +159,12 @@ async def test_a_text_is_found_behind_many_messages_without_it(store: Store, mak
     ],
 )
 def test_says(body: bytes, text: str, expected: bool) -> None:
-    assert says(body, text) is expected
+    assert contains_text(body, text) is expected
 
 
 async def test_the_sessions_of_an_older_store_are_listed_by_what_their_threads_say(tmp_path: Path) -> None:
     path = tmp_path / "store.sqlite3"
-    files.prepare(path)
+    files.prepare_files(path)
     await migrate(path, MIGRATIONS[:4])
     connection = sqlite3.connect(path)
     connection.execute("INSERT INTO sessions VALUES ('t1', 'used', 1, 2.0, '{}'), ('t1', 'idle', 1, 3.0, '{}')")
@@ -183,10 +183,10 @@ async def test_whose_a_session_is_can_be_asked_by_its_name_alone(store: Store) -
     await store.put(Make("t1", "both").begin())
     await store.put(Make("t2", "both").begin())
     await store.put(Make("t2", "theirs").begin())
-    assert await store.owners("both") == ["t1", "t2"]
-    assert await store.owners("both", limit=1) == ["t1"]
-    assert await store.owners("theirs") == ["t2"]
-    assert await store.owners("bot") == []
+    assert await store.read_session_tenants("both") == ["t1", "t2"]
+    assert await store.read_session_tenants("both", limit=1) == ["t1"]
+    assert await store.read_session_tenants("theirs") == ["t2"]
+    assert await store.read_session_tenants("bot") == []
 
 
 async def test_an_answer_and_results_of_its_calls_have_what_was_reported_for_it(store: Store, make: Make) -> None:
@@ -199,5 +199,5 @@ async def test_an_answer_and_results_of_its_calls_have_what_was_reported_for_it(
         message(b"three", b"foreign", "tool"), make.exchange("x1"), make.outcome("x1"),
     ])  # fmt: skip
     keys = [b"user", b"answer", b"one", b"two", b"foreign", b"three", b"none"]
-    assert await store.snapshots("t1", "s1", keys) == {b"answer": 950, b"one": 950, b"two": 950}
-    assert await store.snapshots("t1", "s2", keys) == {}
+    assert await store.read_token_snapshots("t1", "s1", keys) == {b"answer": 950, b"one": 950, b"two": 950}
+    assert await store.read_token_snapshots("t1", "s2", keys) == {}

@@ -9,9 +9,9 @@ from msgspec.structs import astuple, replace
 
 from proxy.errors import StoreRefused, StoreUnavailable
 from proxy.store import files
-from proxy.store.keywords import scope
-from proxy.store.migrate import APPLICATION_ID, Damaged, migrate
-from proxy.store.schema import LATEST, MIGRATIONS, TABLES, Migration
+from proxy.store.keywords import make_scope_word
+from proxy.store.migrate import APPLICATION_ID, DamagedDatabase, migrate
+from proxy.store.schema import LATEST_VERSION, MIGRATIONS, TABLES, Migration
 from proxy.store.sqlite import SqliteStore
 from tests.store.conftest import Make, digest
 
@@ -21,7 +21,7 @@ make = Make()
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     made = tmp_path / "store.sqlite3"
-    files.prepare(made)
+    files.prepare_files(made)
     return made
 
 
@@ -37,7 +37,7 @@ def ask(path: Path, text: str) -> list[tuple[object, ...]]:
 
 async def test_an_empty_file_gets_the_whole_schema(path: Path) -> None:
     assert await migrate(path) == len(MIGRATIONS)
-    assert ask(path, "PRAGMA user_version") == [(LATEST,)]
+    assert ask(path, "PRAGMA user_version") == [(LATEST_VERSION,)]
     assert ask(path, "PRAGMA application_id") == [(APPLICATION_ID,)]
     assert ask(path, "PRAGMA journal_mode") == [("wal",)]
     assert ask(path, "PRAGMA auto_vacuum") == [(2,)]
@@ -54,10 +54,10 @@ async def test_a_second_start_has_nothing_to_do(path: Path) -> None:
 async def test_a_store_of_version_1_is_brought_up_to_date_with_its_rows(path: Path) -> None:
     await migrate(path, MIGRATIONS[:1])
     ask(path, "INSERT INTO sessions VALUES ('t', 's', 1, 2.0, '{}')")
-    later = Migration(LATEST + 1, "a test", ("ALTER TABLE sessions ADD COLUMN title TEXT",))
+    later = Migration(LATEST_VERSION + 1, "a test", ("ALTER TABLE sessions ADD COLUMN title TEXT",))
     assert await migrate(path, [*MIGRATIONS, later]) == len(MIGRATIONS)
     assert ask(path, "SELECT tenant, title FROM sessions") == [("t", None)]
-    assert ask(path, "PRAGMA user_version") == [(LATEST + 1,)]
+    assert ask(path, "PRAGMA user_version") == [(LATEST_VERSION + 1,)]
 
 
 async def test_exchanges_of_a_store_of_version_6_have_no_meter_and_new_ones_do(path: Path) -> None:
@@ -69,7 +69,7 @@ async def test_exchanges_of_a_store_of_version_6_have_no_meter_and_new_ones_do(p
     store = SqliteStore(path)
     await store.open()
     await store.put([make.exchange("new"), replace(make.outcome("new"), meter="{}")])
-    found = {row.exchange: row.meter for row in await store.exchanges("t1", "s1")}
+    found = {row.exchange: row.meter for row in await store.read_exchanges("t1", "s1")}
     await store.close()
     assert found == {"old": None, "new": "{}"}
 
@@ -84,7 +84,7 @@ async def test_answers_of_a_store_of_version_5_are_found_by_their_index(path: Pa
         old.executemany(text, [(*astuple(row), number) for number, row in enumerate(rows, 1)])
     old.close()
     await store.open()
-    found = await store.find("t1", [row.key for row in rows], None)
+    found = await store.find_chain_hits("t1", [row.key for row in rows], None)
     await store.close()
     assert [hit.position for hit in found] == [3, 1]
     assert ask(path, "SELECT name FROM sqlite_master WHERE name LIKE '%_by_key'") == [("answers_by_key",)]
@@ -103,7 +103,7 @@ def write_as_version_8(path: Path, sessions: int, each: int, text: str) -> None:
                 body = json.dumps({"role": "user", "content": f"{text} {seq}"}).encode()
                 row = beside.message(digest("m", seq), digest("m", seq - 1), seq, body=body)
                 old.execute(insert, (*astuple(row), seq))
-                named = ("t1", beside.session, "message", "", seq, row.key, doc, scope("t1", beside.session))
+                named = ("t1", beside.session, "message", "", seq, row.key, doc, make_scope_word("t1", beside.session))
                 old.execute("INSERT INTO indexed VALUES (?, ?, ?, ?, ?, ?, ?, ?)", named)
     old.close()
 
@@ -149,7 +149,7 @@ async def test_a_migration_touches_no_row_of_a_large_index(path: Path) -> None:
     """Rows are rewritten when their session is searched; the file that is opened gets a few pages of schema."""
     await migrate(path, MIGRATIONS[:8])
     write_as_version_8(path, 20, 100, "数据库迁移 " * 20)
-    log = files.beside(path)[0]
+    log = files.list_wal_files(path)[0]
     holder = sqlite3.connect(path)  # while it is open, the log stays
     holder.execute("PRAGMA wal_autocheckpoint = 0")
     holder.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -160,20 +160,22 @@ async def test_a_migration_touches_no_row_of_a_large_index(path: Path) -> None:
 
 async def test_a_migration_that_breaks_off_leaves_the_old_schema_and_can_be_run_again(path: Path) -> None:
     await migrate(path)
-    broken = Migration(LATEST + 1, "a test", ("CREATE TABLE more (a TEXT)", "CREATE TABLE more (a TEXT)"))
+    broken = Migration(LATEST_VERSION + 1, "a test", ("CREATE TABLE more (a TEXT)", "CREATE TABLE more (a TEXT)"))
     with pytest.raises(StoreRefused):
         await migrate(path, [*MIGRATIONS, broken])
-    assert ask(path, "PRAGMA user_version") == [(LATEST,)]
+    assert ask(path, "PRAGMA user_version") == [(LATEST_VERSION,)]
     assert ask(path, "SELECT name FROM sqlite_master WHERE name = 'more'") == []
-    assert await migrate(path, [*MIGRATIONS, Migration(LATEST + 1, "a test", broken.statements[:1])]) == 1
+    assert await migrate(path, [*MIGRATIONS, Migration(LATEST_VERSION + 1, "a test", broken.statements[:1])]) == 1
 
 
 async def test_a_newer_schema_is_refused_and_left_alone(path: Path) -> None:
     await migrate(path)
-    ask(path, f"PRAGMA user_version = {LATEST + 5}")
-    with pytest.raises(StoreRefused, match=f"schema {LATEST + 5}, and this version knows schemas up to {LATEST}"):
+    ask(path, f"PRAGMA user_version = {LATEST_VERSION + 5}")
+    with pytest.raises(
+        StoreRefused, match=f"schema {LATEST_VERSION + 5}, and this version knows schemas up to {LATEST_VERSION}"
+    ):
         await migrate(path)
-    assert ask(path, "PRAGMA user_version") == [(LATEST + 5,)]
+    assert ask(path, "PRAGMA user_version") == [(LATEST_VERSION + 5,)]
 
 
 async def test_a_database_of_another_program_is_refused(path: Path) -> None:
@@ -185,7 +187,7 @@ async def test_a_database_of_another_program_is_refused(path: Path) -> None:
 
 async def test_a_file_that_is_no_database_is_damaged(path: Path) -> None:
     path.write_bytes(b"no database at all, but long enough to have a header" * 100)
-    with pytest.raises(Damaged, match="damaged") as caught:
+    with pytest.raises(DamagedDatabase, match="damaged") as caught:
         await migrate(path)
     assert "backup" in caught.value.hint
 
@@ -194,7 +196,7 @@ async def test_a_truncated_database_is_damaged(path: Path) -> None:
     await migrate(path)
     data = path.read_bytes()
     path.write_bytes(data[: len(data) // 2])
-    with pytest.raises(Damaged):
+    with pytest.raises(DamagedDatabase):
         await migrate(path)
 
 
@@ -203,7 +205,7 @@ async def test_a_flipped_page_is_damaged(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[4096 * 4 : 4096 * 4 + 64] = b"\xff" * 64
     path.write_bytes(data)
-    with pytest.raises(Damaged):
+    with pytest.raises(DamagedDatabase):
         await migrate(path)
 
 

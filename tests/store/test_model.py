@@ -15,8 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from proxy.errors import StoreUnavailable
 from proxy.store import sql
-from proxy.store.base import EditRow, HeadRow, MessageRow, StateRow, Store
-from proxy.store.memory import MemoryStore
+from proxy.store.base import BranchTipRow, EditRow, MessageRow, StateRow, Store
+from proxy.store.memory import InMemoryStore
 from proxy.store.postgres import PostgresStore
 from proxy.store.sqlite import SqliteStore
 from tests.postgres import drop_database, new_database
@@ -43,7 +43,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.messages: dict[Place, dict[bytes, MessageRow]] = {place: {} for place in PLACES}
         self.edits: dict[tuple[Place, str], list[EditRow]] = {}
         self.states: dict[tuple[Place, str], list[StateRow]] = {}
-        self.heads: dict[tuple[Place, str], HeadRow] = {}
+        self.heads: dict[tuple[Place, str], BranchTipRow] = {}
         self.clock = 10.0
         self.store: Store = self.make()
         self.do(self.store.open())
@@ -116,7 +116,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def reopen(self) -> None:
-        if not isinstance(self.store, MemoryStore):
+        if not isinstance(self.store, InMemoryStore):
             self.do(self.store.close())
             self.store = self.make()
             self.do(self.store.open())
@@ -132,7 +132,7 @@ class StoreMachine(RuleBasedStateMachine):
         while row is not None:
             expected.insert(0, (row.key, row.body))
             row = known.get(row.parent)
-        assert [(r.key, r.body) for r in self.do(self.store.chain(*place, key))] == expected
+        assert [(r.key, r.body) for r in self.do(self.store.read_chain(*place, key))] == expected
 
     @rule(place=places, named=st.booleans(), wanted=st.lists(picks, max_size=12))
     def find(self, place: Place, named: bool, wanted: list[int]) -> None:
@@ -146,11 +146,13 @@ class StoreMachine(RuleBasedStateMachine):
             for key, row in self.messages[p].items()
             if key in keys and (named or row.answer)
         ]
-        hits = self.do(self.store.find(tenant, keys, session if named else None))
+        hits = self.do(self.store.find_chain_hits(tenant, keys, session if named else None))
         found = [(-hit.position, -hit.last_at, hit.session, hit.key) for hit in hits]
-        assert sorted(found) == sorted(expected)[: sql.FIND_MOST] or len(expected) > sql.FIND_MOST
+        assert sorted(found) == sorted(expected)[: sql.MAX_HITS] or len(expected) > sql.MAX_HITS
         assert [hit[:2] for hit in found] == sorted(hit[:2] for hit in found)
-        assert set(self.do(self.store.known(*place, keys))) == {key for key in keys if key in self.messages[place]}
+        assert set(self.do(self.store.find_known_messages(*place, keys))) == {
+            key for key in keys if key in self.messages[place]
+        }
 
     def last_at(self, place: Place, thread: str) -> float:
         head = self.heads.get((place, thread))
@@ -158,7 +160,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(place=places, thread=threads)
     def thread(self, place: Place, thread: str) -> None:
-        record = self.do(self.store.thread(*place, thread))
+        record = self.do(self.store.read_branch(*place, thread))
         assert record is not None
         head = self.heads.get((place, thread))
         assert record.head == (head.head if head else b"")
@@ -167,12 +169,12 @@ class StoreMachine(RuleBasedStateMachine):
         newest = {row.key: max(r.version for r in rows if r.key == row.key) for row in rows}
         in_force = [(row, number) for number, row in enumerate(rows, 1) if row.version == newest[row.key]]
         assert record.edits == in_force
-        assert self.do(self.store.decided(*place, thread)).edits == in_force
+        assert self.do(self.store.read_decisions(*place, thread)).edits == in_force
         assert record.states == self.states.get((place, thread), [])
 
     @invariant()
     def counts_agree(self) -> None:
-        counts = self.do(self.store.count())
+        counts = self.do(self.store.count_rows())
         assert counts["messages"] == sum(map(len, self.messages.values()))
         assert counts["edits"] == sum(map(len, self.edits.values()))
         assert counts["states"] == sum(map(len, self.states.values()))
@@ -206,7 +208,7 @@ class PostgresMachine(StoreMachine):
 
 class MemoryMachine(StoreMachine):
     def make(self) -> Store:
-        return MemoryStore()
+        return InMemoryStore()
 
 
 SHORT = settings(max_examples=25, stateful_step_count=25, suppress_health_check=list(HealthCheck), derandomize=True)

@@ -50,7 +50,7 @@ async def test_what_cannot_be_opened_is_refused_without_its_password(postgres: s
 async def test_a_store_that_is_closed_says_so(store: PostgresStore) -> None:
     await store.close()
     with pytest.raises(StoreUnavailable):
-        await store.sessions()
+        await store.read_session_names()
 
 
 @pytest.mark.timed
@@ -60,7 +60,7 @@ async def test_a_read_that_takes_too_long_is_ended_and_the_next_is_well(store: P
         await store._fetch("SELECT 1 FROM pg_sleep(30)", ())
     assert time.monotonic() - started < 0.5 * 4
     assert store.trouble == "a read took longer than 0.5 s"
-    assert await store.sessions() == []
+    assert await store.read_session_names() == []
     assert store.healthy
     busy = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(30)' AND state = 'active'"
     for _ in range(100):
@@ -74,7 +74,7 @@ async def test_a_read_that_takes_too_long_is_ended_and_the_next_is_well(store: P
 async def test_a_question_that_no_database_understands_says_nothing_about_the_server(store: PostgresStore) -> None:
     for session in ("a\x00b", "a\ud800b"):
         with pytest.raises(StoreUnavailable):
-            await store.session("t1", session)
+            await store.read_session("t1", session)
     assert store.healthy
 
 
@@ -85,7 +85,7 @@ async def test_readers_cannot_write(store: PostgresStore) -> None:
 
 async def test_many_reads_at_once_share_few_connections(store: PostgresStore, database: str) -> None:
     await store.put(make.begin())
-    found = await asyncio.gather(*(store.session("t1", "s1") for _ in range(200)))
+    found = await asyncio.gather(*(store.read_session("t1", "s1") for _ in range(200)))
     assert all(found)
     ours = "application_name = 'context-proxy' AND datname = current_database()"
     ((count,),) = await execute(database, f"SELECT count(*) FROM pg_stat_activity WHERE {ours}")
@@ -103,13 +103,13 @@ async def test_a_long_session_is_read_in_time_before_the_server_has_statistics(d
         part = rows[start : start + 500]
         await store.put([*part, *(make.edit(row.key) for row in part), make.head(part[-1].key, 2.0)])
     await store.put([replace(make.head(rows[-1].key, 3.0), answer=None)])
-    assert len(await store.chain("t1", "s1", rows[-1].key)) == 4000
-    assert len(await store.edits("t1", "s1", "main")) == 4000
-    assert sum(item.messages for item in await store.groups("t1", "s1", "main")) == 4000
-    assert len(await store.messages("t1", "s1", only=MessageFilter(thread="main"))) == 100
-    assert len(await store.left_out("t1", "s1", "main")) == 0
+    assert len(await store.read_chain("t1", "s1", rows[-1].key)) == 4000
+    assert len(await store.read_edits("t1", "s1", "main")) == 4000
+    assert sum(item.messages for item in await store.read_groups("t1", "s1", "main")) == 4000
+    assert len(await store.read_messages("t1", "s1", only=MessageFilter(thread="main"))) == 100
+    assert len(await store.read_left_out("t1", "s1", "main")) == 0
     assert len(await store.search("t1", "s1", "body")) == 10
-    assert await store.retention(2.5) == 0
+    assert await store.remove_expired(2.5) == 0
     await store.close()
 
 
@@ -133,11 +133,11 @@ async def test_a_server_that_is_killed_and_comes_back_loses_nothing_that_was_ack
         futures = [store.put([make.form(b"%d" % number)]) for number in range(20)]
         await eventually(lambda: not store.healthy)
         with pytest.raises(StoreUnavailable):
-            await store.form("t1", "s1", make.form(b"before").form)
+            await store.read_form("t1", "s1", make.form(b"before").form)
         assert not any(future.done() for future in futures)
         await asyncio.to_thread(own.start)
         await asyncio.gather(*futures)
-        assert (await store.count())["forms"] == 21
+        assert (await store.count_rows())["forms"] == 21
         await eventually(lambda: store.healthy)
         await store.close()
 
@@ -202,11 +202,11 @@ async def test_r3_what_the_driver_cannot_read_is_a_loss_of_the_store_like_any_ot
     ):
         hello = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
         assert (await proxy.post(hello)).header("x-context-fallback") is None
-        assert await proxy.app.store.sessions()  # on a connection that is kept
+        assert await proxy.app.store.read_session_names()  # on a connection that is kept
         garbled.set()
         for _ in range(3):
             with pytest.raises(StoreUnavailable):
-                await proxy.app.store.sessions()
+                await proxy.app.store.read_session_names()
         assert not proxy.app.store.healthy
         got = [await proxy.post(hello, f"x-context-session: other-{n}".encode()) for n in range(3)]
         assert [(one.status, one.header("x-context-fallback")) for one in got] == [(200, "store")] * 3
@@ -215,5 +215,5 @@ async def test_r3_what_the_driver_cannot_read_is_a_loss_of_the_store_like_any_ot
         async with asyncio.timeout(30):
             while (await proxy.post(hello, b"x-context-session: after")).header("x-context-fallback") is not None:
                 await asyncio.sleep(0.1)
-            while (await proxy.app.store.count())["gaps"] < 3:
+            while (await proxy.app.store.count_rows())["gaps"] < 3:
                 await asyncio.sleep(0.1)

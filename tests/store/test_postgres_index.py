@@ -25,14 +25,14 @@ from tests.store.conftest import Make, digest
     ],
 )
 def test_words_are_in_small_letters_and_without_marks(text: str, words: list[str]) -> None:
-    assert postgres_index.words(text) == words
+    assert postgres_index.extract_words(text) == words
 
 
 def test_a_query_is_any_of_its_words_and_nothing_in_it_is_an_operator() -> None:
-    assert postgres_index.query("Red & !green | 'blue') x") == "'red' | 'green' | 'blue'"
-    assert postgres_index.query("?! x") == ""
-    assert postgres_index.query("数据库") == "'数据' | '据库'"
-    assert postgres_index.query(" ".join(f"word{n}" for n in range(99))).count("|") == 31
+    assert postgres_index.build_query("Red & !green | 'blue') x") == "'red' | 'green' | 'blue'"
+    assert postgres_index.build_query("?! x") == ""
+    assert postgres_index.build_query("数据库") == "'数据' | '据库'"
+    assert postgres_index.build_query(" ".join(f"word{n}" for n in range(99))).count("|") == 31
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_query_is_any_of_its_words_and_nothing_in_it_is_an_operator() -> None:
     ],
 )
 def test_what_a_message_says(body: bytes, said: str) -> None:
-    assert postgres_index.read("message", body) == said
+    assert postgres_index.extract_text("message", body) == said
 
 
 async def test_what_is_deleted_is_not_found_any_more(database: str, make: Make) -> None:
@@ -64,7 +64,7 @@ async def test_what_is_deleted_is_not_found_any_more(database: str, make: Make) 
     await execute(database, "DELETE FROM messages WHERE key = $1", digest("m", 0))
     await execute(database, "DELETE FROM edits")
     assert [match.key for match in await store.search("t1", "s1", "soon")] == [digest("m", 1)]
-    assert (await store.count())["indexed"] == 1
+    assert (await store.count_rows())["indexed"] == 1
     await store.close()
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from proxy.errors import StoreRefused
 from proxy.store.postgres import PostgresStore
-from proxy.store.postgres_schema import migrate, translate
-from proxy.store.schema import LATEST, MIGRATIONS, TABLES, Migration
+from proxy.store.postgres_schema import migrate, translate_statement
+from proxy.store.schema import LATEST_VERSION, MIGRATIONS, TABLES, Migration
 from tests.postgres import at, execute
 
 VERSION = "SELECT version FROM context_proxy_schema"
@@ -24,15 +24,15 @@ async def run(url: str, migrations: tuple[Migration, ...] = MIGRATIONS) -> int:
 
 
 def test_types_have_their_names_in_tables_and_nowhere_else() -> None:
-    made = translate("\nCREATE TABLE a (b TEXT NOT NULL, c BLOB, d BIGINT)")
+    made = translate_statement("\nCREATE TABLE a (b TEXT NOT NULL, c BLOB, d BIGINT)")
     assert made == '\nCREATE TABLE a (b TEXT COLLATE "C" NOT NULL, c BYTEA, d BIGINT)'
-    assert translate("ALTER TABLE a ADD COLUMN b TEXT") == 'ALTER TABLE a ADD COLUMN b TEXT COLLATE "C"'
-    assert translate("SELECT CAST(a AS TEXT)") == "SELECT CAST(a AS TEXT)"
+    assert translate_statement("ALTER TABLE a ADD COLUMN b TEXT") == 'ALTER TABLE a ADD COLUMN b TEXT COLLATE "C"'
+    assert translate_statement("SELECT CAST(a AS TEXT)") == "SELECT CAST(a AS TEXT)"
 
 
 async def test_an_empty_database_gets_the_whole_schema_once(database: str) -> None:
     assert await run(database) == len(MIGRATIONS)
-    assert await execute(database, VERSION) == [(LATEST,)]
+    assert await execute(database, VERSION) == [(LATEST_VERSION,)]
     names = await execute(database, "SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
     assert {name for (name,) in names} == {*TABLES, "context_proxy_schema"}
     assert await run(database) == 0
@@ -64,21 +64,23 @@ async def test_rows_of_an_older_schema_are_kept_and_brought_up_to_date(database:
 
 async def test_a_migration_that_breaks_off_leaves_the_old_schema_and_can_be_run_again(database: str) -> None:
     await run(database)
-    broken = Migration(LATEST + 1, "a test", ("CREATE TABLE more (a TEXT)", "CREATE TABLE more (a TEXT)"))
+    broken = Migration(LATEST_VERSION + 1, "a test", ("CREATE TABLE more (a TEXT)", "CREATE TABLE more (a TEXT)"))
     with pytest.raises(asyncpg.DuplicateTableError):
         await run(database, (*MIGRATIONS, broken))
-    assert await execute(database, VERSION) == [(LATEST,)]
+    assert await execute(database, VERSION) == [(LATEST_VERSION,)]
     assert await execute(database, "SELECT 1 FROM pg_tables WHERE tablename = 'more'") == []
-    assert await run(database, (*MIGRATIONS, Migration(LATEST + 1, "a test", broken.statements[:1]))) == 1
+    assert await run(database, (*MIGRATIONS, Migration(LATEST_VERSION + 1, "a test", broken.statements[:1]))) == 1
 
 
 async def test_a_newer_schema_is_refused_and_left_alone(database: str) -> None:
     await run(database)
-    await execute(database, f"UPDATE context_proxy_schema SET version = {LATEST + 5}")
+    await execute(database, f"UPDATE context_proxy_schema SET version = {LATEST_VERSION + 5}")
     store = PostgresStore(database)
-    with pytest.raises(StoreRefused, match=f"schema {LATEST + 5}, and this version knows schemas up to {LATEST}"):
+    with pytest.raises(
+        StoreRefused, match=f"schema {LATEST_VERSION + 5}, and this version knows schemas up to {LATEST_VERSION}"
+    ):
         await store.open()
-    assert await execute(database, VERSION) == [(LATEST + 5,)]
+    assert await execute(database, VERSION) == [(LATEST_VERSION + 5,)]
 
 
 async def test_a_database_that_cannot_hold_every_text_is_refused(postgres: str) -> None:

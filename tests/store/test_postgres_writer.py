@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from proxy.errors import StoreUnavailable
 from proxy.store.base import Row
-from proxy.store.derived import OPERATOR, SpendingRow
+from proxy.store.derived import NO_CONVERSATION, SpendingRow
 from proxy.store.postgres import PostgresStore
-from proxy.store.postgres_writer import PostgresWriter, lock
-from proxy.store.removal import EraseRow
+from proxy.store.postgres_writer import PostgresWriter, compute_lock_id
+from proxy.store.removal import RemovalStepRow
 from tests.postgres import execute
 from tests.store.conftest import Make, digest
 
@@ -48,7 +48,7 @@ async def eventually(what: Callable[[], object], seconds: float = 10.0) -> None:
 async def test_many_items_at_once_take_few_commits(store: PostgresStore) -> None:
     await asyncio.gather(*(store.put([make.form(b"%d" % number)]) for number in range(500)))
     assert store.commits < 50
-    assert (await store.count())["forms"] == 500
+    assert (await store.count_rows())["forms"] == 500
 
 
 async def test_an_item_resolves_only_when_another_connection_can_read_it(store: PostgresStore, database: str) -> None:
@@ -64,7 +64,7 @@ async def test_a_row_that_cannot_be_stored_fails_its_own_item_and_leaves_a_gap(s
     results = await asyncio.gather(*futures, return_exceptions=True)
     assert [type(result) for result in results] == [type(None), StoreUnavailable, StoreUnavailable, type(None)]
     await eventually(lambda: store.queued == 0)
-    counts = await store.count()
+    counts = await store.count_rows()
     assert (counts["forms"], counts["gaps"], counts["messages"]) == (2, 2, 0)
     assert store.healthy
     assert store.dropped == 2
@@ -87,12 +87,12 @@ async def test_rows_of_a_batch_keep_their_order_where_it_matters(store: Postgres
     """An outcome after its exchange, a removal between what stood before it and what came after it."""
     futures = [
         store.put([make.message(digest("before"))]),
-        store.put([EraseRow("t1", "s1", "messages")]),
+        store.put([RemovalStepRow("t1", "s1", "messages")]),
         store.put([make.message(digest("after")), make.outcome("x1"), make.exchange("x1")]),
     ]
     await asyncio.gather(*futures)
-    assert [row.key for row in await store.messages("t1", "s1")] == [digest("after")]
-    record = await store.exchange("t1", "s1", "x1")
+    assert [row.key for row in await store.read_messages("t1", "s1")] == [digest("after")]
+    record = await store.read_exchange("t1", "s1", "x1")
     assert record is not None
     assert record.status == "complete"
 
@@ -106,19 +106,21 @@ async def test_numbers_of_replicas_that_write_at_once_have_neither_gaps_nor_clas
         for name, one in (("a", store), ("b", replica)):
             key = digest(name, number)
             puts.append(one.put([make.message(key), make.edit(key), make.state(key, "text")]))
-            puts.append(one.put([Make(session="s2").message(key), SpendingRow(*OPERATOR, 1, name, 1, 1, 1, 1.0)]))
+            puts.append(
+                one.put([Make(session="s2").message(key), SpendingRow(*NO_CONVERSATION, 1, name, 1, 1, 1, 1.0)])
+            )
             if number % 10 == 0:
                 await asyncio.sleep(0.002)  # so that both commit many times
     await asyncio.gather(*puts)
     assert min(store.commits, replica.commits) > 3
     for session in ("s1", "s2"):
-        rows = await store.messages("t1", session, limit=1000)
+        rows = await store.read_messages("t1", session, limit=1000)
         assert [row.seq for row in rows] == list(range(1, 301))
-    assert [number for _, number in await store.edits("t1", "s1", "main")] == list(range(1, 301))
-    record = await replica.thread("t1", "s1", "main")
+    assert [number for _, number in await store.read_edits("t1", "s1", "main")] == list(range(1, 301))
+    record = await replica.read_branch("t1", "s1", "main")
     assert record is not None
     assert len(record.states) == 300
-    assert await store.spent(1) == 300.0
+    assert await store.sum_spending(1) == 300.0
     assert store.dropped == replica.dropped == 0
 
 
@@ -126,8 +128,8 @@ async def test_replicas_that_decide_the_same_at_once_agree(store: PostgresStore,
     for number in range(30):
         key = digest("m", number)
         await asyncio.gather(store.put([make.edit(key, text="one")]), replica.put([make.edit(key, text="other")]))
-    edits = await store.edits("t1", "s1", "main")
-    assert edits == await replica.edits("t1", "s1", "main")
+    edits = await store.read_edits("t1", "s1", "main")
+    assert edits == await replica.read_edits("t1", "s1", "main")
     assert [number for _, number in edits] == list(range(1, 31))
 
 
@@ -135,7 +137,7 @@ async def test_what_another_transaction_holds_is_waited_for(store: PostgresStore
     connection = await asyncpg.connect(database)
     transaction = connection.transaction()
     await transaction.start()
-    await connection.execute("SELECT pg_advisory_xact_lock($1)", lock("t1", "s1"))
+    await connection.execute("SELECT pg_advisory_xact_lock($1)", compute_lock_id("t1", "s1"))
     future = store.put([make.message(digest("m"))])
     _, waiting = await asyncio.wait([future], timeout=0.2)
     assert waiting
@@ -154,7 +156,7 @@ async def test_without_locks_a_clash_is_tried_again(
         puts += [store.put([make.message(digest("a", number))]), replica.put([make.message(digest("b", number))])]
         await asyncio.sleep(0.001)
     await asyncio.gather(*puts)
-    assert [row.seq for row in await store.messages("t1", "s1")] == list(range(1, 81))
+    assert [row.seq for row in await store.read_messages("t1", "s1")] == list(range(1, 81))
 
 
 async def test_a_connection_that_the_server_ends_is_made_anew_and_nothing_is_lost(
@@ -167,7 +169,7 @@ async def test_a_connection_that_the_server_ends_is_made_anew_and_nothing_is_los
             database, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'context-proxy'"
         )
         await asyncio.gather(*futures)
-    assert (await store.count())["forms"] == 500
+    assert (await store.count_rows())["forms"] == 500
     await eventually(lambda: store.healthy)
 
 
@@ -218,15 +220,25 @@ async def test_a_full_spool_refuses_and_says_so_later(database: str) -> None:
     writer = PostgresWriter(connect, spool_bytes=10_000, drain_s=0.2)
     await writer.start()
     await writer._connection.close()
-    futures = [writer.spool.put([make.form(b"x" * 3000)]) for _ in range(5)]
+    futures = [writer.queue.put([make.form(b"x" * 3000)]) for _ in range(5)]
     await eventually(lambda: writer.trouble)
     assert sum(future.done() for future in futures) == 2
-    assert writer.spool.dropped == 2
+    assert writer.queue.dropped == 2
     await writer.stop()
     assert all(isinstance(future.exception(), StoreUnavailable) for future in futures)
-    assert writer.spool.dropped == 6  # the record of the gap too
+    assert writer.queue.dropped == 6  # the record of the gap too
 
 
 def test_locks_of_two_sessions_differ_even_where_their_names_run_together() -> None:
-    assert len({lock("a", "bc"), lock("ab", "c"), lock("abc", ""), lock("a\ud800", "")}) == 4
-    assert all(-(1 << 63) <= lock("t", str(n)) < 1 << 63 for n in range(100))
+    assert (
+        len(
+            {
+                compute_lock_id("a", "bc"),
+                compute_lock_id("ab", "c"),
+                compute_lock_id("abc", ""),
+                compute_lock_id("a\ud800", ""),
+            }
+        )
+        == 4
+    )
+    assert all(-(1 << 63) <= compute_lock_id("t", str(n)) < 1 << 63 for n in range(100))

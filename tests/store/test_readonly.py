@@ -17,9 +17,9 @@ from tests.store.conftest import Make, digest
 async def test_sessions_are_listed_by_pages_in_the_order_of_their_names(store: Store) -> None:
     for tenant, session in (("t2", "b"), ("t1", "b"), ("t1", "a"), ("t2", "a")):
         await store.put(Make(tenant, session).begin())
-    assert await store.sessions() == [("t1", "a"), ("t1", "b"), ("t2", "a"), ("t2", "b")]
-    assert await store.sessions(limit=1) == [("t1", "a")]
-    assert await store.sessions(("t1", "b"), 2) == [("t2", "a"), ("t2", "b")]
+    assert await store.read_session_names() == [("t1", "a"), ("t1", "b"), ("t2", "a"), ("t2", "b")]
+    assert await store.read_session_names(limit=1) == [("t1", "a")]
+    assert await store.read_session_names(("t1", "b"), 2) == [("t2", "a"), ("t2", "b")]
 
 
 async def test_it_reads_while_another_store_writes(tmp_path: Path, make: Make) -> None:
@@ -31,9 +31,9 @@ async def test_it_reads_while_another_store_writes(tmp_path: Path, make: Make) -
     await reading.open()
     try:
         assert reading.healthy
-        assert len(await reading.chain("t1", "s1", digest("m", 1))) == 2
+        assert len(await reading.read_chain("t1", "s1", digest("m", 1))) == 2
         await serving.put(make.line(3))
-        assert len(await reading.chain("t1", "s1", digest("m", 2))) == 3
+        assert len(await reading.read_chain("t1", "s1", digest("m", 2))) == 3
     finally:
         await reading.close()
         await serving.close()
@@ -47,7 +47,7 @@ async def test_it_reads_what_a_proxy_that_has_stopped_left_behind(tmp_path: Path
     await serving.close()
     reading = ReadOnlyStore(file)
     await reading.open()
-    assert await reading.sessions() == [("t1", "s1")]
+    assert await reading.read_session_names() == [("t1", "s1")]
     await reading.close()
     await reading.close()
     assert reading.trouble == "closed"
@@ -63,7 +63,7 @@ async def test_what_is_put_into_it_is_refused(tmp_path: Path, make: Make) -> Non
     with pytest.raises(StoreUnavailable, match="only read"):
         await reading.put(make.begin())
     assert reading.dropped == 1
-    assert await reading.sessions() == []
+    assert await reading.read_session_names() == []
     await reading.close()
 
 
@@ -74,10 +74,10 @@ async def test_it_is_unavailable_until_it_is_opened_and_for_what_cannot_be_asked
     await serving.close()
     reading = ReadOnlyStore(file)
     with pytest.raises(StoreUnavailable, match="closed"):
-        await reading.sessions()
+        await reading.read_session_names()
     await reading.open()
     with pytest.raises(StoreUnavailable):
-        await reading.thread("t1", "\ud800", "main")
+        await reading.read_branch("t1", "\ud800", "main")
     await reading.close()
 
 

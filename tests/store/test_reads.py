@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from proxy.errors import StoreUnavailable
 from proxy.store import sql
-from proxy.store.base import Decided, SessionRow, Store
+from proxy.store.base import DecisionRows, SessionRow, Store
 from proxy.store.written import NoteRow, SettingsRow
 from tests.store.conftest import Make, digest
 
@@ -18,8 +18,8 @@ async def test_a_message_is_stored_once_however_often_it_is_put(store: Store, ma
     rows = make.line(5)
     for upto in range(1, 6):
         await store.put([*make.begin(), *rows[:upto]])
-    assert (await store.count())["messages"] == 5
-    assert [record.seq for record in await store.chain("t1", "s1", rows[-1].key)] == [1, 2, 3, 4, 5]
+    assert (await store.count_rows())["messages"] == 5
+    assert [record.seq for record in await store.read_chain("t1", "s1", rows[-1].key)] == [1, 2, 3, 4, 5]
 
 
 async def test_seq_counts_in_the_order_of_storing_and_by_session(store: Store, make: Make) -> None:
@@ -27,20 +27,20 @@ async def test_seq_counts_in_the_order_of_storing_and_by_session(store: Store, m
     for row in make.line(3):
         await store.put([row, other.message(row.key, row.parent, row.position)])
     for place in ("s1", "s2"):
-        assert [record.seq for record in await store.chain("t1", place, digest("m", 2))] == [1, 2, 3]
+        assert [record.seq for record in await store.read_chain("t1", place, digest("m", 2))] == [1, 2, 3]
 
 
 async def test_what_is_put_first_stays(store: Store, make: Make) -> None:
     key = digest("k")
     await store.put([make.message(key, body=b"first")])
     await store.put([make.message(key, body=b"second")])
-    assert (await store.chain("t1", "s1", key))[0].body == b"first"
+    assert (await store.read_chain("t1", "s1", key))[0].body == b"first"
 
 
 async def test_a_message_comes_back_field_for_field(store: Store, make: Make) -> None:
     row = make.message(digest("k"), body=b'\xff\x00{"nan":NaN}', answer=True, reached=False)
     await store.put([row])
-    (record,) = await store.chain("t1", "s1", row.key)
+    (record,) = await store.read_chain("t1", "s1", row.key)
     for name in row.__struct_fields__:
         assert getattr(record, name) == getattr(row, name), name
     assert record.answer is True
@@ -51,17 +51,22 @@ async def test_a_chain_runs_from_the_root_to_the_node_and_leaves_branches_out(st
     rows = make.line(6)
     branch = make.message(digest("branch"), rows[2].key, 3, body=b"branch")
     await store.put([*rows, branch])
-    assert [r.body for r in await store.chain("t1", "s1", rows[5].key)] == [b"body %d" % n for n in range(6)]
-    assert [r.body for r in await store.chain("t1", "s1", branch.key)] == [b"body 0", b"body 1", b"body 2", b"branch"]
-    assert await store.chain("t1", "s1", digest("unknown")) == []
-    assert await store.chain("t1", "s2", rows[5].key) == []
-    assert await store.chain("t2", "s1", rows[5].key) == []
+    assert [r.body for r in await store.read_chain("t1", "s1", rows[5].key)] == [b"body %d" % n for n in range(6)]
+    assert [r.body for r in await store.read_chain("t1", "s1", branch.key)] == [
+        b"body 0",
+        b"body 1",
+        b"body 2",
+        b"branch",
+    ]
+    assert await store.read_chain("t1", "s1", digest("unknown")) == []
+    assert await store.read_chain("t1", "s2", rows[5].key) == []
+    assert await store.read_chain("t2", "s1", rows[5].key) == []
 
 
 async def test_a_chain_ends_where_a_message_is_its_own_parent(store: Store, make: Make) -> None:
     key = digest("loop")
     await store.put([make.message(key, key)])
-    assert [record.key for record in await store.chain("t1", "s1", key)] == [key]
+    assert [record.key for record in await store.read_chain("t1", "s1", key)] == [key]
 
 
 @pytest.mark.parametrize("count", [1, 8, 9, 64, 65, 130, 500])
@@ -70,8 +75,8 @@ async def test_find_gives_the_deepest_stored_nodes_first(store: Store, make: Mak
     unknown = [digest("new", n) for n in range(3)]
     await store.put([*make.begin(), *rows])
     for session in ("s1", None):
-        hits = await store.find("t1", [*(row.key for row in rows), *unknown], session)
-        expected = [row for row in reversed(rows) if session or row.answer][: sql.FIND_MOST]
+        hits = await store.find_chain_hits("t1", [*(row.key for row in rows), *unknown], session)
+        expected = [row for row in reversed(rows) if session or row.answer][: sql.MAX_HITS]
         assert [(hit.position, hit.key, hit.answer) for hit in hits] == [
             (row.position, row.key, row.answer) for row in expected
         ]
@@ -82,9 +87,9 @@ async def test_find_reaches_a_node_far_behind_many_unknown_keys(store: Store, ma
     rows = make.line(3)
     await store.put([*make.begin(), *rows])
     keys = [*(row.key for row in rows), *(digest("new", n) for n in range(600))]
-    assert [hit.position for hit in await store.find("t1", keys, "s1")] == [2, 1, 0]
-    assert [hit.position for hit in await store.find("t1", keys, None)] == [1]
-    assert await store.find("t1", [], None) == []
+    assert [hit.position for hit in await store.find_chain_hits("t1", keys, "s1")] == [2, 1, 0]
+    assert [hit.position for hit in await store.find_chain_hits("t1", keys, None)] == [1]
+    assert await store.find_chain_hits("t1", [], None) == []
 
 
 async def test_find_prefers_the_thread_that_was_used_last(store: Store) -> None:
@@ -92,7 +97,7 @@ async def test_find_prefers_the_thread_that_was_used_last(store: Store) -> None:
     for number, last in ((1, 30.0), (2, 50.0), (3, 40.0)):
         one = Make(session=f"s{number}")
         await store.put([*one.begin(), one.message(key, answer=True), one.head(key, last)])
-    hits = await store.find("t1", [key], None)
+    hits = await store.find_chain_hits("t1", [key], None)
     assert [(hit.session, hit.last_at) for hit in hits] == [("s2", 50.0), ("s3", 40.0), ("s1", 30.0)]
 
 
@@ -103,22 +108,22 @@ async def test_find_gives_the_newest_of_very_many_sessions_that_share_their_firs
         await store.put([*one.begin(float(number)), one.message(root, at=float(number), answer=True)])
     deep = Make(session="s007")
     await store.put([deep.message(second, root, 1, answer=True)])
-    hits = await store.find("t1", [root], None)
-    assert [hit.session for hit in hits] == [f"s{n:03}" for n in range(149, 149 - sql.FIND_MOST, -1)]
-    hits = await store.find("t1", [root, second], None)
+    hits = await store.find_chain_hits("t1", [root], None)
+    assert [hit.session for hit in hits] == [f"s{n:03}" for n in range(149, 149 - sql.MAX_HITS, -1)]
+    hits = await store.find_chain_hits("t1", [root, second], None)
     assert hits[0].key == second
-    assert len(hits) == sql.FIND_MOST
+    assert len(hits) == sql.MAX_HITS
 
 
 async def test_find_and_known_never_cross_a_tenant_or_a_named_session(store: Store, make: Make) -> None:
     rows = make.line(4)
     keys = [row.key for row in rows]
     await store.put([*make.begin(), *rows])
-    assert await store.find("t2", keys, None) == []
-    assert await store.find("t1", keys, "s2") == []
-    assert await store.known("t2", "s1", keys) == {}
-    assert await store.known("t1", "s2", keys) == {}
-    found = await store.known("t1", "s1", [*keys, digest("new")])
+    assert await store.find_chain_hits("t2", keys, None) == []
+    assert await store.find_chain_hits("t1", keys, "s2") == []
+    assert await store.find_known_messages("t2", "s1", keys) == {}
+    assert await store.find_known_messages("t1", "s2", keys) == {}
+    found = await store.find_known_messages("t1", "s1", [*keys, digest("new")])
     assert set(found) == set(keys)
     assert all(one.form and one.thread and one.strategy for one in found.values())
 
@@ -126,13 +131,13 @@ async def test_find_and_known_never_cross_a_tenant_or_a_named_session(store: Sto
 async def test_a_thread_comes_back_with_its_head_edits_and_states(store: Store, make: Make) -> None:
     keys = [digest("k", n) for n in range(3)]
     await store.put(make.begin())
-    fresh = await store.thread("t1", "s1", "main")
+    fresh = await store.read_branch("t1", "s1", "main")
     assert fresh is not None
     assert (fresh.head, fresh.answer, fresh.last_at, fresh.stopped) == (b"", None, 1.0, None)
     await store.put([make.edit(keys[0]), make.edit(keys[1]), make.state(keys[1], "one", at=9.0)])
     await store.put([make.edit(keys[0], 2, None), make.state(keys[2], "two", at=8.0)])
     await store.put([make.head(keys[2], 7.0, stopped="upstream_reject")])
-    record = await store.thread("t1", "s1", "main")
+    record = await store.read_branch("t1", "s1", "main")
     assert record is not None
     assert (record.head, record.answer, record.last_at, record.stopped) == (keys[2], b"answer", 7.0, "upstream_reject")
     assert [(edit.key, edit.version, edit.text, number) for edit, number in record.edits] == [
@@ -140,31 +145,31 @@ async def test_a_thread_comes_back_with_its_head_edits_and_states(store: Store, 
         (keys[0], 2, None, 3),
     ]
     assert [state.text for state in record.states] == ["one", "two"]
-    assert await store.thread("t1", "s1", "other") is None
+    assert await store.read_branch("t1", "s1", "other") is None
 
 
 async def test_the_first_edit_of_a_version_stands(store: Store, make: Make) -> None:
     key = digest("k")
     await store.put([make.edit(key, text="mine")])
     await store.put([make.edit(key, text="theirs")])
-    ((edit, number),) = await store.edits("t1", "s1", "main")
+    ((edit, number),) = await store.read_edits("t1", "s1", "main")
     assert (edit, number) == (make.edit(key, text="mine"), 1)
 
 
 async def test_edits_as_they_were_when_a_past_exchange_ran(store: Store, make: Make) -> None:
     a, b = digest("a"), digest("b")
     await store.put([make.edit(a), make.edit(b), make.edit(a, 2, "shorter"), make.edit(a, thread="other")])
-    assert [e.text for e, _ in await store.edits("t1", "s1", "main", 1)] == ["short"]
-    assert [(e.key, e.version) for e, _ in await store.edits("t1", "s1", "main", 2)] == [(a, 1), (b, 1)]
-    assert [(e.key, e.version) for e, _ in await store.edits("t1", "s1", "main", 3)] == [(b, 1), (a, 2)]
-    assert await store.edits("t1", "s1", "main", 0) == []
-    assert [number for _, number in await store.edits("t1", "s1", "other")] == [1]
+    assert [e.text for e, _ in await store.read_edits("t1", "s1", "main", 1)] == ["short"]
+    assert [(e.key, e.version) for e, _ in await store.read_edits("t1", "s1", "main", 2)] == [(a, 1), (b, 1)]
+    assert [(e.key, e.version) for e, _ in await store.read_edits("t1", "s1", "main", 3)] == [(b, 1), (a, 2)]
+    assert await store.read_edits("t1", "s1", "main", 0) == []
+    assert [number for _, number in await store.read_edits("t1", "s1", "other")] == [1]
 
 
 async def test_text_that_json_can_carry_but_a_text_column_cannot_survives(store: Store, make: Make) -> None:
     odd = "a\ud800b\x00c\U0001f600"
     await store.put([make.thread(), make.edit(digest("k"), text=odd), make.state(digest("k"), odd)])
-    record = await store.thread("t1", "s1", "main")
+    record = await store.read_branch("t1", "s1", "main")
     assert record is not None
     assert record.edits[0][0].text == odd
     assert record.states[0].text == odd
@@ -172,33 +177,33 @@ async def test_text_that_json_can_carry_but_a_text_column_cannot_survives(store:
 
 async def test_an_exchange_is_open_until_its_outcome_comes(store: Store, make: Make) -> None:
     await store.put([make.exchange("x1")])
-    opened = await store.exchange("t1", "s1", "x1")
+    opened = await store.read_exchange("t1", "s1", "x1")
     assert opened is not None
     assert (opened.status, opened.http_status, opened.ended_at) == ("open", None, None)
     assert opened.model == "gpt-5"
     await store.put([make.outcome("x1"), make.exchange("x1", model="other")])
-    closed = await store.exchange("t1", "s1", "x1")
+    closed = await store.read_exchange("t1", "s1", "x1")
     assert closed is not None
     for name in make.exchange("x1").__struct_fields__:
         assert getattr(closed, name) == getattr(make.exchange("x1"), name), name
     for name in make.outcome("x1").__struct_fields__:
         assert getattr(closed, name) == getattr(make.outcome("x1"), name), name
-    assert await store.exchange("t1", "s1", "x2") is None
+    assert await store.read_exchange("t1", "s1", "x2") is None
 
 
 async def test_exchanges_are_listed_newest_first_and_by_pages(store: Store, make: Make) -> None:
     await store.put([make.exchange(f"x{n}", at=float(n)) for n in range(10)])
-    first = await store.exchanges("t1", "s1", 4)
+    first = await store.read_exchanges("t1", "s1", 4)
     assert [e.exchange for e in first] == ["x9", "x8", "x7", "x6"]
-    rest = await store.exchanges("t1", "s1", before=first[-1].started_at)
+    rest = await store.read_exchanges("t1", "s1", before=first[-1].started_at)
     assert [e.exchange for e in rest] == ["x5", "x4", "x3", "x2", "x1", "x0"]
-    assert await store.exchanges("t2", "s1") == []
+    assert await store.read_exchanges("t2", "s1") == []
 
 
 async def test_a_session_comes_back_with_its_threads_and_counts(store: Store, make: Make) -> None:
     await store.put([*make.begin(), make.thread("fork", 2.0, "main"), *make.line(3), make.exchange("x1")])
     await store.put([SessionRow("t1", "s1", False, 99.0, '{"later":1}')])
-    record = await store.session("t1", "s1")
+    record = await store.read_session("t1", "s1")
     assert record is not None
     assert (record.explicit, record.created_at, record.settings) == (True, 1.0, "{}")
     assert [(thread.thread, thread.parent, thread.kind) for thread in record.threads] == [
@@ -208,22 +213,22 @@ async def test_a_session_comes_back_with_its_threads_and_counts(store: Store, ma
     assert record.counts["messages"] == 3
     assert record.counts["exchanges"] == 1
     assert record.counts["threads"] == 2
-    assert await store.session("t2", "s1") is None
+    assert await store.read_session("t2", "s1") is None
 
 
 async def test_forms_are_kept_by_their_hash(store: Store, make: Make) -> None:
     await store.put([make.form(b"tools"), make.form(b"tools"), make.form(b"\x00\xff")])
-    assert await store.form("t1", "s1", digest(b"tools")) == b"tools"
-    assert await store.form("t1", "s1", digest(b"\x00\xff")) == b"\x00\xff"
-    assert await store.form("t1", "s2", digest(b"tools")) is None
-    assert (await store.count())["forms"] == 2
+    assert await store.read_form("t1", "s1", digest(b"tools")) == b"tools"
+    assert await store.read_form("t1", "s1", digest(b"\x00\xff")) == b"\x00\xff"
+    assert await store.read_form("t1", "s2", digest(b"tools")) is None
+    assert (await store.count_rows())["forms"] == 2
 
 
 async def test_an_item_is_stored_whole_or_not_at_all(store: Store, make: Make) -> None:
     bad = make.exchange("x1", model=None)  # type: ignore[arg-type]
     with pytest.raises(StoreUnavailable):
         await store.put([*make.line(2), bad])
-    counts = await store.count()
+    counts = await store.count_rows()
     assert (counts["messages"], counts["exchanges"]) == (0, 0)
 
 
@@ -241,7 +246,7 @@ async def test_one_bad_row_spoils_only_its_own_future(store: Store, make: Make) 
             futures.append(store.put(bad[number]))  # type: ignore[arg-type]
     results = await asyncio.gather(*futures, return_exceptions=True)
     assert [isinstance(result, StoreUnavailable) for result in results] == [False, True] * 4 + [False] * 4
-    assert (await store.count())["messages"] == 8
+    assert (await store.count_rows())["messages"] == 8
     assert store.healthy
     assert store.dropped == 4
 
@@ -251,10 +256,10 @@ async def test_a_lost_item_leaves_a_gap_with_its_exchange_and_size(store: Store,
         await store.put([make.form(b"x" * 1000), make.exchange("x7", model=None)])  # type: ignore[arg-type]
     await store.put(make.begin())
     for _ in range(100):
-        if (await store.count())["gaps"]:
+        if (await store.count_rows())["gaps"]:
             break
         await asyncio.sleep(0.01)
-    record = await store.session("t1", "s1")
+    record = await store.read_session("t1", "s1")
     assert record is not None
     assert record.counts["gaps"] == 1
 
@@ -263,7 +268,7 @@ async def test_a_put_that_nobody_waits_for_is_stored(store: Store, make: Make) -
     future = store.put(make.line(1))
     future.cancel()
     await store.put(make.begin())
-    assert (await store.count())["messages"] == 1
+    assert (await store.count_rows())["messages"] == 1
 
 
 async def test_nothing_to_put_is_done_at_once(store: Store) -> None:
@@ -276,12 +281,12 @@ async def test_a_closed_store_refuses(store: Store, make: Make) -> None:
     with pytest.raises(StoreUnavailable):
         await store.put(make.begin())
     with pytest.raises(StoreUnavailable):
-        await store.count()
+        await store.count_rows()
 
 
 async def test_what_cannot_be_asked_is_unavailable_and_not_a_fault(store: Store, make: Make) -> None:
     with pytest.raises(StoreUnavailable):
-        await store.thread("t1", "\ud800", "main")
+        await store.read_branch("t1", "\ud800", "main")
     await store.put(make.begin())
     assert store.healthy
 
@@ -292,17 +297,17 @@ async def test_d7_what_is_out_of_a_threads_prompt_is_listed_with_stage_and_reaso
     back = replace(make.edit(rows[1].key, 2, None), action="withdrawn")
     other = replace(make.edit(rows[3].key, text=None, thread="other"), action="gone")
     await store.put([*make.begin(), *rows, gone[2], gone[0], gone[1], back, make.edit(rows[3].key), other])
-    found = await store.left_out("t1", "s1", "main")
+    found = await store.read_left_out("t1", "s1", "main")
     assert [(one.key, one.body, one.stage, one.reason) for one in found] == [
         (rows[n].key, rows[n].body, "mask", f"r{n}") for n in (0, 2)
     ]
     assert (found[0].exchange, found[0].edited_at, found[0].seq, found[0].answer) == ("x1", 2.0, 1, False)
-    assert [one.key for one in await store.left_out("t1", "s1", "other")] == [rows[3].key]
-    assert await store.left_out("t2", "s1", "main") == []
+    assert [one.key for one in await store.read_left_out("t1", "s1", "other")] == [rows[3].key]
+    assert await store.read_left_out("t2", "s1", "main") == []
 
 
 async def test_what_was_decided_is_read_in_one_trip_as_in_three(store: Store, make: Make) -> None:
-    assert await store.decided("t1", "s1", "") == Decided("{}", [], [])
+    assert await store.read_decisions("t1", "s1", "") == DecisionRows("{}", [], [])
     odd = "a\ud800b\x00c"
     notes = [
         NoteRow("t1", "s1", "", "b", "note", odd, 3.0),
@@ -314,12 +319,12 @@ async def test_what_was_decided_is_read_in_one_trip_as_in_three(store: Store, ma
     pin = replace(edits[1], version=7, action="pin")
     await store.put([*make.begin(), *notes, *elsewhere, *edits, pin, make.edit(digest(3))])
     await store.put([SettingsRow("t1", "s1", '{"window":3}')])
-    found = await store.decided("t1", "s1", "")
-    assert found.settings == await store.settings("t1", "s1") == '{"window":3}'
-    assert found.edits == await store.edits("t1", "s1", "")
+    found = await store.read_decisions("t1", "s1", "")
+    assert found.settings == await store.read_settings("t1", "s1") == '{"window":3}'
+    assert found.edits == await store.read_edits("t1", "s1", "")
     assert [number for _, number in found.edits] == [2, 3, 4]
-    assert found.notes == await store.notes("t1", "s1", "") == [notes[1], notes[0]]
-    assert await store.decided("t2", "s1", "") == Decided("{}", [], elsewhere[1:])
+    assert found.notes == await store.read_notes("t1", "s1", "") == [notes[1], notes[0]]
+    assert await store.read_decisions("t2", "s1", "") == DecisionRows("{}", [], elsewhere[1:])
 
 
 async def test_the_newest_states_of_a_session_are_those_of_its_threads_with_one_system_prompt(
@@ -340,11 +345,15 @@ async def test_the_newest_states_of_a_session_are_those_of_its_threads_with_one_
     ]
     await store.put([*make.begin(), *more, *rows])
     system = make.thread("main").system
-    found = await store.newest_states("t1", "s1", system, 9)
+    found = await store.read_newest_states("t1", "s1", system, 9)
     assert [(row.thread, row.key, row.text) for row in found] == [
         ("more", b"b", "newest"),
         ("main", b"c", "second"),
         ("main", b"a", "first"),
     ]
-    assert await store.newest_states("t1", "s1", system, 1) == found[:1]
-    assert await store.newest_states("t1", "s2", system, 9) == await store.newest_states("t2", "s1", system, 9) == []
+    assert await store.read_newest_states("t1", "s1", system, 1) == found[:1]
+    assert (
+        await store.read_newest_states("t1", "s2", system, 9)
+        == await store.read_newest_states("t2", "s1", system, 9)
+        == []
+    )

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from proxy.store import encode, removal
 from proxy.store.base import GapRow, Row, Store
-from proxy.store.derived import AnswerRow, IterationRow, VectorRow
-from proxy.store.removal import EraseRow
+from proxy.store.derived import EmbeddingRow, HelperAnswerRow, IterationRow
+from proxy.store.removal import RemovalStepRow
 from proxy.store.schema import TABLES
-from proxy.store.written import MemoRow, NoteRow, RoundRow, ScratchpadRow
+from proxy.store.written import HiddenRoundRow, MemoRow, NoteRow, ScratchpadRow
 from tests.store.conftest import Make, digest
 
 FIRST, OTHER_SESSION, OTHER_TENANT = ("t1", "s1"), ("t1", "s2"), ("t2", "s1")
@@ -32,10 +32,10 @@ def everything(tenant: str, session: str, at: float = 5.0) -> list[Row]:
         make.state(key, "state"),
         make.exchange("x1"),
         GapRow(tenant, session, "x1", 1, "disk", 1.0),
-        AnswerRow(tenant, session, "ask", "summary", "mini", 1, 1, 0.1, 1.0, "text"),
-        VectorRow(tenant, session, "small", b"form", b"vector", 1.0),
+        HelperAnswerRow(tenant, session, "ask", "summary", "mini", 1, 1, 0.1, 1.0, "text"),
+        EmbeddingRow(tenant, session, "small", b"form", b"vector", 1.0),
         IterationRow(tenant, session, "main", key, 1, "", 1.0, b"{}"),
-        RoundRow(tenant, session, key, b"head", "x1", b"{}", 1.0),
+        HiddenRoundRow(tenant, session, key, b"head", "x1", b"{}", 1.0),
         ScratchpadRow(tenant, session, 1, "text", "model", 1.0),
         NoteRow(tenant, session, "main", "n", "note", "text", 1.0),
         MemoRow(tenant, "", f"memo-{session}", "p", "content", "[]", session, 1.0, 1.0),
@@ -62,22 +62,22 @@ async def fill(store: Store) -> None:
 
 def test_every_table_of_a_session_is_emptied() -> None:
     assert set(removal._KEYS) == set(TABLES) - {"spending", "windows"}
-    (statement,) = encode.statements([EraseRow("t", "s", "messages")])
-    assert statement[0] == removal.ERASE["messages"]
-    assert encode.gap([EraseRow("t", "s", "messages")], 1, "disk") is None
+    (statement,) = encode.build_statements([RemovalStepRow("t", "s", "messages")])
+    assert statement[0] == removal.REMOVE_ROWS["messages"]
+    assert encode.make_gap([RemovalStepRow("t", "s", "messages")], 1, "disk") is None
 
 
 async def test_a_removed_session_is_gone_from_every_table_and_others_are_untouched(store: Store) -> None:
     await fill(store)
     others = [await rows_of(store, *place) for place in (OTHER_SESSION, OTHER_TENANT)]
     steps = await store.delete_session(*FIRST)
-    assert steps >= 450 // removal.STEP
+    assert steps >= 450 // removal.STEP_ROWS
     found = await rows_of(store, *FIRST)
     assert [table for table in TABLES if found[table]] == []
     assert [await rows_of(store, *place) for place in (OTHER_SESSION, OTHER_TENANT)] == others
     assert await store.search(*FIRST, "body") == []
     assert len(await store.search(*OTHER_SESSION, "body")) == 10
-    assert [item.source_session for item in await store.memos("t1")] == ["", "s2"]
+    assert [item.source_session for item in await store.read_memos("t1")] == ["", "s2"]
     assert await store.delete_session(*FIRST) == 0
 
 
@@ -89,17 +89,17 @@ async def test_a_removed_tenant_is_gone_with_its_memos(store: Store) -> None:
     for session in ("s1", "s2", "", "never began"):
         assert not any((await rows_of(store, "t1", session)).values())
     assert await rows_of(store, *OTHER_TENANT) == other
-    assert len(await store.memos("t2")) == 1
+    assert len(await store.read_memos("t2")) == 1
     assert await store.delete_tenant("t1") == 0
 
 
 async def test_retention_takes_the_oldest_sessions_and_leaves_what_was_used_since(store: Store) -> None:
     await fill(store)
     kept = await rows_of(store, *OTHER_TENANT)
-    assert await store.retention(20.0, limit=1) == 1
+    assert await store.remove_expired(20.0, limit=1) == 1
     assert [item.session for item in await store.list_sessions("t1")] == ["s2"]
-    assert await store.retention(20.0) == 1
-    assert await store.retention(20.0) == 0
+    assert await store.remove_expired(20.0) == 1
+    assert await store.remove_expired(20.0) == 0
     assert await rows_of(store, *OTHER_TENANT) == kept
 
 
@@ -124,7 +124,7 @@ def aside(thread: str, at: float, first: bytes = b"root", parent: str | None = N
         make.state(keys[1], "state", thread),
         replace(make.exchange(f"x-{thread}"), thread=thread),
         IterationRow("t1", "s1", thread, keys[1], 1, "", 1.0, b"{}"),
-        RoundRow("t1", "s1", keys[1], b"head", f"x-{thread}", b"{}", 1.0),
+        HiddenRoundRow("t1", "s1", keys[1], b"head", f"x-{thread}", b"{}", 1.0),
         NoteRow("t1", "s1", thread, "n", "note", "text", 1.0),
         make.head(keys[-1], at, thread),
     ]
@@ -147,13 +147,13 @@ async def test_retention_takes_threads_that_no_other_stands_on_out_of_sessions_t
         await store.put(aside(thread, at, first, parent))
     await store.put([Make().thread("pointer"), replace(Make().head(digest("pointed at", 5), 62.0, "pointer"))])
     kept = {name: await of_thread(store, name) for name in ("main", "late", "parent", "fork", "base", "on top")}
-    assert await store.retention(20.0, limit=1) == 1
-    assert await store.retention(20.0) == 1
-    assert await store.retention(20.0) == 0
+    assert await store.remove_expired(20.0, limit=1) == 1
+    assert await store.remove_expired(20.0) == 1
+    assert await store.remove_expired(20.0) == 0
     assert [await of_thread(store, name) for name in ("side", "old fork")] == [0, 0]
     assert await of_thread(store, "pointed at") > 300
     assert {name: await of_thread(store, name) for name in kept} == kept
-    left = {row.exchange for row in await store.rounds("t1", "s1")}
+    left = {row.exchange for row in await store.read_hidden_rounds("t1", "s1")}
     assert left == {"x1", *(f"x-{name}" for name in (*kept, "pointed at") if name != "main")}
 
 
@@ -173,6 +173,6 @@ async def test_a_session_that_is_written_to_while_it_is_removed_is_gone_over_aga
 @pytest.mark.parametrize("broken_off", [1, 4])
 async def test_a_removal_that_broke_off_is_ended_by_the_next(store: Store, broken_off: int) -> None:
     await store.put(everything(*FIRST))
-    await store.put([EraseRow(*FIRST, table) for table in list(removal._KEYS)[:broken_off]])
+    await store.put([RemovalStepRow(*FIRST, table) for table in list(removal._KEYS)[:broken_off]])
     await store.delete_session(*FIRST)
     assert not any((await rows_of(store, *FIRST)).values())

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import re
 
-from proxy.store.schema import LATEST, MIGRATIONS, TABLES
+from proxy.store.schema import LATEST_VERSION, MIGRATIONS, TABLES
 
 CREATED = re.compile(r"CREATE TABLE (\w+)")
 
 
 def test_migrations_are_numbered_without_gaps_and_give_their_reason() -> None:
-    assert [migration.number for migration in MIGRATIONS] == list(range(1, LATEST + 1))
+    assert [migration.number for migration in MIGRATIONS] == list(range(1, LATEST_VERSION + 1))
     assert all(len(migration.reason) > 20 for migration in MIGRATIONS)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from proxy.store import listing, removal, sql, written
-from proxy.store.fetch import CHUNKS
+from proxy.store.fetch import CHUNK_SIZES
 from proxy.store.schema import MIGRATIONS, TABLES
 
 
@@ -53,7 +53,7 @@ def test_a_statement_runs_and_its_placeholders_come_in_order(name: str, database
     plan(database, ALL[name])
 
 
-@pytest.mark.parametrize("name", [name for name in ALL if name != "COUNT"])
+@pytest.mark.parametrize("name", [name for name in ALL if name != "COUNT_ROWS"])
 def test_a_statement_never_reads_a_whole_table(name: str, database: sqlite3.Connection) -> None:
     scans = [line for line in plan(database, ALL[name]).splitlines() if line.startswith("SCAN")]
     # Those are not tables but what a statement itself has made, some lines each.
@@ -64,12 +64,12 @@ def test_a_statement_never_reads_a_whole_table(name: str, database: sqlite3.Conn
     ] == []
 
 
-@pytest.mark.parametrize("name", [name for name in ALL if name != "COUNT"])
+@pytest.mark.parametrize("name", [name for name in ALL if name != "COUNT_ROWS"])
 def test_a_statement_names_the_tenant(name: str) -> None:
     assert "tenant" in ALL[name]
 
 
-@pytest.mark.parametrize("name", [*(f"FIND[{size}]" for size in CHUNKS), "FIND_NEWEST"])
+@pytest.mark.parametrize("name", [*(f"FIND[{size}]" for size in CHUNK_SIZES), "FIND_NEWEST"])
 def test_the_search_over_sessions_uses_its_index_and_does_not_sort(name: str, database: sqlite3.Connection) -> None:
     found = plan(database, ALL[name])
     assert "answers_by_key" in found
@@ -94,8 +94,8 @@ def test_placeholders_out_of_order_are_refused(text: str) -> None:
 
 
 def test_count_and_its_names_agree() -> None:
-    assert re.findall(r"FROM (\w+)", sql.COUNT) == list(TABLES)
-    assert re.findall(r"FROM (\w+)", sql.SESSION_COUNTS) == list(sql.COUNTED)
+    assert re.findall(r"FROM (\w+)", sql.COUNT_ROWS) == list(TABLES)
+    assert re.findall(r"FROM (\w+)", sql.SESSION_COUNTS) == list(sql.COUNTED_TABLES)
 
 
 @pytest.mark.parametrize("name", ["EDITS", "LEFT_OUT"])

@@ -29,10 +29,10 @@ async def test_what_was_put_is_there_after_it_is_opened_again(tmp_path: Path) ->
     await store.put([*make.begin(), *rows])
     await store.close()
     store = await opened(tmp_path / "db")
-    assert [r.body for r in await store.chain("t1", "s1", rows[-1].key)] == [row.body for row in rows]
+    assert [r.body for r in await store.read_chain("t1", "s1", rows[-1].key)] == [row.body for row in rows]
     more = make.message(digest("more"), rows[-1].key, 10)
     await store.put([more])
-    assert (await store.chain("t1", "s1", more.key))[-1].seq == 11
+    assert (await store.read_chain("t1", "s1", more.key))[-1].seq == 11
     await store.close()
 
 
@@ -49,7 +49,7 @@ async def test_a_second_store_of_this_process_is_refused_too(tmp_path: Path) -> 
     with pytest.raises(StoreRefused, match="in use"):
         await opened(tmp_path / "db")
     await store.put(make.begin())
-    assert (await store.count())["sessions"] == 1
+    assert (await store.count_rows())["sessions"] == 1
     await store.close()
 
 
@@ -77,7 +77,7 @@ async def test_readers_cannot_write(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable):
         await store._fetch(sql.INSERT_FORM, ("t", "s", b"f", b"b"))
     assert store.trouble
-    assert (await store.count())["forms"] == 0
+    assert (await store.count_rows())["forms"] == 0
     assert store.healthy
     await store.close()
 
@@ -90,7 +90,7 @@ async def test_a_read_that_takes_too_long_is_ended_and_the_next_one_works(tmp_pa
     with pytest.raises(StoreUnavailable, match="longer than"):
         await store._fetch(endless, ())
     assert store.trouble
-    await store.count()
+    await store.count_rows()
     assert store.healthy
     assert time.monotonic() - started < 2
     await store.close()
@@ -104,7 +104,7 @@ async def test_a_slow_read_does_not_hold_up_the_others(tmp_path: Path) -> None:
     await asyncio.sleep(0.05)
     started = time.monotonic()
     for _ in range(5):
-        await store.count()
+        await store.count_rows()
         await store.put(make.begin())
     assert time.monotonic() - started < 0.9
     with pytest.raises(StoreUnavailable):
@@ -118,7 +118,7 @@ async def test_a_read_that_fails_opens_its_connection_again(tmp_path: Path) -> N
     await store.put(make.begin())
     with pytest.raises(StoreUnavailable):
         await store._fetch("SELECT * FROM missing", ())
-    assert (await store.count())["sessions"] == 1
+    assert (await store.count_rows())["sessions"] == 1
     await store.close()
 
 
@@ -126,14 +126,14 @@ async def test_cancelling_reads_and_writes_leaves_nothing_behind(tmp_path: Path)
     store = await opened(tmp_path / "db")
     rows = make.line(50)
     for row in rows:
-        work = asyncio.ensure_future(store.chain("t1", "s1", row.key))
+        work = asyncio.ensure_future(store.read_chain("t1", "s1", row.key))
         write = asyncio.ensure_future(asyncio.wait_for(store.put([row]), 5))
         await asyncio.sleep(0)
         work.cancel()
         write.cancel()
         await asyncio.gather(work, write, return_exceptions=True)
     await store.put(make.begin())
-    assert [r.seq for r in await store.chain("t1", "s1", rows[-1].key)] == list(range(1, 51))
+    assert [r.seq for r in await store.read_chain("t1", "s1", rows[-1].key)] == list(range(1, 51))
     assert store.queued == 0
     await store.close()
 
@@ -163,7 +163,7 @@ async def test_opening_keeps_aiosqlite_from_logging_what_users_wrote(
     caplog.set_level(logging.DEBUG)
     store = await opened(tmp_path / "db")
     await store.put([make.edit(digest("k"), text="a canary")])
-    await store.find("t1", [b"canary canary 16"], "session canary")
+    await store.find_chain_hits("t1", [b"canary canary 16"], "session canary")
     await store.close()
     assert "canary" not in caplog.text
 
@@ -188,7 +188,7 @@ async def test_searches_stay_quick_with_many_sessions(tmp_path: Path) -> None:
     await asyncio.gather(*futures)
     started = time.monotonic()
     for number in range(0, 3000, 100):
-        hits = await store.find("t1", [root, digest("own", number)], None)
+        hits = await store.find_chain_hits("t1", [root, digest("own", number)], None)
         assert hits[0].session == f"s{number}"
     assert (time.monotonic() - started) / 30 < 0.02
     await store.close()

@@ -16,4 +16,4 @@ def test_any_text_survives(text: str) -> None:
     ("label", "stored"), [("gpt-5", "gpt-5"), ("é😀", "é😀"), ("a\x00b", "a?b"), ("a\ud800é", "a?é")]
 )
 def test_a_label_loses_only_what_no_text_column_takes(label: str, stored: str) -> None:
-    assert texts.plain(label) == stored
+    assert texts.sanitize_label(label) == stored

@@ -16,7 +16,7 @@ from proxy.store.schema import MIGRATIONS
 def made(folder: Path, upto: int | None = None) -> Path:
     """A store of an earlier schema."""
     path = folder / "a.sqlite3"
-    files.prepare(path)
+    files.prepare_files(path)
     asyncio.run(migrate(path, MIGRATIONS[:upto]))
     return path
 
@@ -24,12 +24,12 @@ def made(folder: Path, upto: int | None = None) -> Path:
 def test_what_is_missing_is_told_and_not_done(tmp_path: Path) -> None:
     path = made(tmp_path, 2)
     before = path.read_bytes()
-    found = upkeep.standing(path)
+    found = upkeep.read_schema_status(path)
     assert (found.version, found.latest, found.missing) == (2, MIGRATIONS[-1].number, MIGRATIONS[2:])
     assert path.read_bytes() == before
-    assert upkeep.bring_up_to_date(path) == len(MIGRATIONS) - 2
-    assert upkeep.standing(path).missing == ()
-    assert upkeep.bring_up_to_date(path) == 0
+    assert upkeep.migrate_file(path) == len(MIGRATIONS) - 2
+    assert upkeep.read_schema_status(path).missing == ()
+    assert upkeep.migrate_file(path) == 0
 
 
 def test_free_space_is_given_back(tmp_path: Path) -> None:
@@ -42,20 +42,20 @@ def test_free_space_is_given_back(tmp_path: Path) -> None:
     before, after = upkeep.vacuum(path)
     assert before > 2_000_000 > after
     assert path.stat().st_mode & 0o077 == 0
-    assert upkeep.standing(path).missing == ()
+    assert upkeep.read_schema_status(path).missing == ()
 
 
 def test_a_store_in_use_is_left_alone(tmp_path: Path) -> None:
     path = made(tmp_path, 2)
-    lock = files.Lock(path)
-    lock.take()
+    lock = files.FileLock(path)
+    lock.acquire()
     try:
-        for act in (upkeep.vacuum, upkeep.bring_up_to_date):
+        for act in (upkeep.vacuum, upkeep.migrate_file):
             with pytest.raises(StoreRefused, match="in use"):
                 act(path)
     finally:
         lock.release()
-    assert upkeep.standing(path).version == 2
+    assert upkeep.read_schema_status(path).version == 2
 
 
 def test_what_is_no_store_of_ours_is_refused(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_what_is_no_store_of_ours_is_refused(tmp_path: Path) -> None:
         there.execute("CREATE TABLE a (b)")
     (tmp_path / "c.db").write_text("no database at all, but a text" * 40)
     for path in (other, tmp_path / "c.db", tmp_path / "none.db"):
-        for act in (upkeep.standing, upkeep.vacuum, upkeep.bring_up_to_date):
+        for act in (upkeep.read_schema_status, upkeep.vacuum, upkeep.migrate_file):
             with pytest.raises(StoreRefused):
                 act(path)
     assert not (tmp_path / "none.db").exists()

@@ -8,13 +8,13 @@ import pytest
 
 from proxy.store import wal_reset
 from proxy.store.sqlite import SqliteStore
-from proxy.store.wal_reset import Version, has_bug, warning
+from proxy.store.wal_reset import Version, describe_bug, has_bug
 
 
 @pytest.mark.parametrize("version", [(3, 7, 0), (3, 40, 1), (3, 44, 5), (3, 45, 0), (3, 50, 6), (3, 51, 2)])
 def test_versions_with_the_bug_are_named_with_what_to_do(version: Version) -> None:
     assert has_bug(version)
-    told = warning(version)
+    told = describe_bug(version)
     assert told.startswith("SQLite " + ".".join(map(str, version)))
     assert "3.51.3" in told
 
@@ -22,14 +22,14 @@ def test_versions_with_the_bug_are_named_with_what_to_do(version: Version) -> No
 @pytest.mark.parametrize("version", [(3, 44, 6), (3, 44, 9), (3, 50, 7), (3, 51, 3), (3, 52, 0), (3, 53, 1), (4, 0, 0)])
 def test_of_others_nothing_is_said(version: Version) -> None:
     assert not has_bug(version)
-    assert warning(version) == ""
+    assert describe_bug(version) == ""
 
 
 async def test_s7_the_start_warns_and_the_readers_can_neither_write_nor_checkpoint(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(wal_reset.warning, "__defaults__", ((3, 40, 1),))
+    monkeypatch.setattr(wal_reset.describe_bug, "__defaults__", ((3, 40, 1),))
     store = SqliteStore(tmp_path / "a.sqlite3")
     await store.open()
     try:

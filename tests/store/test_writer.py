@@ -14,9 +14,9 @@ from proxy.errors import StoreUnavailable
 from proxy.store import files
 from proxy.store import writer as module
 from proxy.store.migrate import migrate
-from proxy.store.pieces import Item
-from proxy.store.removal import EraseRow
-from proxy.store.writer import Writer
+from proxy.store.pieces import WriteItem
+from proxy.store.removal import RemovalStepRow
+from proxy.store.writer import SqliteWriter
 from tests.store.conftest import Make
 
 make = Make()
@@ -25,14 +25,14 @@ make = Make()
 @pytest.fixture
 async def path(tmp_path: Path) -> Path:
     made = tmp_path / "store.sqlite3"
-    files.prepare(made)
+    files.prepare_files(made)
     await migrate(made)
     return made
 
 
 @pytest.fixture
-async def writer(path: Path) -> AsyncIterator[Writer]:
-    made = Writer(path, durability="full", spool_bytes=1 << 20, drain_s=0.2)
+async def writer(path: Path) -> AsyncIterator[SqliteWriter]:
+    made = SqliteWriter(path, durability="full", spool_bytes=1 << 20, drain_s=0.2)
     await made.start()
     yield made
     await made.stop()
@@ -55,57 +55,57 @@ async def eventually(what: object, seconds: float = 5.0) -> None:
 
 
 @pytest.mark.timed
-async def test_a_lone_item_is_committed_at_once(writer: Writer, path: Path) -> None:
-    await writer.spool.put(make.begin())
+async def test_a_lone_item_is_committed_at_once(writer: SqliteWriter, path: Path) -> None:
+    await writer.queue.put(make.begin())
     started = time.monotonic()
     for number in range(20):
-        await writer.spool.put([make.form(b"%d" % number)])
+        await writer.queue.put([make.form(b"%d" % number)])
     assert (time.monotonic() - started) / 20 < 0.1
     assert writer.commits == 21
     assert count(path, "forms") == 20
 
 
-async def test_many_items_at_once_take_few_commits(writer: Writer, path: Path) -> None:
-    futures = [writer.spool.put([make.form(b"%d" % number)]) for number in range(500)]
+async def test_many_items_at_once_take_few_commits(writer: SqliteWriter, path: Path) -> None:
+    futures = [writer.queue.put([make.form(b"%d" % number)]) for number in range(500)]
     await asyncio.gather(*futures)
     assert writer.commits < 50
     assert count(path, "forms") == 500
 
 
 async def test_what_a_group_has_no_time_for_is_written_with_the_next(
-    writer: Writer, path: Path, monkeypatch: pytest.MonkeyPatch
+    writer: SqliteWriter, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_BATCH_S", -1.0)  # each group has time for one item alone
-    items = [writer.spool.put([make.form(b"%d" % number)], waited=False) for number in range(4)]
-    await asyncio.wait_for(writer.spool.put([make.form(b"last")]), 5)
+    items = [writer.queue.put([make.form(b"%d" % number)], waited=False) for number in range(4)]
+    await asyncio.wait_for(writer.queue.put([make.form(b"last")]), 5)
     assert all(one.done() for one in items)
     assert count(path, "forms") == writer.commits == 5
 
 
-async def test_an_item_resolves_only_when_another_connection_can_read_it(writer: Writer, path: Path) -> None:
+async def test_an_item_resolves_only_when_another_connection_can_read_it(writer: SqliteWriter, path: Path) -> None:
     for number in range(20):
-        await writer.spool.put([make.form(b"%d" % number)])
+        await writer.queue.put([make.form(b"%d" % number)])
         assert count(path, "forms") == number + 1
 
 
-async def test_the_loop_is_called_once_a_batch(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_loop_is_called_once_a_batch(writer: SqliteWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
-    settle = writer.spool.settle
+    settle = writer.queue.settle_items
 
-    def counted(items: Sequence[Item], error: Exception | None) -> None:
+    def counted(items: Sequence[WriteItem], error: Exception | None) -> None:
         calls.append(len(items))
         settle(items, error)
 
-    monkeypatch.setattr(writer.spool, "settle", counted)
-    await asyncio.gather(*(writer.spool.put([make.form(b"%d" % number)]) for number in range(200)))
+    monkeypatch.setattr(writer.queue, "settle_items", counted)
+    await asyncio.gather(*(writer.queue.put([make.form(b"%d" % number)]) for number in range(200)))
     assert sum(calls) == 200
     assert len(calls) == writer.commits
 
 
 async def test_stop_writes_what_waits(path: Path) -> None:
-    writer = Writer(path, durability="normal", spool_bytes=1 << 20)
+    writer = SqliteWriter(path, durability="normal", spool_bytes=1 << 20)
     await writer.start()
-    futures = [writer.spool.put([make.form(b"%d" % number)]) for number in range(300)]
+    futures = [writer.queue.put([make.form(b"%d" % number)]) for number in range(300)]
     await writer.stop()
     await writer.stop()
     assert all(future.done() and future.exception() is None for future in futures)
@@ -113,23 +113,23 @@ async def test_stop_writes_what_waits(path: Path) -> None:
 
 
 async def test_stop_gives_up_where_the_disk_does_not_come_back(path: Path) -> None:
-    writer = Writer(path, durability="full", spool_bytes=1 << 20, drain_s=0.3)
+    writer = SqliteWriter(path, durability="full", spool_bytes=1 << 20, drain_s=0.3)
     await writer.start()
     path.rename(path.with_name("moved"))
-    future = writer.spool.put([make.form(b"lost")])
+    future = writer.queue.put([make.form(b"lost")])
     await asyncio.sleep(0.05)
     await asyncio.wait_for(writer.stop(), 3)
     with pytest.raises(StoreUnavailable):
         await future
-    assert writer.spool.dropped == 1
+    assert writer.queue.dropped == 1
 
 
 async def test_while_another_process_holds_the_lock_items_wait_and_are_written_after(
-    writer: Writer, path: Path
+    writer: SqliteWriter, path: Path
 ) -> None:
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    future = writer.spool.put([make.form(b"waits")])
+    future = writer.queue.put([make.form(b"waits")])
     await eventually(lambda: "locked" in writer.trouble)
     assert not future.done()
     other.execute("ROLLBACK")
@@ -143,29 +143,29 @@ async def test_a_reader_with_an_old_snapshot_does_not_stop_writing_and_the_log_s
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_IDLE_S", 0.1)
-    writer = Writer(path, durability="full", spool_bytes=64 << 20)
+    writer = SqliteWriter(path, durability="full", spool_bytes=64 << 20)
     await writer.start()
-    await writer.spool.put([make.form(b"first")])
+    await writer.queue.put([make.form(b"first")])
     reader = sqlite3.connect(path, isolation_level=None)
     reader.execute("BEGIN")
     reader.execute("SELECT count(*) FROM forms").fetchone()
     for number in range(60):
-        await writer.spool.put([make.form(b"%d" % number * 50_000)])
+        await writer.queue.put([make.form(b"%d" % number * 50_000)])
     held = writer.log_bytes
     assert held > 2 << 20
     reader.execute("COMMIT")
     reader.close()
-    await writer.spool.put([make.form(b"last")])
+    await writer.queue.put([make.form(b"last")])
     await eventually(lambda: writer.log_bytes == 0)
     await writer.stop()
 
 
 async def test_a_deleted_file_is_noticed_and_nothing_is_acknowledged_until_it_is_back(
-    writer: Writer, path: Path
+    writer: SqliteWriter, path: Path
 ) -> None:
-    await writer.spool.put([make.form(b"before")])
+    await writer.queue.put([make.form(b"before")])
     path.rename(path.with_name("moved"))
-    future = writer.spool.put([make.form(b"after")])
+    future = writer.queue.put([make.form(b"after")])
     await eventually(lambda: "No such file" in writer.trouble)
     assert not future.done()
     assert not path.exists()
@@ -177,7 +177,7 @@ async def test_a_deleted_file_is_noticed_and_nothing_is_acknowledged_until_it_is
 
 async def test_a_lost_file_is_noticed_without_a_write_too(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_LOOK_S", 0.1)
-    writer = Writer(path, durability="full", spool_bytes=1 << 20)
+    writer = SqliteWriter(path, durability="full", spool_bytes=1 << 20)
     await writer.start()
     assert writer.trouble == ""
     path.rename(path.with_name("moved"))
@@ -187,32 +187,32 @@ async def test_a_lost_file_is_noticed_without_a_write_too(path: Path, monkeypatc
     await writer.stop()
 
 
-async def test_a_truncated_file_is_noticed(writer: Writer, path: Path) -> None:
-    await writer.spool.put([make.form(b"before")])
+async def test_a_truncated_file_is_noticed(writer: SqliteWriter, path: Path) -> None:
+    await writer.queue.put([make.form(b"before")])
     with path.open("r+b") as file:
         file.truncate(1000)
-    future = writer.spool.put([make.form(b"after")])
+    future = writer.queue.put([make.form(b"after")])
     await eventually(lambda: bool(writer.trouble))
     assert not future.done()
 
 
-async def test_rights_that_were_opened_are_taken_back(writer: Writer, path: Path) -> None:
+async def test_rights_that_were_opened_are_taken_back(writer: SqliteWriter, path: Path) -> None:
     path.chmod(0o644)
-    await writer.spool.put([make.form(b"x")])
+    await writer.queue.put([make.form(b"x")])
     assert path.stat().st_mode & 0o777 == 0o600
 
 
 async def test_after_an_io_error_the_log_is_copied_before_anything_is_acknowledged(
-    writer: Writer, path: Path, monkeypatch: pytest.MonkeyPatch
+    writer: SqliteWriter, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await writer.spool.put([make.form(b"before")])
+    await writer.queue.put([make.form(b"before")])
     reader = sqlite3.connect(path, isolation_level=None)
     reader.execute("BEGIN")
     reader.execute("SELECT count(*) FROM forms").fetchone()
-    await writer.spool.put([make.form(b"in the log, and not copied while the reader is there")])
+    await writer.queue.put([make.form(b"in the log, and not copied while the reader is there")])
     writer._distrust = True
     path.rename(path.with_name("moved"))
-    future = writer.spool.put([make.form(b"after")])
+    future = writer.queue.put([make.form(b"after")])
     await eventually(lambda: "No such file" in writer.trouble)
     path.with_name("moved").rename(path)
     await eventually(lambda: "I/O error" in writer.trouble)
@@ -225,21 +225,21 @@ async def test_after_an_io_error_the_log_is_copied_before_anything_is_acknowledg
 
 async def test_normal_durability_syncs_the_log_within_a_second(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[float] = []
-    real = Writer._sync_log
+    real = SqliteWriter._sync_log
     monkeypatch.setattr(module, "_SYNC_S", 0.1)
 
-    def counted(self: Writer) -> None:
+    def counted(self: SqliteWriter) -> None:
         synced.append(time.monotonic())
         real(self)
 
-    monkeypatch.setattr(Writer, "_sync_log", counted)
-    writer = Writer(path, durability="normal", spool_bytes=1 << 20)
+    monkeypatch.setattr(SqliteWriter, "_sync_log", counted)
+    writer = SqliteWriter(path, durability="normal", spool_bytes=1 << 20)
     await writer.start()
     try:
         commits = 0
         async with asyncio.timeout(30):
             while len(synced) < 4:
-                await writer.spool.put([make.form(b"%f" % time.monotonic())])
+                await writer.queue.put([make.form(b"%f" % time.monotonic())])
                 commits += 1
         # Not with every commit, and never sooner than the second (a tenth of one here) is over.
         assert commits > len(synced)
@@ -254,7 +254,7 @@ async def test_normal_durability_syncs_the_log_within_a_second(path: Path, monke
 
 
 async def test_the_thread_ends_with_the_writer(path: Path) -> None:
-    writer = Writer(path, durability="full", spool_bytes=1 << 20)
+    writer = SqliteWriter(path, durability="full", spool_bytes=1 << 20)
     before = set(threading.enumerate())  # a server of another test may have one of its own
     await writer.start()
     (mine,) = set(threading.enumerate()) - before
@@ -264,42 +264,42 @@ async def test_the_thread_ends_with_the_writer(path: Path) -> None:
 
 
 async def test_a_file_that_is_not_there_stops_the_start(tmp_path: Path) -> None:
-    writer = Writer(tmp_path / "missing", durability="full", spool_bytes=1 << 20)
+    writer = SqliteWriter(tmp_path / "missing", durability="full", spool_bytes=1 << 20)
     with pytest.raises(sqlite3.OperationalError):
         await writer.start()
     await asyncio.wait_for(writer.stop(), 5)
 
 
 async def test_what_was_removed_is_given_back_in_steps_and_leaves_no_trace(
-    writer: Writer, path: Path, monkeypatch: pytest.MonkeyPatch
+    writer: SqliteWriter, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_IDLE_S", 0.05)
     monkeypatch.setattr(module, "_LOOK_S", 0.05)
     monkeypatch.setattr(module, "_IDLE_LOG", 0)
     secret = b"canary-%d"
     for start in range(0, 400, 50):
-        await asyncio.gather(*(writer.spool.put([make.form((secret % n) * 800)]) for n in range(start, start + 50)))
+        await asyncio.gather(*(writer.queue.put([make.form((secret % n) * 800)]) for n in range(start, start + 50)))
     await eventually(lambda: writer.log_bytes == 0)
     full = path.stat().st_size
     assert full > 3 << 20
     assert b"canary-7" in path.read_bytes()
     for _ in range(3):
-        await writer.spool.put([EraseRow("t1", "s1", "forms")])
+        await writer.queue.put([RemovalStepRow("t1", "s1", "forms")])
     await eventually(lambda: path.stat().st_size < full / 2)
     await eventually(lambda: writer.log_bytes == 0)
     assert b"canary-7" not in path.read_bytes()
-    await writer.spool.put(make.begin())
+    await writer.queue.put(make.begin())
     assert writer.trouble == ""
-    assert writer.spool.dropped == 0
+    assert writer.queue.dropped == 0
     connection = sqlite3.connect(path)
     assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     connection.close()
 
 
-async def test_a_few_free_pages_stay(writer: Writer, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_few_free_pages_stay(writer: SqliteWriter, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_IDLE_S", 0.02)
-    await asyncio.gather(*(writer.spool.put([make.form(b"%d" % n * 500)]) for n in range(100)))
-    await writer.spool.put([EraseRow("t1", "s1", "forms")])
+    await asyncio.gather(*(writer.queue.put([make.form(b"%d" % n * 500)]) for n in range(100)))
+    await writer.queue.put([RemovalStepRow("t1", "s1", "forms")])
     await asyncio.sleep(0.2)
     assert not writer._vacuuming
     assert writer.trouble == ""

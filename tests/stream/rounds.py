@@ -198,7 +198,11 @@ def run(
     relays: list[Relay] = []
     for parts in rounds:
         relay = Relay(
-            withhold_state=withhold, drop_usage=drop, limit=limit, hidden=hidden, after=relays[-1] if relays else None
+            withhold_state=withhold,
+            drop_usage=drop,
+            limit=limit,
+            hidden_tools=hidden,
+            previous=relays[-1] if relays else None,
         )
         out += b"".join([relay.feed(part) for part in parts]) + relay.end() + relay.terminal
         relays.append(relay)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from proxy.chat.dialects.completions import read_message
 from proxy.chat.message import Call
-from proxy.stream.assemble import Answer
+from proxy.stream.assemble import AssembledAnswer
 from proxy.stream.chunk import Usage, read_chunk
 
 
@@ -20,15 +20,15 @@ def delta(value: dict[str, Any], index: int = 0, finish: str | None = None) -> b
     ).encode()
 
 
-def answer(*data: bytes, limit: int = 8 << 20) -> Answer:
-    made = Answer(limit)
+def answer(*data: bytes, limit: int = 8 << 20) -> AssembledAnswer:
+    made = AssembledAnswer(limit)
     for one in data:
-        made.add(one)
+        made.add_event(one)
     return made
 
 
-def message(made: Answer, index: int = 0) -> Any:
-    raw = made.message(index)
+def message(made: AssembledAnswer, index: int = 0) -> Any:
+    raw = made.build_message(index)
     return None if raw is None else json.loads(raw)
 
 
@@ -50,9 +50,9 @@ def test_texts_add_up_and_the_stream_is_complete() -> None:
         delta({}, 0, "stop"),
     )
     assert message(made) == {"role": "assistant", "content": "Héllo"}
-    assert (made.text, made.finish, made.id, made.model) == ("Héllo", {0: "stop"}, "c1", "m")
-    assert not made.truncated
-    assert not made.done
+    assert (made.text, made.finish_reasons, made.id, made.model) == ("Héllo", {0: "stop"}, "c1", "m")
+    assert not made.is_truncated
+    assert not made.is_done
 
 
 def test_calls_add_up_by_index() -> None:
@@ -129,16 +129,16 @@ def test_choices_are_kept_apart() -> None:
     assert message(made, 1)["content"] == "ac"
     assert message(made, 0)["content"] == "b"
     assert message(made, 2) is None
-    assert made.truncated
-    made.add(delta({}, 0, "stop"))
-    assert not made.truncated
+    assert made.is_truncated
+    made.add_event(delta({}, 0, "stop"))
+    assert not made.is_truncated
 
 
 def test_a_stream_that_breaks_off_is_truncated_unless_it_said_that_it_is_over() -> None:
-    assert answer().truncated
-    assert answer(delta({"content": "a"})).truncated
-    assert not answer(delta({"content": "a"}), b"[DONE]").truncated
-    assert answer(delta({"content": "a"}), b"[DONE]").done
+    assert answer().is_truncated
+    assert answer(delta({"content": "a"})).is_truncated
+    assert not answer(delta({"content": "a"}), b"[DONE]").is_truncated
+    assert answer(delta({"content": "a"}), b"[DONE]").is_done
 
 
 def test_usage_is_taken_from_wherever_it_comes() -> None:
@@ -169,22 +169,22 @@ def test_capture_is_bounded_and_says_so() -> None:
     made = answer(
         *[delta({"content": "x" * 100})] * 100, delta({}, 0, "stop"), b'{"usage":{"prompt_tokens":1}}', limit=1000
     )
-    assert made.capped
+    assert made.is_capped
     assert len(made.text) <= 1000
-    assert made.finish == {0: "stop"}
+    assert made.finish_reasons == {0: "stop"}
     assert made.usage is not None
     calls = answer(*[delta({"tool_calls": [call(n, "", "f", f"id{n}")]}) for n in range(100)], limit=1000)
-    assert calls.capped
+    assert calls.is_capped
     assert len(calls.calls) < 20
-    assert not answer(delta({"content": "x"}), limit=1000).capped
+    assert not answer(delta({"content": "x"}), limit=1000).is_capped
 
 
 def test_what_the_client_was_shown_instead_counts() -> None:
-    made = Answer()
+    made = AssembledAnswer()
     chunk = read_chunk(delta({"content": "ab\n"}))
     assert chunk is not None
-    made.take(chunk, {0: "ab"})
-    made.show("\n")
+    made.add_chunk(chunk, {0: "ab"})
+    made.add_text("\n")
     assert made.text == "ab\n"
 
 
@@ -196,12 +196,13 @@ BODY = (
 
 
 def test_the_message_of_a_body_is_the_exact_slice() -> None:
-    made = Answer.from_body(BODY)
-    assert made.message() == b'{"role":"assistant", "content":"h\\u00e9","x":1.0}'
-    assert (made.text, made.finish, made.usage, made.id, made.model) == ("hé", {0: "stop"}, Usage(3, 2, 5), "x", "m")
-    assert made.done
-    assert not made.truncated
-    assert made.message(1) is None
+    made = AssembledAnswer.from_body(BODY)
+    assert made.build_message() == b'{"role":"assistant", "content":"h\\u00e9","x":1.0}'
+    found = (made.text, made.finish_reasons, made.usage, made.id, made.model)
+    assert found == ("hé", {0: "stop"}, Usage(3, 2, 5), "x", "m")
+    assert made.is_done
+    assert not made.is_truncated
+    assert made.build_message(1) is None
 
 
 def test_calls_of_a_body_are_read() -> None:
@@ -210,7 +211,7 @@ def test_calls_of_a_body_are_read() -> None:
         "content": None,
         "tool_calls": [{"id": "a", "type": "custom", "custom": {"name": "f", "input": "x"}}, 3],
     }
-    made = Answer.from_body(json.dumps({"choices": [{"message": inner}]}).encode())
+    made = AssembledAnswer.from_body(json.dumps({"choices": [{"message": inner}]}).encode())
     assert made.calls == (Call("a", "f", "x"),)
     assert made.text == ""
 
@@ -226,22 +227,22 @@ def test_calls_of_a_body_are_read() -> None:
     ],
 )
 def test_a_body_that_is_no_completion_has_no_message(body: bytes, error: str | None, unparsed: int) -> None:
-    made = Answer.from_body(body)
-    assert (made.error, made.unparsed, made.message(), made.text, made.calls) == (error, unparsed, None, "", ())
-    assert made.truncated
+    made = AssembledAnswer.from_body(body)
+    assert (made.error, made.unparsed, made.build_message(), made.text, made.calls) == (error, unparsed, None, "", ())
+    assert made.is_truncated
 
 
 def test_an_odd_body_is_read_all_the_same() -> None:
-    made = Answer.from_body(
+    made = AssembledAnswer.from_body(
         b'{"id":7,"choices":[{"index":null,"message":{"role":"assistant","content":"a"},"finish_reason":"stop"},1],"x":NaN}'
     )
-    assert (made.text, made.finish, made.done) == ("a", {0: "stop"}, True)
+    assert (made.text, made.finish_reasons, made.is_done) == ("a", {0: "stop"}, True)
 
 
 def test_a_body_over_the_limit_is_not_kept() -> None:
-    made = Answer.from_body(BODY, limit=10)
-    assert made.capped
-    assert made.message() is None
+    made = AssembledAnswer.from_body(BODY, limit=10)
+    assert made.is_capped
+    assert made.build_message() is None
 
 
 @given(st.text(), st.lists(st.integers(0, 100), max_size=5))
@@ -249,7 +250,7 @@ def test_a_streamed_message_is_read_like_the_same_message_in_a_body(text: str, c
     edges = sorted({0, len(text), *(min(cut, len(text)) for cut in cuts)})
     parts = [delta({"content": text[a:b]}) for a, b in pairwise(edges)]
     parts.append(delta({"tool_calls": [call(0, "{}", "f", "a")]}))
-    raw = answer(delta({"role": "assistant", "content": ""}), *parts).message()
+    raw = answer(delta({"role": "assistant", "content": ""}), *parts).build_message()
     whole = {
         "role": "assistant",
         "content": text,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from proxy.stream.chunk import Usage, error_text, read_chunk, read_usage, whole, write_json
+from proxy.stream.chunk import Usage, read_chunk, read_error_text, read_usage, repair_surrogates, write_json
 
 
 def test_a_chunk_is_read_with_whatever_is_in_its_delta() -> None:
@@ -72,7 +72,7 @@ def test_no_json_is_too_odd_to_be_looked_at(value: Any) -> None:
         chunk = read_chunk(json.dumps(wrapped).encode())
         if chunk is not None:
             read_usage(chunk.usage)
-            error_text(chunk)
+            read_error_text(chunk)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_no_json_is_too_odd_to_be_looked_at(value: Any) -> None:
 def test_what_upstream_says_has_failed_is_told_in_words(data: bytes, words: str | None) -> None:
     chunk = read_chunk(data)
     assert chunk is not None
-    assert error_text(chunk) == words
+    assert read_error_text(chunk) == words
 
 
 @pytest.mark.parametrize(
@@ -133,9 +133,9 @@ def test_usage_is_read_as_providers_report_it(value: Any, usage: Usage | None) -
 
 
 def test_surrogates_are_joined_or_replaced() -> None:
-    assert whole("\ud83d\ude00") == "😀"
-    assert whole("a\ud83d") == "a\ufffd"
-    assert whole("ok") == "ok"
+    assert repair_surrogates("\ud83d\ude00") == "😀"
+    assert repair_surrogates("a\ud83d") == "a\ufffd"
+    assert repair_surrogates("ok") == "ok"
 
 
 def test_surrogates_are_written_as_they_came() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.stream.relay import Relay
-from proxy.stream.sse import Parser
+from proxy.stream.sse import SseParser
 from tests.stream.rounds import DONE, FORMS, OURS, Script, events, made, pieces
 
 SAID = ("Hé\n", "\n### STATE\nGoal\n\n# T\n", ("reasoning_content", "hm"))
@@ -69,7 +69,7 @@ def names_in(data: bytes) -> set[str]:
     """
     names: dict[tuple[Any, Any, int], list[str]] = {}
     ids: dict[tuple[Any, Any], list[str]] = {}
-    for event in Parser().feed(data + b"\n\n"):
+    for event in SseParser().feed(data + b"\n\n"):
         try:
             value: Any = json.loads(event.data or b"null")
         except (ValueError, RecursionError):
@@ -90,21 +90,21 @@ def names_in(data: bytes) -> set[str]:
 
 
 def data_of(stream: bytes) -> list[bytes]:
-    parser = Parser()
+    parser = SseParser()
     return [event.data for event in parser.feed(stream) + parser.flush() if event.data is not None]
 
 
 def the_parser_accounts_for_every_byte(stream: bytes, seed: int) -> None:
-    whole = Parser()
+    whole = SseParser()
     expected = whole.feed(stream) + whole.flush()
     assert b"".join(event.raw for event in expected) == stream
-    parser = Parser()
+    parser = SseParser()
     found = [event for part in cut_anyhow(stream, seed) for event in parser.feed(part)] + parser.flush()
     assert b"".join(event.raw for event in found) == stream
     assert [event.data for event in found if event.data is not None] == [
         event.data for event in expected if event.data is not None
     ]
-    small = Parser(50)
+    small = SseParser(50)
     bounded = [event for part in pieces(stream, 40) for event in small.feed(part)]
     assert len(small.pending) <= 90
     assert b"".join(event.raw for event in bounded + small.flush()) == stream
@@ -116,12 +116,12 @@ def the_relay_shows_what_it_may(stream: bytes, seed: int, *, withhold: bool, dro
         relays: list[Relay] = []
         for _ in range(2):
             after = relays[-1] if relays else None
-            relay = Relay(withhold_state=withhold, drop_usage=drop, hidden=hidden, after=after)
+            relay = Relay(withhold_state=withhold, drop_usage=drop, hidden_tools=hidden, previous=after)
             out += b"".join([relay.feed(part) for part in parts]) + relay.end() + relay.terminal
             relays.append(relay)
             if not relay.goes_on:
                 return out, relays
-        return out + relays[-1].stop() + relays[-1].terminal, relays
+        return out + relays[-1].end_answer() + relays[-1].terminal, relays
 
     parts = cut_anyhow(stream, seed)
     plain, _ = relayed(parts, frozenset())
@@ -132,7 +132,7 @@ def the_relay_shows_what_it_may(stream: bytes, seed: int, *, withhold: bool, dro
     again, others = relayed([stream], OURS)
     assert data_of(again) == data_of(out)  # a blank line or a comment may go with the event that it stands before
     for relay, other in zip(relays, others, strict=True):
-        assert relay.message() == other.message()
+        assert relay.build_round_message() == other.build_round_message()
         assert relay.hidden_calls == other.hidden_calls
         ids = [call.id for call in relay.hidden_calls]
         assert len(set(ids)) == len(ids)

@@ -56,7 +56,7 @@ def test_the_client_gets_its_own_calls_and_nothing_else(mix: str, form: str) -> 
         upstream = seen(read(b"".join(events(first))))
         left = [one for one in upstream["calls"] if one[1] not in OURS]
         assert left == expected(scripts)["calls"]
-    back = json.loads(relays[0].message() or b"null")
+    back = json.loads(relays[0].build_round_message() or b"null")
     assert back["content"] == "Let me see.\n"
     assert back["reasoning_content"] == "I think so"
     known = [
@@ -90,8 +90,8 @@ def test_how_the_bytes_are_cut_changes_nothing(mix: str, form: str, end: bytes) 
     for at in range(1, len(stream), step):
         out, others = run([[stream[:at], stream[at:]], [last]], withhold=True, drop=form == "openai")
         assert out == whole, at
-        assert others[0].message() == relays[0].message()
-        assert others[-1].answer.message() == relays[-1].answer.message()
+        assert others[0].build_round_message() == relays[0].build_round_message()
+        assert others[-1].answer.build_message() == relays[-1].answer.build_message()
 
 
 @st.composite
@@ -126,7 +126,7 @@ def test_many_rounds_are_one_answer_streamed_or_not(scripts: list[Script], step:
     usage = relays[-1].answer.usage
     assert usage is not None
     assert (usage.prompt, usage.completion) == (999, sum(one.completion for one in scripts))
-    assert [one.usage and one.usage.completion for one in relays] == [one.completion for one in scripts]
+    assert [one.round_usage and one.round_usage.completion for one in relays] == [one.completion for one in scripts]
     bodies = [body(one) for one in scripts]
     joined = seen(json.loads(join_rounds(bodies, OURS)))
     assert joined == expected(scripts)
@@ -137,7 +137,7 @@ def test_many_rounds_are_one_answer_streamed_or_not(scripts: list[Script], step:
         assert [(c.name, c.arguments) for c in whole.hidden_calls] == [
             (c.name, c.arguments) for c in relay.hidden_calls
         ]
-        assert _without_ids(whole.message) == _without_ids(relay.message())
+        assert _without_ids(whole.message) == _without_ids(relay.build_round_message())
 
 
 def _without_ids(message: bytes | None) -> Any:
@@ -160,7 +160,7 @@ def test_of_calls_the_client_made_before_ours_every_byte_stays() -> None:
 
 
 def test_text_goes_on_at_once_and_a_call_as_soon_as_its_name_is_known() -> None:
-    relay = Relay(withhold_state=False, drop_usage=False, hidden=OURS)
+    relay = Relay(withhold_state=False, drop_usage=False, hidden_tools=OURS)
     one = Script(())
 
     def fed(delta: dict[str, Any]) -> bool:
@@ -206,7 +206,7 @@ def test_a_name_in_pieces_that_may_be_ours_holds_back_what_follows() -> None:
 
 
 def test_a_call_of_ours_without_arguments_holds_back_nothing_that_follows() -> None:
-    relay = Relay(withhold_state=False, drop_usage=False, hidden=OURS)
+    relay = Relay(withhold_state=False, drop_usage=False, hidden_tools=OURS)
     one = Script(())
     nothing = {"index": 0, "id": "i", "function": {"name": "describe_db", "arguments": ""}}
     assert relay.feed(chunk(one, {"tool_calls": [nothing]})) == b""
@@ -225,9 +225,14 @@ def test_blocks_are_withheld_in_every_round_and_upstream_gets_back_what_was_show
     last = Script(("Done.\n\n", ("reasoning_content", "x"), "### STATE\nGoal: x\nContext: 3"), "stop", size=size)
     out, relays = run([events(one) for one in [*rounds, last]], withhold=True, drop=True)
     assert seen(read(out))["text"] == relays[-1].answer.text == "See 0See 1See 2Done."
-    assert [json.loads(one.message() or b"")["content"] for one in relays] == ["See 0", "See 1", "See 2", "Done."]
+    assert [json.loads(one.build_round_message() or b"")["content"] for one in relays] == [
+        "See 0",
+        "See 1",
+        "See 2",
+        "Done.",
+    ]
     assert relays[-1].blocks == [f"Goal: x\nContext: {n}" for n in range(4)]
     assert relays[0].blocks == ["Goal: x\nContext: 0"]
     late = Script(("So:\n\n", *made("o")), size=size)
     _, relays = run([events(late), events(last)], withhold=True)
-    assert json.loads(relays[0].message() or b"")["content"] == "So:\n\n"
+    assert json.loads(relays[0].build_round_message() or b"")["content"] == "So:\n\n"

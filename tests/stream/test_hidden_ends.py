@@ -41,7 +41,7 @@ def test_calls_of_an_answer_that_was_cut_short_are_not_run(mix: str, finish: str
     assert relays[0].hidden_calls == []
     assert not [secret for secret in secrets([one]) if secret in out]
     assert chunks(out)[-2]["choices"][0]["finish_reason"] == finish
-    assert relays[0].answer.finish == {0: finish}
+    assert relays[0].answer.finish_reasons == {0: finish}
     assert out.endswith(DONE)
     whole = read_round(body(one), OURS)
     assert (whole.goes_on, whole.hidden_calls) == (False, [])
@@ -55,11 +55,11 @@ def test_a_stream_that_breaks_off_never_goes_on_and_shows_nothing_of_ours(mix: s
     first_end = stream.index(b'"finish_reason": "tool_calls"')
     ended = stream.index(b"\n", first_end) + 1
     for at in range(0, ended, 1 if form in ("openai", "one chunk") else 31):
-        relay = Relay(withhold_state=False, drop_usage=False, hidden=OURS)
+        relay = Relay(withhold_state=False, drop_usage=False, hidden_tools=OURS)
         out = relay.feed(stream[:at]) + relay.end()
         assert not relay.goes_on, at
         assert relay.hidden_calls == []
-        assert relay.answer.truncated
+        assert relay.answer.is_truncated
         assert relay.terminal == b""
         assert out == b"" or out.endswith(b"\n\n")
         assert not [secret for secret in secrets([one]) if secret in out], at
@@ -90,16 +90,16 @@ def test_an_answer_can_be_ended_where_a_round_would_go_on(drop: bool, form: str)
     rounds = [Script(("a", *made("o")), form=form), Script(("b", *made("oo")), id="chatcmpl-2", form=form)]
     out, relays = run([events(one) for one in rounds], drop=drop)
     assert relays[-1].goes_on
-    out += relays[-1].stop() + relays[-1].terminal
+    out += relays[-1].end_answer() + relays[-1].terminal
     assert [relay.goes_on for relay in relays] == [True, False]
     want = {**expected(rounds, usage=not drop), "finish": "stop"}
     assert seen(read(out)) == want
     assert out.endswith(DONE)
-    assert relays[-1].answer.done
-    assert relays[-1].answer.finish == {0: "stop"}
+    assert relays[-1].answer.is_done
+    assert relays[-1].answer.finish_reasons == {0: "stop"}
     assert relays[-1].answer.usage is not None
     out, relays = run([[chunk(LAST, {"content": "a"}), chunk(LAST, call("recall")), DONE]])
-    assert seen(read(out + relays[0].stop()))["finish"] == "stop"
+    assert seen(read(out + relays[0].end_answer()))["finish"] == "stop"
 
 
 def test_text_beside_a_call_of_ours_is_kept_and_its_finish_reason_is_not() -> None:
@@ -115,7 +115,7 @@ def test_text_beside_a_call_of_ours_is_kept_and_its_finish_reason_is_not() -> No
         json.loads(chunk(one, {"role": "assistant", "content": "a"}, x=1.50)[6:]),
         json.loads(chunk(one, {"content": "b"})[6:]),
     ]
-    assert relays[0].usage is not None
+    assert relays[0].round_usage is not None
 
 
 def test_usage_that_comes_with_every_chunk_is_counted_on() -> None:
@@ -155,7 +155,7 @@ def test_calls_under_one_id_get_one_each() -> None:
     assert len(set(ids)) == 3
     assert ids[0] == "recall"
     assert all(known.isalnum() and len(known) == 9 for known in ids[1:])
-    message = json.loads(relays[0].message() or b"")
+    message = json.loads(relays[0].build_round_message() or b"")
     assert [call["id"] for call in message["tool_calls"]] == ids
     whole = read_round(body(one), OURS)
     assert len({call.id for call in whole.hidden_calls}) == 3

@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from proxy.stream.overflow import Overflow, read_overflow
+from proxy.stream.overflow import ContextOverflow, read_overflow
 
 
 def told(message: str, **more: object) -> bytes:
@@ -59,7 +59,7 @@ SAID = [
 
 @pytest.mark.parametrize(("body", "found"), [one[1:] for one in SAID], ids=[one[0] for one in SAID])
 def test_the_window_is_read_from_the_words_of_each(body: bytes, found: tuple[int | None, int | None]) -> None:
-    assert read_overflow(body) == Overflow(*found)
+    assert read_overflow(body) == ContextOverflow(*found)
 
 
 @pytest.mark.parametrize(

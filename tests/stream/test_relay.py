@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.stream.relay import Relay
-from proxy.stream.sse import Parser
+from proxy.stream.sse import SseParser
 
 BLOCK = "### STATE\nGoal: go on\nContext: as before\nResolved: one more step\nTechnical Anchors: none"
 HEAD = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
@@ -47,7 +47,7 @@ def relayed(
 
 
 def events(data: bytes) -> list[Any]:
-    found = [event.data for event in Parser().feed(data) if event.data is not None]
+    found = [event.data for event in SseParser().feed(data) if event.data is not None]
     return [one if one == b"[DONE]" else json.loads(one) for one in found]
 
 
@@ -95,8 +95,8 @@ def test_without_options_every_byte_goes_on_at_every_cut(end: bytes) -> None:
         out, relay = relayed([stream[:cut], stream[cut:]], withhold=False)
         assert out == stream, cut
         assert relay.terminal == whole.terminal, cut
-        assert relay.answer.message() == whole.answer.message(), cut
-        assert relay.answer.done
+        assert relay.answer.build_message() == whole.answer.build_message(), cut
+        assert relay.answer.is_done
 
 
 @pytest.mark.parametrize("withhold", [True, False])
@@ -131,7 +131,7 @@ def test_the_end_is_kept_back_with_all_that_follows() -> None:
         assert relay.feed(b"\n\n") == b""
         assert relay.end() == b""
         assert relay.terminal == DONE + b": x\n\n"
-        assert relay.answer.done
+        assert relay.answer.is_done
 
 
 def test_an_end_with_a_long_name_is_not_sent_twice() -> None:
@@ -214,7 +214,7 @@ def test_an_error_in_the_stream_goes_on_as_it_is_and_after_the_text() -> None:
     assert out.endswith(error)
     assert text_of(out) == "a\n"
     assert relay.answer.error == "overloaded"
-    assert relay.answer.truncated
+    assert relay.answer.is_truncated
 
 
 @pytest.mark.parametrize("withhold", [True, False])
@@ -225,12 +225,12 @@ def test_a_stream_that_breaks_off_is_given_back_to_its_last_byte(withhold: bool)
         out, relay = relayed([whole + rest[:cut]], withhold=withhold)
         assert out.endswith(rest[:cut])
         assert text_of(out[:-cut]) == "Hi\n\n#"
-        assert relay.unfinished
-        assert relay.answer.truncated
+        assert relay.is_unfinished
+        assert relay.answer.is_truncated
         assert relay.terminal == b""
     out, relay = relayed([whole], withhold=withhold)
     assert text_of(out) == "Hi\n\n#"
-    assert not relay.unfinished
+    assert not relay.is_unfinished
 
 
 @pytest.mark.parametrize("withhold", [True, False])
@@ -238,8 +238,8 @@ def test_a_stream_that_breaks_off_is_given_back_to_its_last_byte(withhold: bool)
 def test_an_end_without_its_blank_line_is_an_end(withhold: bool, end: bytes) -> None:
     out, relay = relayed([chunk({"content": "a\n"}), b"data: [DONE]" + end], withhold=withhold)
     assert relay.terminal == b"data: [DONE]" + end
-    assert relay.answer.done
-    assert not relay.unfinished
+    assert relay.answer.is_done
+    assert not relay.is_unfinished
     assert text_of(out) == "a\n"
 
 
@@ -248,7 +248,7 @@ def test_a_line_of_9_mb_goes_through_and_is_not_captured(withhold: bool) -> None
     stream = chunk({"content": "a"}) + chunk({"content": "x" * (9 << 20)}) + chunk({"content": "b"}, 0, "stop") + DONE
     out, relay = relayed([stream[at : at + 65536] for at in range(0, len(stream), 65536)], withhold=withhold)
     assert out == stream
-    assert relay.answer.capped
+    assert relay.answer.is_capped
     assert relay.answer.text == "a"  # and not "ab": what is captured has no hole
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from proxy.chat.message import Call
 from proxy.memory import state
 from proxy.stream.relay import Relay
-from proxy.stream.sse import Parser
+from proxy.stream.sse import SseParser
 
 G = "Goal: x\nContext: y"
 BLOCK = "### STATE\nGoal: go on\nContext: as before\nResolved: one more step\nTechnical Anchors: none"
@@ -51,7 +51,7 @@ def relayed(
 
 
 def events(data: bytes) -> list[Any]:
-    found = [event.data for event in Parser().feed(data) if event.data is not None]
+    found = [event.data for event in SseParser().feed(data) if event.data is not None]
     return [one if one == b"[DONE]" else json.loads(one) for one in found]
 
 
@@ -111,7 +111,7 @@ def test_withholding_does_not_depend_on_how_the_bytes_are_cut(end: bytes, drop: 
     for cut in range(len(stream) + 1):
         out, other = relayed([stream[:cut], stream[cut:]], drop=drop)
         assert out == expected, cut
-        assert other.answer.message() == relay.answer.message()
+        assert other.answer.build_message() == relay.answer.build_message()
     assert relayed([stream[i : i + 1] for i in range(len(stream))], drop=drop)[0] == expected
 
 
@@ -199,7 +199,7 @@ def test_choices_are_withheld_each_on_its_own() -> None:
     parts += [chunk({}, index, "stop") for index in (2, 0, 1)]
     out, relay = relayed([*parts, DONE])
     for index, text in texts.items():
-        assert text_of(out, index) == state.split(text)[0]
+        assert text_of(out, index) == state.split_blocks(text)[0]
         assert finishes(out, index) == ["stop"]
     assert relay.blocks == [G + "0"]
 
@@ -217,7 +217,7 @@ def test_a_last_event_without_its_blank_line_is_read_and_cleared_too() -> None:
     out, relay = relayed([chunk({"content": "a\n"}), chunk({"content": f"\n### STATE\n{G}"})[:-1]])
     assert relay.blocks == [G]
     assert b"STATE" not in out
-    assert relay.unfinished
+    assert relay.is_unfinished
     assert text_of(out + b"\n") == "a"
     out, relay = relayed([chunk({"content": "a\n"}), chunk({}, 1), chunk({"content": "b\n"}, 1)[:-1]])
     assert (text_of(out + b"\n"), text_of(out + b"\n", 1)) == ("a\n", "b\n")
@@ -289,7 +289,7 @@ PIECES = [
 def test_the_client_sees_exactly_what_split_leaves(text: str, size: int, step: int, drop: bool, calls: int) -> None:
     stream = b"".join(answer_stream(text, size, calls, usage=None))
     out, relay = relayed([stream[at : at + step] for at in range(0, len(stream), step)], drop=drop)
-    visible, blocks = state.split(text)
+    visible, blocks = state.split_blocks(text)
     seen = text_of(out)
     assert seen == visible
     assert relay.answer.text == visible
@@ -310,5 +310,5 @@ def test_of_endless_choices_no_more_than_can_be_asked_for_are_remembered() -> No
     parts = [chunk({"content": "a\n"}, index, "stop") for index in range(1000)]
     out, relay = relayed([*parts, DONE])
     assert out == b"".join(parts) + DONE
-    assert relay.answer.capped
-    assert len(relay.answer.finish) == len(relay._edits.filters) == 128
+    assert relay.answer.is_capped
+    assert len(relay.answer.finish_reasons) == len(relay._edits.block_filters) == 128

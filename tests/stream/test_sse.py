@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from proxy.stream.sse import Event, Parser, with_data
+from proxy.stream.sse import SseEvent, SseParser, replace_data
 
 STREAM = (
     ': hello\n\ndata: {"a": 1}\n\ndata:{"b": "ü €"}\n\nevent: ping\ndata: x\ndata:\ndata:  y\nid: 7\n\n\n\n'
@@ -16,16 +16,16 @@ STREAM = (
 DATA = [b'{"a": 1}', '{"b": "ü €"}'.encode(), b"x\n\n y", b"", b"[DONE]"]
 
 
-def run(*pieces: bytes, limit: int = 8 << 20) -> list[Event]:
-    parser = Parser(limit)
+def run(*pieces: bytes, limit: int = 8 << 20) -> list[SseEvent]:
+    parser = SseParser(limit)
     return [event for piece in pieces for event in parser.feed(piece)] + parser.flush()
 
 
-def data(events: list[Event]) -> list[bytes]:
+def data(events: list[SseEvent]) -> list[bytes]:
     return [event.data for event in events if event.data is not None]
 
 
-def raws(events: list[Event]) -> bytes:
+def raws(events: list[SseEvent]) -> bytes:
     return b"".join(event.raw for event in events)
 
 
@@ -48,7 +48,7 @@ def test_a_stream_reads_alike_whole_byte_by_byte_and_cut_anywhere(end: bytes, ma
 
 def test_an_event_is_given_as_soon_as_its_blank_line_is_there() -> None:
     for end in (b"\n", b"\r\n", b"\r"):
-        parser = Parser()
+        parser = SseParser()
         assert parser.feed(b"data: 1" + end) == []
         assert data(parser.feed(end)) == [b"1"]
         assert data(parser.feed(b"data: 2" + end + end)) == [b"2"]
@@ -67,7 +67,7 @@ def test_a_byte_order_mark_is_no_part_of_the_first_line() -> None:
 
 
 def test_a_comment_goes_as_soon_as_its_line_is_there() -> None:
-    parser = Parser()
+    parser = SseParser()
     assert parser.feed(b": keep") == []
     assert raws(parser.feed(b"alive\n")) == b": keepalive\n"
     assert raws(parser.feed(b"\n")) == b"\n"
@@ -75,11 +75,11 @@ def test_a_comment_goes_as_soon_as_its_line_is_there() -> None:
 
 
 def test_a_comment_and_its_blank_line_are_one_event_where_they_come_together() -> None:
-    assert Parser().feed(b": ping\n\n") == [Event(b": ping\n\n")]
+    assert SseParser().feed(b": ping\n\n") == [SseEvent(b": ping\n\n")]
 
 
 def test_a_comment_before_a_return_does_not_swallow_the_data_behind_it() -> None:
-    parser = Parser()
+    parser = SseParser()
     events = parser.feed(b": c\rdata: x\r\n") + parser.feed(b"\r\n")
     assert data(events) == [b"x"]
 
@@ -138,7 +138,7 @@ def test_garbage_is_only_passed(garbage: bytes) -> None:
 def test_a_line_of_9_mb_goes_on_in_pieces_without_data(step: int) -> None:
     long = b"data: " + b"x" * (9 << 20) + b"\n\n"
     stream = b"data: 1\n\n" + long + b"data: 2\n\n"
-    parser = Parser()
+    parser = SseParser()
     events = []
     for at in range(0, len(stream), step):
         events += parser.feed(stream[at : at + step])
@@ -165,7 +165,7 @@ def test_the_end_of_a_large_event_is_found_at_every_cut(end: bytes) -> None:
 @pytest.mark.parametrize("step", [1 << 30, 7])
 def test_parsing_is_linear(line: bytes, step: int) -> None:
     stream = line * (700_000 // len(line))
-    parser = Parser()
+    parser = SseParser()
     start = time.perf_counter()
     for at in range(0, len(stream), step):
         parser.feed(stream[at : at + step])
@@ -186,9 +186,9 @@ def test_parsing_is_linear(line: bytes, step: int) -> None:
 )
 def test_only_the_data_of_an_event_is_replaced(raw: bytes, changed: bytes) -> None:
     (event,) = run(raw)
-    assert with_data(event, b"new") == changed
+    assert replace_data(event, b"new") == changed
 
 
 def test_data_of_several_lines_is_written_as_several() -> None:
     (event,) = run(b"data: {\ndata: }\n\n")
-    assert with_data(event, b'{\n"a":1}') == b'data: {\ndata: "a":1}\n\n'
+    assert replace_data(event, b'{\n"a":1}') == b'data: {\ndata: "a":1}\n\n'

@@ -9,8 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from proxy.memory import state
-from proxy.stream.splice import with_texts
-from proxy.stream.withhold import StateFilter, without_state
+from proxy.stream.splice import replace_texts
+from proxy.stream.withhold import BlockFilter, remove_state_blocks
 
 PIECES = [
     "### STATE", "\n", "\n\n", "```", "~~~", "````", "#", "##", "## x", "- ", "1. ", " ", "  ", "a", ":", "\r", "\t",
@@ -44,13 +44,13 @@ SAMPLES = [
 
 
 def filtered(pieces: list[str], *, cut: bool = False) -> tuple[str, list[str]]:
-    held = StateFilter()
+    held = BlockFilter()
     out = "".join([held.feed(piece) for piece in pieces])
     return out + held.end(cut=cut), held.blocks
 
 
 def expected(text: str, *, cut: bool = False) -> tuple[str, list[str]]:
-    visible, blocks = state.split(text, cut=cut)
+    visible, blocks = state.split_blocks(text, is_cut_off=cut)
     return visible, [block.body for block in blocks]
 
 
@@ -86,12 +86,12 @@ def test_the_filter_is_split_at_any_cut(text: str, cuts: list[int]) -> None:
 @given(TEXTS)
 def test_nothing_is_held_that_could_not_belong_to_a_block(text: str) -> None:
     """At every character: whatever is held is a gap, the beginning of a heading, or both."""
-    held = StateFilter()
+    held = BlockFilter()
     seen = ""
     for position, character in enumerate(text):
         seen += held.feed(character)
-        withheld, blocks = state.split(text[: position + 1])
-        heading = any(state.heading_of(line) for line in text[: position + 1].split("\n"))
+        withheld, blocks = state.split_blocks(text[: position + 1])
+        heading = any(state.find_heading(line) for line in text[: position + 1].split("\n"))
         if not blocks and not heading:
             rest = withheld[len(seen) :]
             gap = rest[: len(rest) - len(rest.lstrip("\n"))]
@@ -101,7 +101,7 @@ def test_nothing_is_held_that_could_not_belong_to_a_block(text: str) -> None:
 
 
 def test_text_goes_at_once_up_to_the_end_of_its_line() -> None:
-    held = StateFilter()
+    held = BlockFilter()
     assert held.feed("Hello") == "Hello"
     assert held.feed(" you.\n") == " you."
     assert held.feed("\n") == ""
@@ -114,15 +114,15 @@ def test_text_goes_at_once_up_to_the_end_of_its_line() -> None:
 
 
 def test_a_flush_lets_go_what_is_held_but_never_a_whole_heading() -> None:
-    held = StateFilter()
+    held = BlockFilter()
     assert held.feed("a\n\n### ST") == "a"
     assert held.flush() == "\n\n### ST"
     assert held.feed("ATE\nb") == "ATE\nb"
-    held = StateFilter()
+    held = BlockFilter()
     assert held.feed("a\n\n### STATE") == "a"
     assert held.flush() == ""
     assert held.feed("MENT") == "\n\n### STATEMENT"
-    held = StateFilter()
+    held = BlockFilter()
     assert held.feed("a\n") == "a"
     assert held.flush() == "\n"
     assert held.flush() == ""
@@ -133,20 +133,20 @@ def test_a_flush_lets_go_what_is_held_but_never_a_whole_heading() -> None:
 
 
 def test_what_is_no_block_comes_before_a_call_and_a_block_never() -> None:
-    held = StateFilter()
+    held = BlockFilter()
     assert held.feed("a\n\n### STATE\nidle\n") == "a"
-    assert held.flush(calls=True) == "\n\n### STATE\nidle"
+    assert held.flush(before_calls=True) == "\n\n### STATE\nidle"
     assert held.feed("more") == "\nmore"
     assert held.end() == ""
-    held = StateFilter()
+    held = BlockFilter()
     assert held.feed(f"a\n\n### STATE\n{N}") == "a"
-    assert held.flush(calls=True) == ""
+    assert held.flush(before_calls=True) == ""
     assert held.end() == ""
     assert held.blocks == [N]
 
 
 def test_the_end_may_be_told_twice_and_what_follows_it_is_text() -> None:
-    held = StateFilter()
+    held = BlockFilter()
     assert held.feed(f"a\n\n### STATE\n{N}") == "a"
     assert held.end() == held.end() == ""
     assert held.feed("more of it\n") == "more of it"
@@ -162,12 +162,12 @@ def test_the_end_may_be_told_twice_and_what_follows_it_is_text() -> None:
 @pytest.mark.parametrize("step", [1, 1000, 1 << 30])
 def test_the_work_is_linear(piece: str, step: int) -> None:
     text = piece * (400_000 // len(piece))
-    held = StateFilter()
+    held = BlockFilter()
     start = time.perf_counter()
     for at in range(0, len(text), step):
         held.feed(text[at : at + step])
-        assert len(held._head) <= state.HEADING_MAX + step
-        assert held._size <= state.BLOCK_MAX + step
+        assert len(held._head) <= state.MAX_HEADING_CHARS + step
+        assert held._size <= state.MAX_BLOCK_CHARS + step
     held.end()
     assert time.perf_counter() - start < 5
 
@@ -175,11 +175,11 @@ def test_the_work_is_linear(piece: str, step: int) -> None:
 @pytest.mark.parametrize("start", ["### STATE\nGoal: x\nContext: y\n", "### STATE\nGoal: x\nContext: "])
 @pytest.mark.parametrize("piece", ["x" * 100_000, "line\n" * 20_000, "x" * 300_000 + "\n\n\n"])
 def test_of_an_endless_block_no_more_is_held_than_is_bounded(start: str, piece: str) -> None:
-    held = StateFilter()
+    held = BlockFilter()
     seen = held.feed(start)
     for _ in range(20):
         seen += held.feed(piece)
-        assert held._size <= state.BLOCK_MAX + len(piece)
+        assert held._size <= state.MAX_BLOCK_CHARS + len(piece)
     assert seen + held.end() == start + piece * 20
     assert held.blocks == []
 
@@ -194,13 +194,13 @@ def body(*texts: str | None) -> bytes:
 
 def test_a_body_changes_in_its_text_only() -> None:
     raw = body("Dün.\n\n### STATE\nGoal: ü\nContext: y")
-    visible, blocks = without_state(raw)
+    visible, blocks = remove_state_blocks(raw)
     assert blocks == ["Goal: ü\nContext: y"]
     assert visible == raw.replace(b'"D\\u00fcn.\\n\\n### STATE\\nGoal: \\u00fc\\nContext: y"', '"Dün."'.encode())
 
 
 def test_all_choices_are_cleared_and_the_first_ones_blocks_given() -> None:
-    visible, blocks = without_state(body(f"a\n\n### STATE\n{N}1", "b", f"c\n\n### STATE\n{N}3"))
+    visible, blocks = remove_state_blocks(body(f"a\n\n### STATE\n{N}1", "b", f"c\n\n### STATE\n{N}3"))
     assert [choice["message"]["content"] for choice in json.loads(visible)["choices"]] == ["a", "b", "c"]
     assert blocks == [N + "1"]
 
@@ -219,7 +219,7 @@ def test_all_choices_are_cleared_and_the_first_ones_blocks_given() -> None:
     ],
 )
 def test_a_body_without_blocks_is_the_same_body(raw: bytes) -> None:
-    assert without_state(raw) == (raw, [])
+    assert remove_state_blocks(raw) == (raw, [])
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_a_body_without_blocks_is_the_same_body(raw: bytes) -> None:
     ],
 )
 def test_a_body_that_cannot_be_cut_is_written_anew(raw: bytes) -> None:
-    visible, blocks = without_state(raw)
+    visible, blocks = remove_state_blocks(raw)
     assert json.loads(visible)["choices"][0]["message"]["content"] == "a"
     assert blocks == [N]
 
@@ -239,21 +239,21 @@ def test_a_body_that_cannot_be_cut_is_written_anew(raw: bytes) -> None:
 @pytest.mark.parametrize("odd", ["1", "NaN"])
 def test_of_a_body_that_was_cut_off_the_beginning_of_a_note_is_taken_out(odd: str) -> None:
     raw = body("a\n\n### STATE\nGoal: to").replace(b"1.5", odd.encode())
-    assert without_state(raw) == (raw, [])
-    visible, blocks = without_state(raw.replace(b'"stop"', b'"length"'))
+    assert remove_state_blocks(raw) == (raw, [])
+    visible, blocks = remove_state_blocks(raw.replace(b'"stop"', b'"length"'))
     assert json.loads(visible)["choices"][0]["message"]["content"] == "a"
     assert blocks == ["Goal: to"]
 
 
 @given(TEXTS)
 def test_a_body_and_a_stream_lose_the_same(text: str) -> None:
-    visible, blocks = without_state(body(text))
+    visible, blocks = remove_state_blocks(body(text))
     assert (json.loads(visible)["choices"][0]["message"]["content"], blocks) == filtered([text])
 
 
 def test_texts_of_several_choices_are_replaced_in_place() -> None:
     raw = b'{"choices": [ {"delta":{"content":"a"}} , {"delta":{"x":1,"content":"bb"}} ],"y":2.0}'
     assert (
-        with_texts(raw, "delta", {0: "long", 1: ""})
+        replace_texts(raw, "delta", {0: "long", 1: ""})
         == b'{"choices": [ {"delta":{"content":"long"}} , {"delta":{"x":1,"content":""}} ],"y":2.0}'
     )

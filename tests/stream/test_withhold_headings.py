@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from proxy.memory import reflection, state
 from proxy.stream.relay import Relay
-from proxy.stream.withhold import StateFilter, without_blocks
+from proxy.stream.withhold import BlockFilter, remove_blocks
 from tests.stream.test_relay_state import DONE, chunk, text_of
 
 BOTH = (state.HEADING, reflection.HEADING)
@@ -26,13 +26,13 @@ TEXTS = st.lists(st.sampled_from(PIECES), max_size=30).map("".join)
 
 
 def filtered(pieces: list[str], headings: tuple[str, ...]) -> tuple[str, list[str], list[str]]:
-    held = StateFilter(headings)
+    held = BlockFilter(headings)
     out = "".join([held.feed(piece) for piece in pieces])
-    return out + held.end(), held.blocks, held.others
+    return out + held.end(), held.blocks, held.other_blocks
 
 
 def expected(text: str, headings: tuple[str, ...]) -> tuple[str, list[str], list[str]]:
-    visible, blocks = state.split(text, headings)
+    visible, blocks = state.split_blocks(text, headings)
     mine = [block.body for block in blocks if block.heading == state.HEADING]
     return visible, mine, [block.body for block in blocks if block.heading != state.HEADING]
 
@@ -61,7 +61,7 @@ def test_c2_two_blocks_follow_each_other_and_are_told_apart() -> None:
 
 def test_c2_a_block_that_was_not_asked_for_is_the_clients() -> None:
     assert expected("a\n\n" + BLOCK, state.HEADINGS) == ("a\n\n" + BLOCK, [], [])
-    held = StateFilter()
+    held = BlockFilter()
     assert held.feed("a\n### R") == "a\n### R"
 
 
@@ -76,17 +76,17 @@ def test_c2_a_stream_never_shows_the_block_though_calls_follow_it(size: int) -> 
     assert text_of(out) == "I look."
     assert b"REFLECTION" not in out
     assert b'"tool_calls"' in out
-    assert (relay.blocks, relay.others) == ([], ['{"synthesis": "x"}'])
+    assert (relay.blocks, relay.other_blocks) == ([], ['{"synthesis": "x"}'])
 
 
 def test_c2_a_whole_body_loses_the_blocks_and_no_other_byte() -> None:
     body = json.dumps(
         {"x": 1.0, "choices": [{"index": 0, "message": {"content": "a\n\n" + BLOCK, "y": None}}]}
     ).encode()
-    visible, blocks = without_blocks(body, ALONE)
+    visible, blocks = remove_blocks(body, ALONE)
     assert visible == body.replace(json.dumps("a\n\n" + BLOCK).encode(), b'"a"')
     assert [(block.heading, block.body) for block in blocks] == [(reflection.HEADING, '{"synthesis": "x"}')]
-    assert without_blocks(body) == (body, [])
+    assert remove_blocks(body) == (body, [])
     odd = body.replace(b'"x": 1.0', b'"x": NaN')
-    visible, blocks = without_blocks(odd, ALONE)
+    visible, blocks = remove_blocks(odd, ALONE)
     assert (json.loads(visible)["choices"][0]["message"]["content"], len(blocks)) == ("a", 1)

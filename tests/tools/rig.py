@@ -13,11 +13,11 @@ from proxy.chat import key
 from proxy.chat.dialects.completions import read_message
 from proxy.metrics import Metrics
 from proxy.settings import Settings
-from proxy.store.base import EditRow, MessageRow, SessionRow, Store, ThreadRow
-from proxy.store.memory import MemoryStore
+from proxy.store.base import BranchRow, EditRow, MessageRow, SessionRow, Store
+from proxy.store.memory import InMemoryStore
 from proxy.store.sqlite import SqliteStore
-from proxy.tools.desk import Desk
-from proxy.tools.run import run
+from proxy.tools.desk import ToolContext
+from proxy.tools.run import run_tool_call
 
 CANARY = "canary-7f3a"
 """Stands in every message of others, and nowhere else."""
@@ -54,11 +54,11 @@ def rows_of(
     """The messages as the proxy stores them."""
     raws = [json.dumps(message).encode() for message in messages]
     read = [read_message(raw) for raw in raws]
-    keys = key.chain(tenant, read)
+    keys = key.compute_keys(tenant, read)
     made, group = [], 0
     for n, message in enumerate(read):
         group += message.role == "user"
-        parent = keys[n - 1] if n else key.origin(tenant)
+        parent = keys[n - 1] if n else key.derive_root_key(tenant)
         status = "tool_call" if message.calls else "completed"
         fields: tuple[Any, ...] = (
             *(tenant, session, keys[n], parent, n, "main", message.role, f"g{group}", raws[n], message.form),
@@ -68,10 +68,10 @@ def rows_of(
     return made
 
 
-def opening(tenant: str = "t1", session: str = "s1") -> list[SessionRow | ThreadRow]:
+def opening(tenant: str = "t1", session: str = "s1") -> list[SessionRow | BranchRow]:
     return [
         SessionRow(tenant, session, True, 1.0),
-        ThreadRow(tenant, session, "main", None, None, "main", b"system", 1.0),
+        BranchRow(tenant, session, "main", None, None, "main", b"system", 1.0),
     ]
 
 
@@ -89,10 +89,10 @@ async def put(store: Store, messages: Sequence[dict[str, Any]], tenant: str = "t
     return [key.public_id(row.key) for row in rows]
 
 
-def desk_on(store: Store, **changes: Any) -> Desk:
+def desk_on(store: Store, **changes: Any) -> ToolContext:
     """The desk of session s1 of tenant t1. Settings are given as `tools={...}` and `memos={...}`."""
     tree = {name: changes.pop(name) for name in ("tools", "memos") if name in changes}
-    made = Desk(
+    made = ToolContext(
         "t1", "s1", "main", True, "", store, Settings.model_validate(tree), Metrics(), now=lambda: 1_700_000_000.0
     )
     return replace(made, **changes)
@@ -112,8 +112,8 @@ async def shared_file(folder: Path) -> AsyncIterator[SqliteStore]:
 
 
 @asynccontextmanager
-async def in_memory() -> AsyncIterator[MemoryStore]:
-    store = MemoryStore()
+async def in_memory() -> AsyncIterator[InMemoryStore]:
+    store = InMemoryStore()
     await store.open()
     try:
         yield store
@@ -121,9 +121,9 @@ async def in_memory() -> AsyncIterator[MemoryStore]:
         await store.close()
 
 
-async def ask(desk: Desk, name: str, **arguments: Any) -> str:
+async def ask(desk: ToolContext, name: str, **arguments: Any) -> str:
     """What the model gets for a call."""
-    return await run(Call(name, json.dumps(arguments)), desk)
+    return await run_tool_call(Call(name, json.dumps(arguments)), desk)
 
 
 def error(text: str) -> str:

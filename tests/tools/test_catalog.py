@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 
 from proxy.sections import ToolName
-from proxy.tools.catalog import MEMOS, TOOLS, chosen, definitions
+from proxy.tools.catalog import MEMO_TOOLS, TOOLS, choose_tool_names, join_definitions
 from proxy.tools.past import COLUMNS
 
 ALL = tuple(TOOLS)
@@ -17,33 +17,33 @@ def test_every_tool_can_be_named_in_the_settings() -> None:
 
 
 def test_definitions_are_members_of_a_json_array_and_always_the_same_bytes() -> None:
-    read = json.loads(b"[" + definitions(ALL) + b"]")
+    read = json.loads(b"[" + join_definitions(ALL) + b"]")
     assert [one["function"]["name"] for one in read] == list(ALL)
     assert all(one["type"] == "function" for one in read)
-    assert definitions(ALL) == definitions(ALL)
-    assert definitions(()) == b""
+    assert join_definitions(ALL) == join_definitions(ALL)
+    assert join_definitions(()) == b""
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_definition_is_one_that_any_upstream_takes(name: str) -> None:
-    function = json.loads(definitions([name]))["function"]
+    function = json.loads(join_definitions([name]))["function"]
     schema = function["parameters"]
     assert schema["type"] == "object"
     assert set(schema["required"]) <= set(schema["properties"])
-    assert set(schema["properties"]) == set(TOOLS[name].takes.__struct_fields__)
+    assert set(schema["properties"]) == set(TOOLS[name].arguments_type.__struct_fields__)
     assert len(name) <= 64
     assert function["description"]
 
 
 def test_the_policy_decides_unless_the_operator_does_and_the_clients_own_win() -> None:
-    assert chosen("policy", ("query_db", "recall"), (), memos=True) == ("recall", "query_db")
-    assert chosen(("save_memo",), ("recall",), (), memos=True) == ("save_memo",)
-    assert chosen((), ("recall",), (), memos=True) == ()
-    assert chosen("policy", ALL, ("recall", "other"), memos=True) == ALL[1:]
+    assert choose_tool_names("policy", ("query_db", "recall"), (), memos=True) == ("recall", "query_db")
+    assert choose_tool_names(("save_memo",), ("recall",), (), memos=True) == ("save_memo",)
+    assert choose_tool_names((), ("recall",), (), memos=True) == ()
+    assert choose_tool_names("policy", ALL, ("recall", "other"), memos=True) == ALL[1:]
 
 
 def test_memos_are_not_offered_where_they_are_not_open() -> None:
-    assert set(chosen("policy", ALL, (), memos=False)) == set(ALL) - MEMOS
+    assert set(choose_tool_names("policy", ALL, (), memos=False)) == set(ALL) - MEMO_TOOLS
 
 
 def test_the_descriptions_tell_what_a_model_has_to_know() -> None:

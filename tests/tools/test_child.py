@@ -156,7 +156,8 @@ def test_the_system_holds_the_process_to_its_limits(tmp_path: Path) -> None:
     told = "[resource.getrlimit(n)[0] for n in (resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE, resource.RLIMIT_CORE)]"
     more = "[resource.getrlimit(resource.RLIMIT_AS)[0], resource.getrlimit(resource.RLIMIT_CPU)[0]]"
     asking = changed(
-        tmp_path, ("        _say(answer(database, json.loads(line)))", f"        _say({{'is': {told} + {more}}})")
+        tmp_path,
+        ("        _say(run_statement(database, json.loads(line)))", f"        _say({{'is': {told} + {more}}})"),
     )
     many = Many(ROWS, asking)
     try:
@@ -180,8 +181,8 @@ def test_the_system_ends_a_process_that_computes_for_long(tmp_path: Path) -> Non
 
 def test_the_process_can_write_no_file(tmp_path: Path) -> None:
     target = tmp_path / "x"
-    writing = f"        open({str(target)!r}, 'w').write('x')\n        _say(answer(database, json.loads(line)))"
-    many = Many(ROWS, changed(tmp_path, ("        _say(answer(database, json.loads(line)))", writing)))
+    writing = f"        open({str(target)!r}, 'w').write('x')\n        _say(run_statement(database, json.loads(line)))"
+    many = Many(ROWS, changed(tmp_path, ("        _say(run_statement(database, json.loads(line)))", writing)))
     try:
         many.ask("SELECT 1")
     finally:
@@ -203,7 +204,7 @@ def test_what_runs_here_as_there_is_guarded_the_same() -> None:
     child.guard(database)
     with pytest.raises(sqlite3.DatabaseError):
         database.execute("DELETE FROM messages")
-    assert child.answer(database, "SELECT count(*) FROM messages")["rows"] == [[len(ROWS)]]
+    assert child.run_statement(database, "SELECT count(*) FROM messages")["rows"] == [[len(ROWS)]]
     database.close()
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from proxy.tools.describe_db import WORDS
+from proxy.tools.describe_db import SCHEMA_TEXT
 from proxy.tools.past import COLUMNS
 from tests.tools.rig import ask, desk_on, in_memory, put, user
 
@@ -12,7 +12,7 @@ async def test_it_tells_every_column_what_is_allowed_and_how_much_there_is() -> 
         await put(store, [user("a"), user("b")])
         text = await ask(desk, "describe_db")
         assert "stored so far: 2 messages" in text
-        assert all(f"\n  {column} " in WORDS for column in COLUMNS)
+        assert all(f"\n  {column} " in SCHEMA_TEXT for column in COLUMNS)
         assert "messages_fts" in text
         assert "substr" in text
         assert len(text) < 3000

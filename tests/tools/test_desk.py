@@ -12,4 +12,4 @@ async def test_nobody_can_make_it_another_sessions_desk() -> None:
         desk = desk_on(store)
         with pytest.raises(FrozenInstanceError):
             desk.session = "s2"  # type: ignore[misc]
-        assert (desk.offered, desk.prompt) == (None, ())
+        assert (desk.offered_tools, desk.prompt) == (None, ())

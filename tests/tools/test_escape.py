@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from proxy.tools import past
-from proxy.tools.desk import Desk
+from proxy.tools.desk import ToolContext
 from proxy.tools.sandbox import Sandbox
 from tests.tools.attacks import ALLOWED, BOMBS, RESULT, Grammar, Many, changed, escapes, lag
 from tests.tools.rig import CANARY, ask, calls, desk_on, put, result, said, shared_file, user
@@ -39,7 +39,7 @@ LAYERS: dict[str, list[tuple[str, str]]] = {
 
 
 @pytest.fixture
-async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
+async def desk(tmp_path: Path) -> AsyncIterator[ToolContext]:
     (tmp_path / "db").mkdir()
     async with shared_file(tmp_path / "db") as store:
         await put(store, MINE)
@@ -59,14 +59,14 @@ def target(tmp_path: Path) -> Iterator[Path]:
     assert not written(tmp_path / "out")
 
 
-async def rows(desk: Desk) -> list[bytes]:
-    records, _ = await past.newest(desk)
-    return past.rows(records, [])
+async def rows(desk: ToolContext) -> list[bytes]:
+    records, _ = await past.load_newest(desk)
+    return past.make_table_rows(records, [])
 
 
 @pytest.mark.timed
 @pytest.mark.parametrize("name", NAMES)
-async def test_no_statement_gets_out(desk: Desk, target: Path, tmp_path: Path, name: str) -> None:
+async def test_no_statement_gets_out(desk: ToolContext, target: Path, tmp_path: Path, name: str) -> None:
     before = written(tmp_path / "db")
     sql = escapes(tmp_path / "db" / "store.sqlite3", target)[name]
     began = time.monotonic()
@@ -82,7 +82,7 @@ async def test_no_statement_gets_out(desk: Desk, target: Path, tmp_path: Path, n
 
 @pytest.mark.timed
 @pytest.mark.parametrize("name", BOMBS)
-async def test_no_statement_holds_anything_up(desk: Desk, target: Path, name: str) -> None:
+async def test_no_statement_holds_anything_up(desk: ToolContext, target: Path, name: str) -> None:
     began = time.monotonic()
     found = await ask(desk, "query_db", sql=BOMBS[name])
     assert time.monotonic() - began < ALLOWED
@@ -90,7 +90,7 @@ async def test_no_statement_holds_anything_up(desk: Desk, target: Path, name: st
     assert found.startswith('{"error": ') or name == "a large result"
 
 
-async def test_the_event_loop_goes_on_meanwhile(desk: Desk) -> None:
+async def test_the_event_loop_goes_on_meanwhile(desk: ToolContext) -> None:
     worst = []
     for _ in range(3):  # the machine's own pauses are no concern of ours
         async with lag() as away:
@@ -124,7 +124,9 @@ def generated(
 
 
 @pytest.mark.timed
-async def test_two_thousand_generated_statements_read_and_write_nothing_of_others(desk: Desk, target: Path) -> None:
+async def test_two_thousand_generated_statements_read_and_write_nothing_of_others(
+    desk: ToolContext, target: Path
+) -> None:
     counts = await asyncio.to_thread(generated, await rows(desk), 2000, 1, target)
     assert counts["slowest"] < ALLOWED
     # Both kinds have to come, or the grammar would show nothing.
@@ -133,7 +135,7 @@ async def test_two_thousand_generated_statements_read_and_write_nothing_of_other
 
 @pytest.mark.timed
 @pytest.mark.long
-async def test_a_hundred_thousand_generated_statements(desk: Desk, target: Path) -> None:
+async def test_a_hundred_thousand_generated_statements(desk: ToolContext, target: Path) -> None:
     counts = await asyncio.to_thread(generated, await rows(desk), 100_000, 2, target)
     print(counts)
     assert counts["slowest"] < ALLOWED
@@ -143,7 +145,7 @@ async def test_a_hundred_thousand_generated_statements(desk: Desk, target: Path)
 @pytest.mark.timed
 @pytest.mark.slow
 @pytest.mark.parametrize("layer", LAYERS)
-async def test_without_one_layer_the_others_hold(desk: Desk, target: Path, tmp_path: Path, layer: str) -> None:
+async def test_without_one_layer_the_others_hold(desk: ToolContext, target: Path, tmp_path: Path, layer: str) -> None:
     child = changed(tmp_path, *LAYERS[layer])
     mine = await rows(desk)
     before = written(tmp_path / "db")
@@ -165,7 +167,7 @@ async def test_without_one_layer_the_others_hold(desk: Desk, target: Path, tmp_p
 
 @pytest.mark.timed
 @pytest.mark.slow
-async def test_without_the_parents_clock_the_childs_own_holds(desk: Desk) -> None:
+async def test_without_the_parents_clock_the_childs_own_holds(desk: ToolContext) -> None:
     sandbox = Sandbox(wall=60.0)
     for name in ("recursion", "instr (M3)"):
         began = time.monotonic()

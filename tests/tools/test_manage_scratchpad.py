@@ -20,7 +20,7 @@ async def test_it_is_read_replaced_and_added_to() -> None:
         assert await ask(desk, "manage_scratchpad", action="read") == "# Plan"
         await ask(desk, "manage_scratchpad", action="update", content="")
         assert await ask(desk, "manage_scratchpad", action="read") == "[the scratchpad is empty]"
-        kept = await store.scratchpads("t1", "s1")
+        kept = await store.read_scratchpad_versions("t1", "s1")
         assert [(row.text, row.author) for row in kept] == [
             ("", "model"), ("# Plan", "model"), ("- one\n- two", "model"), ("- one", "model"),
         ]  # fmt: skip

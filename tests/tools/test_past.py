@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from proxy.chat.key import public_id
-from proxy.store.blanking import BlankRow
-from proxy.store.written import RoundRow
+from proxy.store.blanking import EraseMessageRow
+from proxy.store.written import HiddenRoundRow
 from proxy.tools import past
 from tests.tools.rig import CANARY, calls, desk_on, gone, in_memory, put, result, rows_of, said, shared_file, user
 
@@ -24,8 +24,8 @@ def table(lines: list[bytes]) -> list[dict[str, Any]]:
 async def test_rows_are_the_sessions_messages_in_order(tmp_path: Path) -> None:
     async with shared_file(tmp_path) as store:
         names = await put(store, TALK)
-        records, is_all = await past.newest(desk_on(store))
-        lines = past.rows(records, [])
+        records, is_all = await past.load_newest(desk_on(store))
+        lines = past.make_table_rows(records, [])
         assert is_all
         assert CANARY.encode() not in b"".join(lines)
         read = table(lines)
@@ -46,12 +46,12 @@ async def test_what_has_left_the_prompt_is_marked() -> None:
         stored = rows_of(TALK)
         await store.put([gone(stored[1])])
         desk = desk_on(store)
-        records, _ = await past.newest(desk)
-        read = table(past.rows(records, [], await past.standing(desk)))
+        records, _ = await past.load_newest(desk)
+        read = table(past.make_table_rows(records, [], await past.load_prompt_membership(desk)))
         assert [row["status"] for row in read] == ["completed", "tool_call", "completed", "completed"]
         assert [row["in_prompt"] for row in read] == [1, 0, 1, 1]
-        here = replace(desk, keys=[row.key for row in stored[:3]])
-        read = table(past.rows(records, [], await past.standing(here)))
+        here = replace(desk, prompt_keys=[row.key for row in stored[:3]])
+        read = table(past.make_table_rows(records, [], await past.load_prompt_membership(here)))
         assert [row["in_prompt"] for row in read] == [1, 0, 1, 0], "what stands in another branch is in no prompt"
 
 
@@ -63,8 +63,8 @@ async def test_what_was_taken_back_is_dropped_and_what_was_given_back_is_not() -
         back = msgspec.structs.replace(wide[3], version=2, action="withdrawn")
         await store.put([wide[1], wide[3], back])
         desk = desk_on(store)
-        records, _ = await past.newest(desk)
-        read = table(past.rows(records, [], await past.standing(desk)))
+        records, _ = await past.load_newest(desk)
+        read = table(past.make_table_rows(records, [], await past.load_prompt_membership(desk)))
         assert [row["status"] for row in read] == ["completed", "dropped", "completed", "completed"]
         assert [row["in_prompt"] for row in read] == [1, 0, 1, 1]
 
@@ -72,10 +72,10 @@ async def test_what_was_taken_back_is_dropped_and_what_was_given_back_is_not() -
 async def test_what_the_operator_removed_for_good_is_not_there() -> None:
     async with in_memory() as store:
         await put(store, TALK)
-        await store.put([BlankRow("t1", "s1", rows_of(TALK)[0].key, b'{"role":"user","content":""}')])
-        records, _ = await past.newest(desk_on(store))
-        assert [row["content"] for row in table(past.rows(records, []))][-2:] == ["the file", "done"]
-        assert len(past.rows(records, [])) == 3
+        await store.put([EraseMessageRow("t1", "s1", rows_of(TALK)[0].key, b'{"role":"user","content":""}')])
+        records, _ = await past.load_newest(desk_on(store))
+        assert [row["content"] for row in table(past.make_table_rows(records, []))][-2:] == ["the file", "done"]
+        assert len(past.make_table_rows(records, [])) == 3
 
 
 async def test_the_newest_come_first_where_not_all_can_be_copied(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,18 +83,18 @@ async def test_the_newest_come_first_where_not_all_can_be_copied(monkeypatch: py
     async with in_memory() as store:
         await put(store, [user(f"message {n}") for n in range(50)])
         desk = desk_on(store)
-        assert len((await past.newest(desk))[0]) == 50
-        records, is_all = await past.newest(desk, 2500)
+        assert len((await past.load_newest(desk))[0]) == 50
+        records, is_all = await past.load_newest(desk, 2500)
         assert not is_all
         assert [record.seq for record in records] == list(range(50, 50 - len(records), -1))
         assert 5 < len(records) < 15
-        assert len((await past.newest(desk, 1))[0]) == 1
+        assert len((await past.load_newest(desk, 1))[0]) == 1
 
 
-def a_round(answer: str, **body: list[dict[str, Any]]) -> RoundRow:
+def a_round(answer: str, **body: list[dict[str, Any]]) -> HiddenRoundRow:
     visible = rows_of([user("go"), said(answer)])
     texts = {name: [json.dumps(message) for message in messages] for name, messages in body.items()}
-    return RoundRow("t1", "s1", visible[1].key, visible[0].key, "x1", json.dumps(texts).encode(), 1.0)
+    return HiddenRoundRow("t1", "s1", visible[1].key, visible[0].key, "x1", json.dumps(texts).encode(), 1.0)
 
 
 async def test_rounds_that_the_client_never_saw_stand_before_their_answer() -> None:
@@ -102,8 +102,8 @@ async def test_rounds_that_the_client_never_saw_stand_before_their_answer() -> N
         await put(store, [user("go"), said("It is 42.")])
         hidden = [calls("query_db", '{"sql": "x"}', "q1"), result("42", "q1"), said("It is 42.")]
         row = a_round("It is 42.", replaces=hidden)
-        records, _ = await past.newest(desk_on(store))
-        read = table(past.rows(records, [row]))
+        records, _ = await past.load_newest(desk_on(store))
+        read = table(past.make_table_rows(records, [row]))
         assert [(one["seq"], one["role"], one["status"]) for one in read] == [
             (1, "user", "completed"),
             (2, "assistant", "tool_call"),
@@ -119,27 +119,27 @@ def test_our_results_beside_a_clients_calls_follow_the_answer_in_the_order_of_th
     both = calls("query_db", "{}", "q1")
     both["tool_calls"] += calls("read", "{}", "c1")["tool_calls"] + calls("recall", "{}", "q2")["tool_calls"]
     row = a_round("x", replaces=[both], results=[result("second", "q2"), result("first", "q1")])
-    assert [message.text for _, message in past.hidden(row)] == ["first", "second"]
-    assert len({name for name, _ in past.hidden(row)}) == 2
+    assert [message.text for _, message in past.read_hidden_messages(row)] == ["first", "second"]
+    assert len({name for name, _ in past.read_hidden_messages(row)}) == 2
 
 
 @pytest.mark.parametrize(
     "body", [b"", b"[]", b'{"replaces": ["{}"]}', b'{"replaces": ["no JSON", 1]}', b'{"results": []}']
 )
 def test_a_round_that_cannot_be_read_hides_nothing(body: bytes) -> None:
-    assert list(past.hidden(RoundRow("t1", "s1", b"k" * 16, b"h" * 16, "x1", body, 1.0))) == []
+    assert list(past.read_hidden_messages(HiddenRoundRow("t1", "s1", b"k" * 16, b"h" * 16, "x1", body, 1.0))) == []
 
 
 async def test_a_message_longer_than_a_cell_says_where_the_rest_is() -> None:
     async with in_memory() as store:
         names = await put(store, [user("é" * 600_000)])
-        records, _ = await past.newest(desk_on(store))
-        content = table(past.rows(records, []))[0]["content"]
+        records, _ = await past.load_newest(desk_on(store))
+        content = table(past.make_table_rows(records, []))[0]["content"]
         assert len(content.encode()) < 1_000_000 - 1000
         assert content.endswith(f'[cut here; recall(id="{names[0]}") has all of it]')
 
 
 def test_bytes_that_are_no_message_are_text() -> None:
-    assert past.spoken(b"\xff no JSON") == "\ufffd no JSON"
+    assert past.format_stored_message(b"\xff no JSON") == "\ufffd no JSON"
     half = b'{"role": "user", "content": "a\\ud800b"}'
-    assert past.spoken(half) == half.decode()
+    assert past.format_stored_message(half) == half.decode()

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from proxy.errors import ToolRefused
-from proxy.tools.describe_db import WORDS
-from proxy.tools.query_db import QUERY_DB, ROOM, bare, shown
-from proxy.tools.sandbox import Answer
+from proxy.tools.describe_db import SCHEMA_TEXT
+from proxy.tools.query_db import HEADER_CHARS, QUERY_DB, format_result, strip_fence
+from proxy.tools.sandbox import QueryResult
 from tests.tools.rig import (
     CANARY,
     ask,
@@ -55,7 +55,7 @@ async def test_a_model_finds_what_was_said_by_words_and_reads_it_whole() -> None
 async def test_a_word_in_a_script_without_blanks_is_found_as_the_descriptions_say() -> None:
     """The index of words has a run of such a script as one word, and both tools say what finds it."""
     assert "Chinese, Japanese, Korean: content LIKE '%word%'" in QUERY_DB.description
-    assert "Chinese, Japanese, Korean or Thai is one word" in WORDS
+    assert "Chinese, Japanese, Korean or Thai is one word" in SCHEMA_TEXT
     async with in_memory() as store:
         desk = desk_on(store)
         await put(store, [user("修复了数据库迁移的问题"), user("another thing")])
@@ -142,7 +142,7 @@ async def test_what_is_behind_them_is_judged_as_ever(sql: str) -> None:
 def test_taking_them_off_is_linear() -> None:
     for text in ("-- x\n" * 2000, "/*" * 5000, "`" + " " * 9000 + "x", " " * 10_000, "/* */" * 2000 + "x"):
         began = time.perf_counter()
-        bare(text)
+        strip_fence(text)
         assert time.perf_counter() - began < 0.5
 
 
@@ -184,11 +184,13 @@ async def test_what_sqlite_refuses_is_told_in_its_words() -> None:
 
 def test_rows_that_do_not_fit_are_cut_first_and_left_out_then() -> None:
     rows = [[n, "x" * 5000] for n in range(3)]
-    text = shown(Answer(["seq", "content"], rows), 8000)
+    text = format_result(QueryResult(["seq", "content"], rows), 8000)
     head, *lines = text.split("\n")
     assert head.startswith("[3 rows; long values end with [+N]")
     assert [json.loads(line) for line in lines] == [[n, "x" * 2000 + "[+3000]"] for n in range(3)]
-    head, *lines = shown(Answer(["seq", "content"], [[n, "x" * 5000] for n in range(100)]), 8000).split("\n")
+    head, *lines = format_result(QueryResult(["seq", "content"], [[n, "x" * 5000] for n in range(100)]), 8000).split(
+        "\n"
+    )
     assert 20 < len(lines) < 40
     assert head.startswith(f"[rows 1 to {len(lines)}; more with OFFSET {len(lines)};")
     assert len(text) <= 8000
@@ -196,17 +198,19 @@ def test_rows_that_do_not_fit_are_cut_first_and_left_out_then() -> None:
 
 def test_a_row_that_fits_nowhere_is_refused() -> None:
     with pytest.raises(ToolRefused, match="select fewer columns"):
-        shown(Answer([str(n) for n in range(50)], [["x" * 500] * 50]), ROOM + 1000)
+        format_result(QueryResult([str(n) for n in range(50)], [["x" * 500] * 50]), HEADER_CHARS + 1000)
 
 
 def test_a_value_of_which_only_the_beginning_came_says_how_long_it_is() -> None:
     cell = {"cut": "x" * 10_000, "chars": 70_000}
-    assert shown(Answer(["content"], [[cell]]), 8000).startswith("[1 row, the first 7700 of 70000 characters;")
-    line = shown(Answer(["id", "content"], [["a", cell]]), 64_000).split("\n")[1]
+    assert format_result(QueryResult(["content"], [[cell]]), 8000).startswith(
+        "[1 row, the first 7700 of 70000 characters;"
+    )
+    line = format_result(QueryResult(["id", "content"], [["a", cell]]), 64_000).split("\n")[1]
     assert json.loads(line) == ["a", "x" * 10_000 + "[+60000]"]
 
 
 def test_of_a_very_long_conversation_it_is_said_how_much_is_searched() -> None:
     note = "only the newest 7 messages are searched; "
-    assert shown(Answer(), 8000, note) == f"[{note}no rows]"
-    assert shown(Answer(["a"], [[1]]), 8000, note) == f"[{note}1 row; columns: a]\n[1]"
+    assert format_result(QueryResult(), 8000, note) == f"[{note}no rows]"
+    assert format_result(QueryResult(["a"], [[1]]), 8000, note) == f"[{note}1 row; columns: a]\n[1]"

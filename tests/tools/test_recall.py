@@ -7,8 +7,8 @@ import pytest
 
 from proxy.chat.dialects.completions import read_message
 from proxy.chat.key import public_id
-from proxy.store.written import RoundRow
-from proxy.tools.recall import RECALL, ROOM
+from proxy.store.written import HiddenRoundRow
+from proxy.tools.recall import HEADER_CHARS, RECALL
 from tests.tools.rig import CANARY, ask, calls, desk_on, error, in_memory, put, result, rows_of, said, shared_file, user
 
 LONG = "".join(f"{n}: what stands in line {n}\n" for n in range(2000))
@@ -24,7 +24,7 @@ async def test_all_pages_together_are_the_message(text: str) -> None:
     async with in_memory() as store:
         names = await put(store, [user("go"), calls("read", "{}"), result(text)])
         desk = desk_on(store)
-        pages = -(-len(text) // (desk.settings.tools.result_chars - ROOM)) or 1
+        pages = -(-len(text) // (desk.settings.tools.result_chars - HEADER_CHARS)) or 1
         got = [await ask(desk, "recall", id=names[2], page=n) for n in range(1, pages + 1)]
         assert "".join(map(body_of, got)) == text
         assert all(len(page) <= desk.settings.tools.result_chars for page in got)
@@ -77,7 +77,7 @@ async def test_what_the_client_never_saw_is_found_by_its_id_too() -> None:
         await put(store, [user("go"), said("It is 42.")])
         replaces = [row.body.decode() for row in woven[1:]]
         body = json.dumps({"replaces": replaces}).encode()
-        await store.put([RoundRow("t1", "s1", shown[1].key, shown[0].key, "x1", body, 1.0)])
+        await store.put([HiddenRoundRow("t1", "s1", shown[1].key, shown[0].key, "x1", body, 1.0)])
         assert body_of(await ask(desk_on(store), "recall", id=public_id(woven[2].key))) == "hidden rows"
 
 
@@ -102,7 +102,7 @@ STEPS = [
 def prompt_of(values: list[dict[str, object]]) -> dict[str, object]:
     """What a desk has of a request with these messages."""
     rows = rows_of(values)
-    return {"prompt": [read_message(row.body) for row in rows], "keys": [row.key for row in rows]}
+    return {"prompt": [read_message(row.body) for row in rows], "prompt_keys": [row.key for row in rows]}
 
 
 @pytest.mark.parametrize("in_prompt", [True, False], ids=["in the prompt", "in the store alone"])

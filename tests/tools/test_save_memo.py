@@ -3,14 +3,14 @@ from __future__ import annotations
 import json
 
 from proxy.chat.dialects.completions import read_message
-from proxy.tools.desk import Desk
+from proxy.tools.desk import ToolContext
 from tests.tools.rig import ask, desk_on, error, in_memory, user
 
 FACT = "The printers only read UTF-16, since their firmware is from 2003"
 
 
-async def saved(desk: Desk) -> list[tuple[str, str, str]]:
-    return [(row.content, row.tags, row.source_session) for row in await desk.store.memos(desk.tenant)]
+async def saved(desk: ToolContext) -> list[tuple[str, str, str]]:
+    return [(row.content, row.tags, row.source_session) for row in await desk.store.read_memos(desk.tenant)]
 
 
 async def test_a_memo_is_kept_with_its_tags_and_where_it_comes_from() -> None:
@@ -45,8 +45,8 @@ async def test_projects_are_kept_apart() -> None:
     async with in_memory() as store:
         await ask(desk_on(store), "save_memo", content=FACT, tags=[])
         await ask(desk_on(store, project="shop"), "save_memo", content=FACT, tags=[])
-        assert len(await store.memos("t1")) == 2
-        assert [row.content for row in await store.memos("t1", "shop")] == [FACT]
+        assert len(await store.read_memos("t1")) == 2
+        assert [row.content for row in await store.read_memos("t1", "shop")] == [FACT]
 
 
 async def test_junk_and_what_can_be_read_here_anyway_is_turned_away() -> None:

@@ -5,7 +5,7 @@ import json
 import msgspec
 import pytest
 
-from proxy.tools.desk import Desk
+from proxy.tools.desk import ToolContext
 from proxy.tools.tool import Tool
 from tests.tools.rig import desk_on, in_memory
 
@@ -15,7 +15,7 @@ class Takes(msgspec.Struct, frozen=True):
     times: int = 1
 
 
-async def answer(takes: Takes, desk: Desk) -> str:
+async def answer(takes: Takes, desk: ToolContext) -> str:
     return takes.word * takes.times + desk.tenant
 
 

@@ -14,8 +14,8 @@ import pytest
 
 from proxy.errors import ProxyError, UpstreamError
 from proxy.metrics import Metrics
-from proxy.settings import Pool, Settings, Timeouts
-from proxy.upstream.client import Client, Reply
+from proxy.settings import PoolSettings, Settings, TimeoutSettings
+from proxy.upstream.client import Reply, UpstreamClient
 from proxy.upstream.transport import AiohttpTransport
 from tests.faulty import HEAD, Connection, Request
 
@@ -26,40 +26,40 @@ JSON = [(b"content-type", b"application/json")]
 @asynccontextmanager
 async def client_of(
     port: int, connections: int = 10, keepalive: int = 10, /, **timeouts: float
-) -> AsyncIterator[Client]:
-    pool = Pool(connections=connections, keepalive=keepalive)
-    settings = Settings(upstream=f"http://127.0.0.1:{port}/v1", timeouts=Timeouts(**timeouts), pool=pool)
-    client = Client(settings, Metrics())
+) -> AsyncIterator[UpstreamClient]:
+    pool = PoolSettings(connections=connections, keepalive=keepalive)
+    settings = Settings(upstream=f"http://127.0.0.1:{port}/v1", timeouts=TimeoutSettings(**timeouts), pool=pool)
+    client = UpstreamClient(settings, Metrics())
     yield client
-    assert client._lines["default"].open == 0
+    assert client._lines["default"].open_responses == 0
     await client.close()
 
 
-def transport_of(client: Client) -> AiohttpTransport:
+def transport_of(client: UpstreamClient) -> AiohttpTransport:
     [line] = client._lines.values()
     assert isinstance(line.transport, AiohttpTransport)
     return line.transport
 
 
-def idle(client: Client) -> int:
+def idle(client: UpstreamClient) -> int:
     """Connections that are there and not in use."""
     connector = transport_of(client)._connector
     kept = [] if connector is None else [protocol for each in connector._conns.values() for protocol, _ in each]
     return sum(protocol.is_connected() for protocol in kept)
 
 
-def connections(client: Client) -> int:
+def connections(client: UpstreamClient) -> int:
     """Connections that are there."""
     return idle(client) + len(transport_of(client)._answers)
 
 
-def sound(client: Client, limit: int = 10) -> bool:
+def sound(client: UpstreamClient, limit: int = 10) -> bool:
     """Nothing is under way, and all that may be there can be had."""
     transport = transport_of(client)
     return transport._slots._value == limit and not transport._slots._waiters and not transport._answers
 
 
-async def send(client: Client, body: bytes = b"{}", **more: Any) -> Reply:
+async def send(client: UpstreamClient, body: bytes = b"{}", **more: Any) -> Reply:
     return await client.send(client.targets[0], "POST", "/v1/chat/completions", b"", JSON, body, **more)
 
 
@@ -67,14 +67,14 @@ async def gathered(reply: Reply) -> tuple[bytes, ProxyError | None]:
     """What came, and what ended it."""
     out = b""
     try:
-        async for part in reply.chunks():
+        async for part in reply.iter_bytes():
             out += part
     except UpstreamError as error:
         return out, error
     return out, None
 
 
-def errors(client: Client, kind: str) -> float:
+def errors(client: UpstreamClient, kind: str) -> float:
     value = client._metrics.registry.get_sample_value(
         "context_proxy_upstream_errors_total", {"upstream": "default", "kind": kind}
     )
@@ -134,9 +134,9 @@ def serving(certificate: Path) -> ssl.SSLContext:
     return context
 
 
-async def asked(client: Client, body: bytes = b"{}") -> tuple[int, bytes] | ProxyError:
+async def asked(client: UpstreamClient, body: bytes = b"{}") -> tuple[int, bytes] | ProxyError:
     try:
         reply = await client.send(client.targets[0], "POST", "/v1/x", b"", [], body)
-        return reply.status, await reply.read(1 << 26)
+        return reply.status, await reply.read_body(1 << 26)
     except UpstreamError as error:
         return error

@@ -8,8 +8,8 @@ import pytest
 import uvloop
 
 from proxy.errors import BadRequest, ProxyError, UpstreamBroken, UpstreamError, UpstreamTimeout, UpstreamUnreachable
-from proxy.upstream.answer import HIGH_WATER, JOINED
-from proxy.upstream.client import Client
+from proxy.upstream.answer import HIGH_WATER, JOINED_BODY_BYTES
+from proxy.upstream.client import UpstreamClient
 from proxy.upstream.framing import HEAD_LIMIT
 from tests.faulty import HEAD, STREAM, Connection, Request, faulty, until
 from tests.upstream.conftest import (
@@ -29,7 +29,7 @@ WHOLE = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: </x>\r\
 SIZED = HEAD + b"content-length: 12\r\n\r\nhello, world"
 
 
-async def asked(client: Client, method: str = "GET") -> tuple[int, bytes, ProxyError | None]:
+async def asked(client: UpstreamClient, method: str = "GET") -> tuple[int, bytes, ProxyError | None]:
     """(status, what came, what ended it); status 0 where there was no answer."""
     try:
         reply = await client.send(client.targets[0], method, "/v1/x", b"", [], None)
@@ -153,14 +153,14 @@ async def test_a_connection_whose_answer_was_not_heard_to_its_end_is_closed() ->
 
     async with faulty(say) as upstream, client_of(upstream.port) as client:
         reply = await send(client)
-        async for _ in reply.chunks():
+        async for _ in reply.iter_bytes():
             break
         assert ringing()
         await reply.close()
         assert not ringing()
         assert await upstream.none_open()
         with pytest.raises(UpstreamBroken):  # who reads on all the same does not wait for ever
-            await reply.read(1000)
+            await reply.read_body(1000)
 
 
 def ringing() -> list[asyncio.TimerHandle]:
@@ -190,7 +190,7 @@ async def test_what_is_said_on_an_idle_connection_closes_it(said: bytes | None) 
 # Requests
 
 
-@pytest.mark.parametrize("size", [0, 1000, JOINED, JOINED + 1, 3_000_000])
+@pytest.mark.parametrize("size", [0, 1000, JOINED_BODY_BYTES, JOINED_BODY_BYTES + 1, 3_000_000])
 async def test_a_body_of_any_size_goes_whole_and_a_small_one_in_one_piece_with_its_head(size: int) -> None:
     pieces: list[int] = []
 
@@ -201,8 +201,8 @@ async def test_a_body_of_any_size_goes_whole_and_a_small_one_in_one_piece_with_i
 
     async with listening(count) as port, client_of(port) as client:
         reply = await client.send(client.targets[0], "POST", "/v1/y", b"", [], b"x" * size)
-        assert await reply.read(100) == b"hello, world"
-    assert pieces[0] == size or size >= JOINED
+        assert await reply.read_body(100) == b"hello, world"
+    assert pieces[0] == size or size >= JOINED_BODY_BYTES
 
 
 async def upload(*parts: bytes, wait: float = 0.0) -> AsyncIterator[bytes]:
@@ -235,7 +235,7 @@ async def test_an_answer_that_comes_before_the_body_was_sent_is_told(pieces: boo
     body = upload(*[b"x" * 1_000_000] * 50) if pieces else b"x" * 50_000_000
     async with listening(refuse) as port, client_of(port) as client, asyncio.timeout(5):
         reply = await client.send(client.targets[0], "POST", "/v1/x", b"", [(b"content-length", b"50000000")], body)
-        assert (reply.status, await reply.read(100)) == (413, b"too ")
+        assert (reply.status, await reply.read_body(100)) == (413, b"too ")
         assert connections(client) == 0, "with a body half sent it is good for nothing"
 
 
@@ -287,7 +287,7 @@ async def test_a_refusal_while_the_clients_part_is_waited_for_is_told_and_the_co
     async with listening(refuse) as port, client_of(port) as client, asyncio.timeout(5):
         body = upload(b"abc", b"def", wait=60)
         reply = await client.send(client.targets[0], "POST", "/v1/x", b"", [(b"content-length", b"6")], body)
-        assert (reply.status, await reply.read(100)) == (413, b"too ")
+        assert (reply.status, await reply.read_body(100)) == (413, b"too ")
         assert connections(client) == 0
 
 
@@ -355,7 +355,7 @@ async def test_no_more_than_the_high_water_mark_is_taken_from_the_kernel() -> No
         await asyncio.sleep(0.2)
         [answer] = transport_of(client)._answers
         assert answer._size <= 2 * HIGH_WATER
-        assert len(await reply.read(8 << 20)) == 8 << 20
+        assert len(await reply.read_body(8 << 20)) == 8 << 20
         assert idle(client), "it was heard to its end"
         await reply.close()
 
@@ -376,7 +376,7 @@ async def test_at_the_deadline_what_has_come_and_was_not_asked_for_is_forgotten(
             await asyncio.sleep(0.03)
 
     async with faulty(drip) as upstream, client_of(upstream.port, total_s=0.3) as client:
-        parts = (await send(client)).chunks()
+        parts = (await send(client)).iter_bytes()
         assert await anext(parts) == EVENTS[0]
         await asyncio.sleep(0.4)
         with pytest.raises(UpstreamTimeout, match="total_s"):

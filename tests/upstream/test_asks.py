@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from proxy.chat.tokens import PER_MESSAGE, estimate
+from proxy.chat.tokens import PER_MESSAGE, estimate_text_tokens
 from proxy.context.prices import Model
-from proxy.upstream.asks import Asker, Told, Vectors, credential, embed
-from proxy.upstream.client import Client
+from proxy.upstream.asks import EmbeddingAnswer, HelperAnswer, HelperClient, embed_texts, pick_credential_headers
+from proxy.upstream.client import UpstreamClient
 from tests.faulty import Connection, Request, Script, Upstream, faulty
 from tests.scripted import Scripted, reply
 from tests.upstream.conftest import client_of
@@ -23,9 +23,9 @@ TYPE = b"content-type: application/json"
 
 
 @asynccontextmanager
-async def asker(script: Script, timeout_s: float = 2.0) -> AsyncIterator[tuple[Asker, Upstream]]:
+async def asker(script: Script, timeout_s: float = 2.0) -> AsyncIterator[tuple[HelperClient, Upstream]]:
     async with faulty(script) as upstream, client_of(upstream.port) as client:
-        yield Asker(client, client.targets[0], "mini", PRICED, max_tokens=100, timeout_s=timeout_s), upstream
+        yield HelperClient(client, client.targets[0], "mini", PRICED, max_tokens=100, timeout_s=timeout_s), upstream
 
 
 def says(status: bytes, body: bytes, *lines: bytes) -> Script:
@@ -65,10 +65,10 @@ async def test_tokens_that_are_not_reported_are_estimated() -> None:
 
     async with asker(silent) as (one, _):
         told = await one.ask("y" * 3900, [])
-    asked, said = estimate("y" * 3900) + PER_MESSAGE, estimate("x" * 390)
+    asked, said = estimate_text_tokens("y" * 3900) + PER_MESSAGE, estimate_text_tokens("x" * 390)
     assert (told.outcome, told.prompt_tokens, told.completion_tokens) == ("answered", asked, said)
     assert told.dollars == pytest.approx((asked * 2 + said * 10) / 1e6)
-    assert told.dollars <= one.worst("y" * 3900), "what was reserved is enough"
+    assert told.dollars <= one.estimate_max_cost("y" * 3900), "what was reserved is enough"
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ async def test_a_slow_answer_is_given_up_and_taken_for_paid() -> None:
     async with asker(slow, timeout_s=0.1) as (one, upstream):
         told = await one.ask("q", [])
         assert await upstream.none_open()
-    assert told == Told("timeout", dollars=one.worst("q"))
+    assert told == HelperAnswer("timeout", dollars=one.estimate_max_cost("q"))
 
 
 async def test_an_answer_that_drips_is_given_up_as_well() -> None:
@@ -127,8 +127,8 @@ async def test_a_broken_answer_and_a_closed_port_are_told_apart() -> None:
     async with asker(breaks) as (one, _):
         assert (await one.ask("q", [])).outcome == "broken"
     async with client_of(1) as client:
-        closed = Asker(client, client.targets[0], "mini", PRICED, max_tokens=100, timeout_s=2)
-        assert await closed.ask("q", []) == Told("unreachable")
+        closed = HelperClient(client, client.targets[0], "mini", PRICED, max_tokens=100, timeout_s=2)
+        assert await closed.ask("q", []) == HelperAnswer("unreachable")
 
 
 async def test_the_newer_name_of_the_limit_is_learnt_from_one_refusal() -> None:
@@ -152,11 +152,11 @@ async def test_a_server_that_refuses_both_names_is_asked_twice_at_most() -> None
 
 def test_only_credentials_are_taken_from_a_client() -> None:
     headers = [(b"Authorization", b"a"), (b"cookie", b"b"), (b"x-api-key", b"c"), (b"x-context-session", b"s")]
-    assert credential(headers) == [(b"Authorization", b"a"), (b"x-api-key", b"c")]
+    assert pick_credential_headers(headers) == [(b"Authorization", b"a"), (b"x-api-key", b"c")]
 
 
-async def embedded(client: Client, texts: list[str]) -> Vectors:
-    return await embed(client, client.targets[0], "small", PRICED, texts, [], timeout_s=2)
+async def embedded(client: UpstreamClient, texts: list[str]) -> EmbeddingAnswer:
+    return await embed_texts(client, client.targets[0], "small", PRICED, texts, [], timeout_s=2)
 
 
 def data(*rows: tuple[int, Any], **more: Any) -> Script:
@@ -179,7 +179,7 @@ async def test_a_large_batch_is_read_beside_the_loop() -> None:
     async with faulty(script) as upstream, client_of(upstream.port) as client:
         made = await embedded(client, ["text"] * 60)
     assert [vector[0] for vector in made.vectors] == [n + 0.123456789 for n in range(60)]
-    assert made.prompt_tokens == 60 * estimate("text")
+    assert made.prompt_tokens == 60 * estimate_text_tokens("text")
 
 
 @pytest.mark.parametrize(
@@ -198,9 +198,9 @@ async def test_a_large_batch_is_read_beside_the_loop() -> None:
 )
 async def test_vectors_that_do_not_fit_their_texts_are_garbage(script: Script) -> None:
     async with faulty(script) as upstream, client_of(upstream.port) as client:
-        assert await embedded(client, ["a", "b"]) == Vectors("garbage")
+        assert await embedded(client, ["a", "b"]) == EmbeddingAnswer("garbage")
 
 
 async def test_no_vectors_where_the_upstream_has_none() -> None:
     async with faulty(says(b"404 Not Found", b"max_completion_tokens")) as upstream, client_of(upstream.port) as client:
-        assert await embedded(client, ["a"]) == Vectors("refused")
+        assert await embedded(client, ["a"]) == EmbeddingAnswer("refused")

@@ -13,8 +13,8 @@ import pytest
 
 from proxy.errors import BadRequest, ConfigError, UpstreamBroken, UpstreamError, UpstreamTimeout, UpstreamUnreachable
 from proxy.metrics import Metrics
-from proxy.settings import Settings, Upstream
-from proxy.upstream.client import Client
+from proxy.settings import Settings, UpstreamSettings
+from proxy.upstream.client import UpstreamClient
 from tests.faulty import HEAD, STREAM, Connection, Request, faulty, until
 from tests.upstream.conftest import EVENTS, JSON, answer_json, client_of, errors, send, sound, transport_of
 
@@ -33,7 +33,7 @@ async def test_u1_a_refused_connection_is_told_at_once_and_tried_twice_at_most()
 
 
 async def test_a_host_that_does_not_exist_is_unreachable() -> None:
-    client = Client(Settings(upstream="http://nowhere.invalid/v1"), Metrics())
+    client = UpstreamClient(Settings(upstream="http://nowhere.invalid/v1"), Metrics())
     with pytest.raises(UpstreamUnreachable):
         await send(client)
 
@@ -111,7 +111,7 @@ async def test_u12_an_upstreams_error_is_passed_on_once_with_its_headers(status:
         reply = await send(client)
         assert reply.status == status
         assert (b"retry-after", after.encode()) in reply.headers
-        assert await reply.read(1000) == body
+        assert await reply.read_body(1000) == body
         assert len(upstream.requests) == 1
         assert errors(client, str(status)) == 1
 
@@ -120,7 +120,7 @@ async def test_the_clients_accept_encoding_goes_on_where_the_answer_is_not_read(
     async with faulty(answer_json) as upstream, client_of(upstream.port) as client:
         headers = [(b"accept-encoding", b"br;q=1, gzip")]
         reply = await client.send(client.targets[0], "GET", "/v1/models", b"", headers, None, identity=False)
-        await reply.read(10)
+        await reply.read_body(10)
         assert upstream.requests[0].all(b"accept-encoding") == [b"br;q=1, gzip"]
         assert upstream.requests[0].all(b"content-length") == []
 
@@ -133,7 +133,7 @@ async def test_u16_a_redirect_is_passed_on_and_not_followed() -> None:
         reply = await send(client)
         assert reply.status == 302
         assert (b"location", b"http://169.254.169.254/") in reply.headers
-        await reply.read(10)
+        await reply.read_body(10)
         assert len(upstream.requests) == 1
 
 
@@ -149,14 +149,14 @@ async def test_u17_informational_answers_trailers_and_listed_headers_stay_on_the
     async with faulty(say) as upstream, client_of(upstream.port) as client:
         reply = await send(client)
         assert reply.headers == [(b"x-kept", b"a"), (b"x-kept", b"b")]
-        assert await reply.read(10) == b"{}"
+        assert await reply.read_body(10) == b"{}"
 
 
 async def test_the_path_goes_where_the_base_says() -> None:
     async with faulty(answer_json) as upstream, client_of(upstream.port) as client:
         for path, query in (("/v1/models", b""), ("/models", b"a=%2F&b"), ("/v1/a%2Fb//c", b"")):
             reply = await client.send(client.targets[0], "GET", path, query, [], None)
-            await reply.read(10)
+            await reply.read_body(10)
         assert [request.line.split()[1] for request in upstream.requests] == [
             b"/v1/models", b"/v1/models?a=%2F&b", b"/v1/a%2Fb//c",
         ]  # fmt: skip
@@ -171,7 +171,7 @@ async def test_a_body_that_comes_in_pieces_keeps_its_length_or_goes_in_chunks() 
     async with faulty(answer_json) as upstream, client_of(upstream.port) as client:
         for headers in ([(b"content-length", b"6")], [(b"transfer-encoding", b"chunked")]):
             reply = await client.send(client.targets[0], "POST", "/v1/files", b"", headers, pieces())
-            await reply.read(10)
+            await reply.read_body(10)
         assert [request.body for request in upstream.requests] == [b"abcdef", b"abcdef"]
         assert upstream.requests[0].all(b"content-length") == [b"6"]
         assert upstream.requests[1].all(b"transfer-encoding") == [b"chunked"]
@@ -204,7 +204,7 @@ async def test_c3_no_slot_is_lost_over_500_disconnects_and_double_cancels() -> N
         async def one() -> bytes:
             reply = await send(client)
             try:
-                return b"".join([part async for part in reply.chunks()])
+                return b"".join([part async for part in reply.iter_bytes()])
             finally:
                 await reply.close()
 
@@ -233,7 +233,7 @@ async def test_a_pool_that_has_leaked_is_made_anew() -> None:
         with pytest.raises(UpstreamTimeout, match="in use"):
             await send(client)
         assert transport_of(client) is not transport
-        assert await (await send(client)).read(10) == b"{}"
+        assert await (await send(client)).read_body(10) == b"{}"
 
 
 async def test_cancelling_before_the_first_byte_closes_the_upstream_within_half_a_second() -> None:
@@ -263,8 +263,8 @@ async def test_questions_of_our_own_add_no_headers_keep_no_cookies_and_follow_no
 
     async with faulty(move) as upstream, client_of(upstream.port) as client:
         for _ in range(2):
-            request = client.request(client.targets[0], "POST", "/v1/secret", b"", JSON, b"{}")
-            response = await client.http(client.targets[0]).send(request, stream=True)
+            request = client.build_request(client.targets[0], "POST", "/v1/secret", b"", JSON, b"{}")
+            response = await client.create_http_client(client.targets[0]).send(request, stream=True)
             assert (response.status_code, await response.aread()) == (302, b"{}")
         names = [{name for name, _ in request.headers} for request in upstream.requests]
         assert names == [{b"host", b"content-type", b"accept-encoding", b"content-length"}] * 2
@@ -274,8 +274,8 @@ async def test_questions_of_our_own_add_no_headers_keep_no_cookies_and_follow_no
 
 async def test_no_secret_is_in_what_is_printed_of_a_target(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_KEY", "sk-canary-0123456789")
-    upstreams = {"a": Upstream(base_url="http://127.0.0.1:1/v1", api_key_env="SOME_KEY")}
-    client = Client(Settings(upstreams=upstreams), Metrics())
+    upstreams = {"a": UpstreamSettings(base_url="http://127.0.0.1:1/v1", api_key_env="SOME_KEY")}
+    client = UpstreamClient(Settings(upstreams=upstreams), Metrics())
     assert client.targets[0].key == "sk-canary-0123456789"
     assert "canary" not in repr(client.targets)
 
@@ -290,7 +290,9 @@ async def test_the_targets_own_key_replaces_the_clients_and_its_echo_is_removed(
     monkeypatch.setenv("SOME_KEY", "sk-canary-0123456789")
     async with faulty(echo) as upstream:
         base = f"http://127.0.0.1:{upstream.port}/v1"
-        client = Client(Settings(upstreams={"a": Upstream(base_url=base, api_key_env="SOME_KEY")}), Metrics())
+        client = UpstreamClient(
+            Settings(upstreams={"a": UpstreamSettings(base_url=base, api_key_env="SOME_KEY")}), Metrics()
+        )
         headers = [(b"Authorization", b"Bearer of-the-client"), (b"X-Context-Key", b"ours")]
         reply = await client.send(client.targets[0], "POST", "/v1/x", b"", headers, b"{}")
         assert upstream.requests[0].all(b"authorization") == [b"Bearer sk-canary-0123456789"]
@@ -302,11 +304,11 @@ async def test_the_targets_own_key_replaces_the_clients_and_its_echo_is_removed(
 
 async def test_a_model_goes_to_the_first_target_that_wants_it() -> None:
     upstreams = {
-        "a": Upstream(base_url="http://127.0.0.1:1/v1", models=("gpt-*",)),
-        "b": Upstream(base_url="http://127.0.0.1:2/v1", models=("gpt-5", "claude-*")),
+        "a": UpstreamSettings(base_url="http://127.0.0.1:1/v1", models=("gpt-*",)),
+        "b": UpstreamSettings(base_url="http://127.0.0.1:2/v1", models=("gpt-5", "claude-*")),
     }
-    client = Client(Settings(upstreams=upstreams), Metrics())
-    named = {model: client.route(model).name for model in ("gpt-5", "claude-x", "other", None)}
+    client = UpstreamClient(Settings(upstreams=upstreams), Metrics())
+    named = {model: client.select_target(model).name for model in ("gpt-5", "claude-x", "other", None)}
     assert named == {"gpt-5": "a", "claude-x": "b", "other": "a", None: "a"}
 
 
@@ -314,29 +316,29 @@ async def test_the_environments_proxy_is_not_used_and_the_targets_own_is(monkeyp
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     async with faulty(answer_json) as upstream, client_of(upstream.port) as client:
-        await (await send(client)).read(10)
+        await (await send(client)).read_body(10)
     async with faulty(answer_json) as outbound:
-        there = {"a": Upstream(base_url="http://api.invalid/v1", proxy=f"http://u:p@127.0.0.1:{outbound.port}")}
-        client = Client(Settings(upstreams=there), Metrics())
-        await (await send(client)).read(10)
+        there = {"a": UpstreamSettings(base_url="http://api.invalid/v1", proxy=f"http://u:p@127.0.0.1:{outbound.port}")}
+        client = UpstreamClient(Settings(upstreams=there), Metrics())
+        await (await send(client)).read_body(10)
         assert outbound.requests[0].line == b"POST http://api.invalid/v1/chat/completions HTTP/1.1"
         assert outbound.requests[0].all(b"proxy-authorization") == [b"Basic dTpw"]
         await client.close()
 
 
 async def test_a_bundle_that_cannot_be_read_stops_the_start(tmp_path: Path) -> None:
-    there = {"a": Upstream(base_url="https://api.invalid/v1", ca_bundle=str(tmp_path / "none.pem"))}
+    there = {"a": UpstreamSettings(base_url="https://api.invalid/v1", ca_bundle=str(tmp_path / "none.pem"))}
     with pytest.raises(ConfigError, match=re.escape("upstreams.a.ca_bundle")):
-        Client(Settings(upstreams=there), Metrics())
+        UpstreamClient(Settings(upstreams=there), Metrics())
 
 
 async def test_the_demo_answers_without_a_network() -> None:
-    client = Client(Settings(), Metrics())
+    client = UpstreamClient(Settings(), Metrics())
     body = b'{"model":"demo","messages":[{"role":"user","content":"hello"}]}'
-    reply = await client.send(client.route("demo"), "POST", "/v1/chat/completions", b"", JSON, body)
+    reply = await client.send(client.select_target("demo"), "POST", "/v1/chat/completions", b"", JSON, body)
     assert (reply.status, reply.content_type, reply.encoding) == (200, "application/json", "")
-    assert b"demo model" in await reply.read(10_000)
-    assert client._lines["default"].open == 0
+    assert b"demo model" in await reply.read_body(10_000)
+    assert client._lines["default"].open_responses == 0
 
 
 def test_nothing_imports_another_http_client() -> None:

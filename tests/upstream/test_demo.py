@@ -14,11 +14,11 @@ from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolPara
 from proxy.metrics import Metrics
 from proxy.settings import Settings
 from proxy.stream.relay import Relay
-from proxy.upstream.client import Client
-from proxy.upstream.demo import BLOCK, BLOCKS, Demo
-from proxy.web.failures import answering
+from proxy.upstream.client import UpstreamClient
+from proxy.upstream.demo import CACHE_BLOCK_BYTES, MAX_CACHE_BLOCKS, DemoTransport
+from proxy.web.failures import answer_errors
 from proxy.web.listen import Receive, Scope, Send
-from proxy.web.passthrough import passthrough
+from proxy.web.passthrough import serve_passthrough
 from tests.faulty import serving
 
 USER = {"role": "user", "content": "Look at src/main.py"}
@@ -32,12 +32,12 @@ READ: ChatCompletionToolParam = {
 }
 
 
-def ask(demo: Demo, **request: Any) -> tuple[int, bytes]:
-    answer = demo.answer("POST", "/v1/chat/completions", json.dumps({"messages": [USER], **request}).encode())
+def ask(demo: DemoTransport, **request: Any) -> tuple[int, bytes]:
+    answer = demo.answer_request("POST", "/v1/chat/completions", json.dumps({"messages": [USER], **request}).encode())
     return answer.status, b"".join(answer.body.parts)
 
 
-def complete(demo: Demo, **request: Any) -> Any:
+def complete(demo: DemoTransport, **request: Any) -> Any:
     status, body = ask(demo, **request)
     assert status == 200, body
     return json.loads(body)
@@ -51,27 +51,27 @@ def chunks(body: bytes) -> list[Any]:
 
 def test_the_same_request_gives_the_same_bytes() -> None:
     for stream in (False, True):
-        assert ask(Demo(), stream=stream, tools=[READ]) == ask(Demo(), stream=stream, tools=[READ])
+        assert ask(DemoTransport(), stream=stream, tools=[READ]) == ask(DemoTransport(), stream=stream, tools=[READ])
 
 
 @pytest.mark.parametrize("tools", [None, [READ]])
 def test_a_stream_adds_up_to_the_answer_that_is_not_streamed(tools: list[Any] | None) -> None:
-    message = complete(Demo(), tools=tools)["choices"][0]["message"]
-    _, body = ask(Demo(), tools=tools, stream=True)
+    message = complete(DemoTransport(), tools=tools)["choices"][0]["message"]
+    _, body = ask(DemoTransport(), tools=tools, stream=True)
     relay = Relay(withhold_state=False, drop_usage=False)
     relay.feed(body)
     relay.end()
-    streamed = json.loads(relay.answer.message() or b"{}")
+    streamed = json.loads(relay.answer.build_message() or b"{}")
     assert streamed.get("content") == message["content"]
     told = [(call["function"]["name"], call["function"]["arguments"]) for call in streamed.get("tool_calls", [])]
     assert told == [(c["function"]["name"], c["function"]["arguments"]) for c in message.get("tool_calls", [])]
-    assert not relay.answer.truncated
+    assert not relay.answer.is_truncated
 
 
 def test_usage_comes_in_a_stream_only_where_it_is_asked_for_and_then_as_the_last_chunk() -> None:
-    without = chunks(ask(Demo(), stream=True)[1])
+    without = chunks(ask(DemoTransport(), stream=True)[1])
     assert not any("usage" in chunk for chunk in without)
-    asked = chunks(ask(Demo(), stream=True, stream_options={"include_usage": True})[1])
+    asked = chunks(ask(DemoTransport(), stream=True, stream_options={"include_usage": True})[1])
     assert all(chunk["usage"] is None for chunk in asked[:-1])
     assert asked[-1]["choices"] == []
     assert asked[-1]["usage"]["total_tokens"] > 0
@@ -79,7 +79,7 @@ def test_usage_comes_in_a_stream_only_where_it_is_asked_for_and_then_as_the_last
 
 
 def test_a_prompt_that_begins_like_an_earlier_one_is_cached_up_to_where_it_differs() -> None:
-    demo = Demo()
+    demo = DemoTransport()
     history = [{"role": "user", "content": f"message {n} " * 20} for n in range(20)]
     first = complete(demo, messages=history)["usage"]
     again = complete(demo, messages=[*history, USER])["usage"]
@@ -87,22 +87,24 @@ def test_a_prompt_that_begins_like_an_earlier_one_is_cached_up_to_where_it_diffe
     assert first["prompt_tokens_details"]["cached_tokens"] == 0
     assert again["prompt_tokens_details"]["cached_tokens"] > 0.95 * first["prompt_tokens"]
     assert changed["prompt_tokens_details"]["cached_tokens"] == pytest.approx(first["prompt_tokens"] / 2, rel=0.1)
-    assert complete(Demo(), messages=history)["usage"] == first, "another demo has seen nothing"
+    assert complete(DemoTransport(), messages=history)["usage"] == first, "another demo has seen nothing"
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    demo = Demo()
+    demo = DemoTransport()
     for number in range(3):
-        complete(demo, messages=[{"role": "user", "content": str(number) * (BLOCK * BLOCKS // 2)}])
-    assert len(demo._seen) == BLOCKS
+        complete(
+            demo, messages=[{"role": "user", "content": str(number) * (CACHE_BLOCK_BYTES * MAX_CACHE_BLOCKS // 2)}]
+        )
+    assert len(demo._seen) == MAX_CACHE_BLOCKS
 
 
 def test_n_and_limits_and_stops_are_honoured() -> None:
-    assert [choice["index"] for choice in complete(Demo(), n=3)["choices"]] == [0, 1, 2]
-    assert {c["choices"][0]["index"] for c in chunks(ask(Demo(), n=2, stream=True)[1])} == {0, 1}
-    [short] = complete(Demo(), max_tokens=3)["choices"]
+    assert [choice["index"] for choice in complete(DemoTransport(), n=3)["choices"]] == [0, 1, 2]
+    assert {c["choices"][0]["index"] for c in chunks(ask(DemoTransport(), n=2, stream=True)[1])} == {0, 1}
+    [short] = complete(DemoTransport(), max_tokens=3)["choices"]
     assert (short["finish_reason"], short["message"]["content"]) == ("length", "You said: ")
-    [stopped] = complete(Demo(), stop=["demo"])["choices"]
+    [stopped] = complete(DemoTransport(), stop=["demo"])["choices"]
     assert stopped["finish_reason"] == "stop"
     assert "demo" not in stopped["message"]["content"]
 
@@ -124,7 +126,7 @@ def test_n_and_limits_and_stops_are_honoured() -> None:
 def test_what_it_cannot_do_it_says_in_openais_shape(
     method: str, path: str, body: bytes, status: int, code: str
 ) -> None:
-    answer = Demo().answer(method, path, body)
+    answer = DemoTransport().answer_request(method, path, body)
     error = json.loads(b"".join(answer.body.parts))["error"]
     assert (answer.status, error["code"]) == (status, code)
     assert set(error) == {"message", "type", "param", "code"}
@@ -132,16 +134,18 @@ def test_what_it_cannot_do_it_says_in_openais_shape(
 
 def test_its_one_model_is_listed_with_and_without_v1() -> None:
     for path in ("/v1/models", "/models"):
-        [model] = json.loads(b"".join(Demo().answer("GET", path, b"").body.parts))["data"]
+        [model] = json.loads(b"".join(DemoTransport().answer_request("GET", path, b"").body.parts))["data"]
         assert model["id"] == "demo"
-    assert Demo().answer("GET", "/v1/models/demo", b"").status == 200
+    assert DemoTransport().answer_request("GET", "/v1/models/demo", b"").status == 200
 
 
 async def test_a_pause_is_made_only_where_it_is_wanted() -> None:
     started = time.monotonic()
     body = json.dumps({"messages": [USER], "stream": True}).encode()
-    parts = [part async for part in Demo(pause_s=0.005).answer("POST", "/v1/chat/completions", body).body]
-    assert b"".join(parts) == ask(Demo(), stream=True)[1]
+    parts = [
+        part async for part in DemoTransport(pause_s=0.005).answer_request("POST", "/v1/chat/completions", body).body
+    ]
+    assert b"".join(parts) == ask(DemoTransport(), stream=True)[1]
     assert time.monotonic() - started >= 0.005 * len(parts)
 
 
@@ -152,19 +156,21 @@ async def test_a_pause_is_made_only_where_it_is_wanted() -> None:
 )
 def test_odd_parameters_and_characters_are_no_server_error(text: str, name: str, value: object) -> None:
     for stream in (False, True):
-        status, _ = ask(Demo(), messages=[{"role": "user", "content": text + "\ud800"}], stream=stream, **{name: value})
+        status, _ = ask(
+            DemoTransport(), messages=[{"role": "user", "content": text + "\ud800"}], stream=stream, **{name: value}
+        )
         assert status == 200
 
 
 async def test_the_openai_sdk_holds_a_conversation_with_tools_streaming_and_not() -> None:
     metrics = Metrics()
-    client = Client(Settings(), metrics)
+    client = UpstreamClient(Settings(), metrics)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await passthrough(scope, receive, send, client, metrics, path=scope["path"])
+        await serve_passthrough(scope, receive, send, client, metrics, path=scope["path"])
 
     async with (
-        serving(answering(app, metrics)) as port,
+        serving(answer_errors(app, metrics)) as port,
         openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0) as sdk,
     ):
         assert [model.id async for model in sdk.models.list()] == ["demo"]

@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.upstream.framing import (
-    SIZE_LIMIT,
+    CHUNK_LINE_LIMIT,
     TRAILER_LIMIT,
-    Chunked,
-    Endless,
-    Malformed,
-    Sized,
-    Unsendable,
-    read_head,
-    write_head,
+    ChunkedBody,
+    CloseDelimitedBody,
+    FixedLengthBody,
+    MalformedResponse,
+    UnsendableRequest,
+    parse_response_head,
+    write_request_head,
 )
 
 TOKENS = st.text(string.ascii_letters + string.digits + "!#$%&'*+-.^_`|~", min_size=1, max_size=10).map(str.encode)
@@ -26,7 +26,7 @@ VALUES = st.binary(max_size=20).map(lambda raw: raw.translate(None, b"\x00\n\r\x
 
 
 def read(lines: str, method: str = "POST") -> object:
-    return read_head(b"HTTP/1.1 200 OK\r\n" + lines.encode("latin-1"), method)
+    return parse_response_head(b"HTTP/1.1 200 OK\r\n" + lines.encode("latin-1"), method)
 
 
 # What is sent
@@ -36,7 +36,7 @@ def read(lines: str, method: str = "POST") -> object:
 def test_a_head_is_read_by_others_as_it_was_written(headers: list[tuple[bytes, bytes]], method: str) -> None:
     headers = [(b"host", b"a"), *(h for h in headers if h[0].lower() not in _STRICT)]
     there = h11.Connection(h11.SERVER)
-    there.receive_data(write_head(method, b"/v1/x?a=%20", headers))
+    there.receive_data(write_request_head(method, b"/v1/x?a=%20", headers))
     event = there.next_event()
     assert isinstance(event, h11.Request)
     assert (event.method, event.target) == (method.encode(), b"/v1/x?a=%20")
@@ -54,27 +54,27 @@ _STRICT = {b"host", b"content-length", b"transfer-encoding", b"expect", b"connec
     ],
 )  # fmt: skip
 def test_a_header_that_would_be_two_or_none_is_not_sent(name: bytes, value: bytes) -> None:
-    with pytest.raises(Unsendable):
-        write_head("GET", b"/", [(b"host", b"a"), (name, value), (b"x", b"y")])
+    with pytest.raises(UnsendableRequest):
+        write_request_head("GET", b"/", [(b"host", b"a"), (name, value), (b"x", b"y")])
 
 
 @pytest.mark.parametrize("where", [b"", b"/a b", b"/\r\nx: y", b"/\xe4", b"/\x00", b"/\t"])
 def test_a_path_that_a_line_cannot_hold_is_not_sent(where: bytes) -> None:
-    with pytest.raises(Unsendable):
-        write_head("GET", where, [])
+    with pytest.raises(UnsendableRequest):
+        write_request_head("GET", where, [])
 
 
 @pytest.mark.parametrize("method", ["", "GE T", "GET\r\n", "GÄT", "GET?", "a:b"])
 def test_a_method_that_is_none_is_not_sent(method: str) -> None:
-    with pytest.raises(Unsendable):
-        write_head(method, b"/", [])
+    with pytest.raises(UnsendableRequest):
+        write_request_head(method, b"/", [])
 
 
 # Heads that come
 
 
 def test_a_head_comes_in_its_order_with_its_doubles_and_without_the_space_around_values() -> None:
-    head = read_head(
+    head = parse_response_head(
         b"HTTP/1.1 200 OK\r\nSet-Cookie: a \r\nX:\t y z\t\r\nset-cookie:b\r\nEmpty:\r\nX: \xe4\x01\r\n", "GET"
     )
     assert head.status == 200
@@ -85,7 +85,7 @@ def test_a_head_comes_in_its_order_with_its_doubles_and_without_the_space_around
 
 @pytest.mark.parametrize("line", [b"HTTP/1.1 200", b"HTTP/1.1 200 ", b"HTTP/1.0 200 OK", b"HTTP/1.1 200 \xe4 \x01"])
 def test_status_lines_that_are_read(line: bytes) -> None:
-    assert read_head(line + b"\r\n", "GET").status == 200
+    assert parse_response_head(line + b"\r\n", "GET").status == 200
 
 
 @pytest.mark.parametrize(
@@ -99,8 +99,8 @@ def test_status_lines_that_are_read(line: bytes) -> None:
     ],
 )  # fmt: skip
 def test_status_lines_that_are_none(line: bytes) -> None:
-    with pytest.raises(Malformed):
-        read_head(line + b"\r\n", "GET")
+    with pytest.raises(MalformedResponse):
+        parse_response_head(line + b"\r\n", "GET")
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_status_lines_that_are_none(line: bytes) -> None:
     ],
 )  # fmt: skip
 def test_lines_that_are_no_headers(lines: str) -> None:
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedResponse):
         read(lines)
 
 
@@ -134,39 +134,39 @@ def test_lines_that_are_no_headers(lines: str) -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("method", ["POST", "HEAD"])
 def test_an_end_that_two_readers_would_see_in_two_places_is_refused(lines: str, method: str) -> None:
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedResponse):
         read(lines, method)
 
 
 @pytest.mark.parametrize(
     ("start", "lines", "method", "body", "keeps"),
     [
-        ("1.1 200", "content-length: 3\r\n", "GET", Sized, True),
-        ("1.1 200", "content-length: 3\r\ncontent-length: 3\r\n", "GET", Sized, True),
-        ("1.1 200", "content-length: 0\r\n", "GET", Sized, True),
-        ("1.1 200", "Transfer-Encoding: Chunked\r\n", "GET", Chunked, True),
-        ("1.1 200", "", "GET", Endless, False),
-        ("1.1 200", "connection: close\r\ncontent-length: 3\r\n", "GET", Sized, False),
-        ("1.1 200", "connection: x\r\nconnection: a, CLOSE ,b\r\ncontent-length: 3\r\n", "GET", Sized, False),
-        ("1.1 200", "connection: closed\r\ncontent-length: 3\r\n", "GET", Sized, True),
-        ("1.0 200", "connection: keep-alive\r\ncontent-length: 3\r\n", "GET", Sized, False),
-        ("1.0 200", "transfer-encoding: chunked\r\n", "GET", Chunked, False),
-        ("1.1 101", "upgrade: websocket\r\nconnection: upgrade\r\n", "GET", Sized, False),
-        ("1.1 204", "", "GET", Sized, True),
-        ("1.1 204", "content-length: 3\r\n", "GET", Sized, True),
-        ("1.1 304", "content-length: 3\r\n", "GET", Sized, True),
-        ("1.1 200", "content-length: 3\r\n", "HEAD", Sized, True),
-        ("1.1 200", "transfer-encoding: chunked\r\n", "HEAD", Sized, True),
-        ("1.1 200", "", "HEAD", Sized, True),
-        ("1.0 200", "", "CONNECT", Sized, True),
-        ("1.1 407", "content-length: 3\r\n", "CONNECT", Sized, True),
-        ("1.1 407", "", "CONNECT", Endless, False),
+        ("1.1 200", "content-length: 3\r\n", "GET", FixedLengthBody, True),
+        ("1.1 200", "content-length: 3\r\ncontent-length: 3\r\n", "GET", FixedLengthBody, True),
+        ("1.1 200", "content-length: 0\r\n", "GET", FixedLengthBody, True),
+        ("1.1 200", "Transfer-Encoding: Chunked\r\n", "GET", ChunkedBody, True),
+        ("1.1 200", "", "GET", CloseDelimitedBody, False),
+        ("1.1 200", "connection: close\r\ncontent-length: 3\r\n", "GET", FixedLengthBody, False),
+        ("1.1 200", "connection: x\r\nconnection: a, CLOSE ,b\r\ncontent-length: 3\r\n", "GET", FixedLengthBody, False),
+        ("1.1 200", "connection: closed\r\ncontent-length: 3\r\n", "GET", FixedLengthBody, True),
+        ("1.0 200", "connection: keep-alive\r\ncontent-length: 3\r\n", "GET", FixedLengthBody, False),
+        ("1.0 200", "transfer-encoding: chunked\r\n", "GET", ChunkedBody, False),
+        ("1.1 101", "upgrade: websocket\r\nconnection: upgrade\r\n", "GET", FixedLengthBody, False),
+        ("1.1 204", "", "GET", FixedLengthBody, True),
+        ("1.1 204", "content-length: 3\r\n", "GET", FixedLengthBody, True),
+        ("1.1 304", "content-length: 3\r\n", "GET", FixedLengthBody, True),
+        ("1.1 200", "content-length: 3\r\n", "HEAD", FixedLengthBody, True),
+        ("1.1 200", "transfer-encoding: chunked\r\n", "HEAD", FixedLengthBody, True),
+        ("1.1 200", "", "HEAD", FixedLengthBody, True),
+        ("1.0 200", "", "CONNECT", FixedLengthBody, True),
+        ("1.1 407", "content-length: 3\r\n", "CONNECT", FixedLengthBody, True),
+        ("1.1 407", "", "CONNECT", CloseDelimitedBody, False),
     ],
 )  # fmt: skip
 def test_how_an_answers_end_is_known(start: str, lines: str, method: str, body: type, keeps: bool) -> None:
-    head = read_head(f"HTTP/{start} X\r\n{lines}".encode(), method)
+    head = parse_response_head(f"HTTP/{start} X\r\n{lines}".encode(), method)
     assert type(head.body) is body
-    assert head.keeps is keeps
+    assert head.keeps_alive is keeps
     silent = method == "HEAD" or start[-3:] in ("101", "204", "304") or "length: 0" in lines
     assert head.body.done is (silent or (method == "CONNECT" and start.endswith("200")))
     assert sum(name == b"content-length" for name, _ in head.headers) <= 1
@@ -176,7 +176,7 @@ def test_how_an_answers_end_is_known(start: str, lines: str, method: str, body: 
 def test_a_head_of_spaces_takes_no_time_that_grows_with_its_square() -> None:
     started = time.process_time()
     for lines in ("a:" + " " * 100_000 + "\x00\r\n", "a" * 100_000 + "\r\n", "a: b\r\n" * 15_000 + "x\r\n"):
-        with pytest.raises(Malformed):
+        with pytest.raises(MalformedResponse):
             read(lines)
     assert time.process_time() - started < 0.5
 
@@ -186,14 +186,14 @@ def test_a_head_of_spaces_takes_no_time_that_grows_with_its_square() -> None:
 
 def chunked(data: bytes) -> tuple[bytes, bytes]:
     """(body, bytes after it), which must have come to its end."""
-    body = Chunked()
+    body = ChunkedBody()
     parts: list[bytes] = []
     rest = body.feed(data, parts)
     assert body.done
     return b"".join(parts), rest
 
 
-def in_steps(body: Chunked, data: bytes, step: int) -> None:
+def in_steps(body: ChunkedBody, data: bytes, step: int) -> None:
     for at in range(0, len(data), step):
         body.feed(data[at : at + step], [])
 
@@ -209,7 +209,7 @@ def test_a_chunked_body_with_extensions_and_trailers() -> None:
 def test_a_chunked_body_is_the_same_wherever_it_is_cut() -> None:
     for first in range(len(CODED) + 1):
         for second in range(first, len(CODED) + 1):
-            body, parts = Chunked(), list[bytes]()
+            body, parts = ChunkedBody(), list[bytes]()
             for piece in (CODED[:first], CODED[first:second], CODED[second:]):
                 assert not body.done or not piece
                 if piece:
@@ -219,7 +219,7 @@ def test_a_chunked_body_is_the_same_wherever_it_is_cut() -> None:
 
 
 def test_what_there_is_of_a_chunk_is_given_out_at_once() -> None:
-    body, parts = Chunked(), list[bytes]()
+    body, parts = ChunkedBody(), list[bytes]()
     body.feed(b"ff\r\nabc", parts)
     assert parts == [b"abc"]
 
@@ -236,20 +236,20 @@ def test_what_there_is_of_a_chunk_is_given_out_at_once() -> None:
 )  # fmt: skip
 def test_chunks_that_are_none(data: bytes) -> None:
     for step in (len(data), 1):
-        with pytest.raises(Malformed):
-            in_steps(Chunked(), data, step)
+        with pytest.raises(MalformedResponse):
+            in_steps(ChunkedBody(), data, step)
 
 
 def test_lines_and_trailers_of_chunks_have_limits() -> None:
-    for data in (b"5;" + b"x" * SIZE_LIMIT, b"0\r\n" + b"a: b\r\n" * TRAILER_LIMIT + b"\r\n"):
+    for data in (b"5;" + b"x" * CHUNK_LINE_LIMIT, b"0\r\n" + b"a: b\r\n" * TRAILER_LIMIT + b"\r\n"):
         for step in (len(data), 1000):
-            with pytest.raises(Malformed):
-                in_steps(Chunked(), data, step)
+            with pytest.raises(MalformedResponse):
+                in_steps(ChunkedBody(), data, step)
 
 
 def test_a_sized_body_ends_where_it_says() -> None:
     for cut in range(1, 6):
-        body, parts = Sized(5), list[bytes]()
+        body, parts = FixedLengthBody(5), list[bytes]()
         assert body.feed(b"hello"[:cut], parts) == b""
         assert body.done is (cut == 5)
         assert body.feed(b"hello"[cut:] + b"more", parts) == b"more"
@@ -284,11 +284,11 @@ def as_read_here(data: bytes) -> tuple[bytes, bool] | None:
     end = data.find(b"\r\n\r\n")
     parts: list[bytes] = []
     try:
-        head = read_head(data[: end + 2], "GET")
+        head = parse_response_head(data[: end + 2], "GET")
         rest = data[end + 4 :]
         if rest:
             head.body.feed(rest, parts)
-    except Malformed:
+    except MalformedResponse:
         return None
     return b"".join(parts), head.body.done
 

@@ -15,7 +15,7 @@ from tests.upstream.conftest import EVENTS, client_of, errors, gathered, send
 async def timed(reply: Reply, came: list[float]) -> UpstreamTimeout:
     """When each part came, and the timeout that ended them."""
     try:
-        async for _ in reply.chunks():
+        async for _ in reply.iter_bytes():
             came += [time.monotonic()]
     except UpstreamTimeout as error:
         return error
@@ -118,7 +118,7 @@ async def test_a_slow_reader_is_not_taken_for_a_silent_upstream() -> None:
     async with faulty(two) as upstream, client_of(upstream.port, idle_s=0.25) as client:
         reply = await send(client)
         came = b""
-        async for part in reply.chunks():
+        async for part in reply.iter_bytes():
             came += part
             await asyncio.sleep(0.4)
         assert came == EVENTS[0] + EVENTS[1]
@@ -138,7 +138,7 @@ async def test_u4_what_came_before_the_end_is_given_out_to_a_slow_reader_too(end
 
     async with faulty(break_off) as upstream, client_of(upstream.port) as client:
         reply = await send(client)
-        parts = reply.chunks()
+        parts = reply.iter_bytes()
         came = await anext(parts)
         await upstream.none_open()
         await asyncio.sleep(0.05)
@@ -159,7 +159,7 @@ async def test_back_pressure_reaches_the_upstream() -> None:
 
     async with faulty(flood) as upstream, client_of(upstream.port) as client:
         reply = await send(client)
-        async for _ in reply.chunks():
+        async for _ in reply.iter_bytes():
             break
         await asyncio.sleep(0.3)
         held = written
@@ -197,8 +197,8 @@ async def test_u11_bytes_after_the_end_of_an_answer_never_reach_another_request(
             await there.send(HEAD + b'content-length: 6\r\n\r\n"mine"')
 
     async with faulty(say) as upstream, client_of(upstream.port) as client:
-        assert await (await send(client, b"first")).read(1000) == b"{}"
-        assert await (await send(client)).read(1000) == b'"mine"'
+        assert await (await send(client, b"first")).read_body(1000) == b"{}"
+        assert await (await send(client)).read_body(1000) == b'"mine"'
         assert upstream.connections == 2, "the connection with bytes left over was used again"
 
 
@@ -215,7 +215,7 @@ async def test_u13_a_compressed_answer_is_left_compressed_and_says_so() -> None:
         )
         assert reply.encoding == "gzip"
         assert (b"content-encoding", b"gzip") in reply.headers
-        assert await reply.read(1000) == packed
+        assert await reply.read_body(1000) == packed
 
 
 async def test_u17_an_http_1_0_answer_ends_with_its_connection() -> None:
@@ -237,8 +237,8 @@ async def test_an_answer_over_the_limit_can_still_be_had_from_the_start() -> Non
     async with faulty(long) as upstream, client_of(upstream.port) as client:
         reply = await send(client)
         with pytest.raises(AnswerTooLong, match="over 5000 bytes"):
-            await reply.read(5000)
-        assert await reply.read(1 << 20) == b"0123456789" * 3000
+            await reply.read_body(5000)
+        assert await reply.read_body(1 << 20) == b"0123456789" * 3000
 
 
 async def test_a_read_that_is_cancelled_closes_the_connection_by_itself() -> None:
@@ -248,12 +248,12 @@ async def test_a_read_that_is_cancelled_closes_the_connection_by_itself() -> Non
         await there.left()
 
     async with faulty(stall) as upstream, client_of(upstream.port) as client:
-        reading = asyncio.create_task((await send(client)).read(1000))
+        reading = asyncio.create_task((await send(client)).read_body(1000))
         await asyncio.sleep(0.05)
         reading.cancel()
         with pytest.raises(asyncio.CancelledError):
             await reading
-        assert client._lines["default"].open == 0
+        assert client._lines["default"].open_responses == 0
         assert await upstream.none_open()
 
 
@@ -263,6 +263,6 @@ async def test_an_error_that_was_looked_into_can_be_passed_on() -> None:
 
     async with faulty(refuses) as upstream, client_of(upstream.port) as client:
         reply = await send(client)
-        assert await reply.peek(100) == b"too lon"
-        assert await reply.read(100) == b"too lon"
+        assert await reply.peek_body(100) == b"too lon"
+        assert await reply.read_body(100) == b"too lon"
         await reply.close()

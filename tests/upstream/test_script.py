@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.upstream.script import FINISH, ROUNDS, Fill, Json, Turn, take_turn
+from proxy.upstream.script import FINISH_MARK, MAX_CALLS, Json, SchemaFiller, ScriptedTurn, take_turn
 
 
 def tool(name: str, description: str = "", *required: str, **properties: Json) -> Json:
@@ -24,7 +24,7 @@ WEATHER = tool("get_weather", "The current weather in a city", "city")
 ALL = [READ, RUN, WRITE, WEATHER]
 
 
-def ask(*messages: str | Json, **more: Any) -> Turn:
+def ask(*messages: str | Json, **more: Any) -> ScriptedTurn:
     """Strings are what the user says."""
     said = [{"role": "user", "content": one} if isinstance(one, str) else one for one in messages]
     return take_turn({"messages": said, **more})
@@ -36,7 +36,7 @@ def called(*names: str) -> list[Json]:
     return [{"role": "assistant", "content": None, "tool_calls": calls}, *results]
 
 
-def calls(turn: Turn) -> list[tuple[str, Any]]:
+def calls(turn: ScriptedTurn) -> list[tuple[str, Any]]:
     return [(call.name, call.arguments if call.custom else json.loads(call.arguments)) for call in turn.calls]
 
 
@@ -107,9 +107,9 @@ def test_a_custom_tool_gets_text() -> None:
 
 def test_an_agent_that_waits_for_a_finishing_command_gets_it_after_the_first_step() -> None:
     bash = tool("bash", "Run a command", "command")
-    said = f"Fix the bug. When you are done, run: echo {FINISH}"
+    said = f"Fix the bug. When you are done, run: echo {FINISH_MARK}"
     assert calls(ask(said, tools=[bash])) == [("bash", {"command": "ls"})]
-    assert calls(ask(said, *called("bash"), tools=[bash])) == [("bash", {"command": f"echo {FINISH}"})]
+    assert calls(ask(said, *called("bash"), tools=[bash])) == [("bash", {"command": f"echo {FINISH_MARK}"})]
 
 
 def test_a_state_block_ends_an_answer_where_one_is_asked_for_and_never_a_call() -> None:
@@ -142,12 +142,12 @@ def test_a_state_block_ends_an_answer_where_one_is_asked_for_and_never_a_call() 
 )
 def test_a_schema_is_filled_with_what_the_prompt_offers(schema: Any, value: object) -> None:
     root = schema if isinstance(schema, dict) else {}
-    assert Fill("Tell me 3 jokes about 'cats'", root).value(schema, "text", 0) == value
+    assert SchemaFiller("Tell me 3 jokes about 'cats'", root).make_value(schema, "text", 0) == value
 
 
 def test_a_schema_that_contains_itself_ends() -> None:
     schema: Json = {"type": "object", "properties": {"next": {"$ref": "#"}}, "required": ["next"]}
-    assert json.dumps(Fill("x", schema).value(schema, "", 0)).count("next") <= 9
+    assert json.dumps(SchemaFiller("x", schema).make_value(schema, "", 0)).count("next") <= 9
 
 
 def test_json_is_answered_where_json_is_wanted() -> None:
@@ -190,10 +190,10 @@ OBJECTS = st.dictionaries(KEYS, JSON, max_size=5)
 @given(st.lists(OBJECTS, min_size=1, max_size=4), OBJECTS)
 def test_nothing_that_is_json_makes_it_fail(messages: list[Json], request_: Json) -> None:
     turn = take_turn({**request_, "messages": messages})
-    assert len(turn.calls) <= ROUNDS
+    assert len(turn.calls) <= MAX_CALLS
     assert turn == take_turn({**request_, "messages": messages})
 
 
 @given(OBJECTS, st.text(max_size=30))
 def test_no_schema_makes_it_fail(schema: Json, prompt: str) -> None:
-    json.dumps(Fill(prompt, schema).value(schema, "x", 0))
+    json.dumps(SchemaFiller(prompt, schema).make_value(schema, "x", 0))

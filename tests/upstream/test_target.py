@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 
 from proxy.errors import ConfigError
-from proxy.settings import Settings, Upstream
-from proxy.upstream.target import Target, locate, read_targets
+from proxy.settings import Settings, UpstreamSettings
+from proxy.upstream.target import Target, parse_address, read_targets
 
 
 def target(base_url: str) -> Target:
-    [made] = read_targets(Settings(upstreams={"t": Upstream(base_url=base_url)}))
+    [made] = read_targets(Settings(upstreams={"t": UpstreamSettings(base_url=base_url)}))
     return made
 
 
@@ -29,8 +29,8 @@ def target(base_url: str) -> Target:
     ],
 )
 def test_a_path_goes_where_the_base_says(base: str, path: str, goes_to: bytes) -> None:
-    assert locate(target(base)).request_target(path, b"") == goes_to
-    assert locate(target(base)).request_target(path, b"x=%2F") == goes_to + b"?x=%2F"
+    assert parse_address(target(base)).request_target(path, b"") == goes_to
+    assert parse_address(target(base)).request_target(path, b"x=%2F") == goes_to + b"?x=%2F"
 
 
 @pytest.mark.parametrize(
@@ -43,13 +43,13 @@ def test_a_path_goes_where_the_base_says(base: str, path: str, goes_to: bytes) -
     ],
 )
 def test_the_host_header_is_the_bases_authority(base: str, host: bytes) -> None:
-    assert locate(target(base)).host_header == host
+    assert parse_address(target(base)).host_header == host
 
 
 def test_a_base_without_a_host_is_refused() -> None:
     made = target("https://h")
     with pytest.raises(ConfigError, match=r"upstreams\.t\.base_url"):
-        locate(Target(made.name, "ftp://x", made.strategy, None, (), "", "", ""))
+        parse_address(Target(made.name, "ftp://x", made.strategy, None, (), "", "", ""))
 
 
 def test_one_upstream_setting_is_one_target_named_default() -> None:

@@ -11,19 +11,19 @@ import pytest
 
 from proxy.errors import ConfigError, UpstreamTimeout, UpstreamUnreachable
 from proxy.metrics import Metrics
-from proxy.settings import Pool, Settings, Timeouts, Upstream
+from proxy.settings import PoolSettings, Settings, TimeoutSettings, UpstreamSettings
 from proxy.upstream import tls
-from proxy.upstream.client import Client
+from proxy.upstream.client import UpstreamClient
 from proxy.upstream.target import read_targets
-from proxy.upstream.tls import client_context
-from proxy.upstream.transport import new_transport
+from proxy.upstream.tls import create_client_context
+from proxy.upstream.transport import create_transport
 from tests.faulty import HEAD, STREAM, Connection, Request, faulty, read_request
 from tests.upstream.conftest import EVENTS, asked, connections, listening, serving, sound, transport_of
 
 
-def client_of(base: str, *, proxy: str = "", bundle: str = "", connect_s: float = 2) -> Client:
-    upstream = Upstream(base_url=base, ca_bundle=bundle, proxy=proxy)
-    return Client(Settings(upstreams={"t": upstream}, timeouts=Timeouts(connect_s=connect_s)), Metrics())
+def client_of(base: str, *, proxy: str = "", bundle: str = "", connect_s: float = 2) -> UpstreamClient:
+    upstream = UpstreamSettings(base_url=base, ca_bundle=bundle, proxy=proxy)
+    return UpstreamClient(Settings(upstreams={"t": upstream}, timeouts=TimeoutSettings(connect_s=connect_s)), Metrics())
 
 
 async def encrypted(there: Connection, certificate: Path) -> None:
@@ -86,13 +86,13 @@ async def test_a_targets_own_certificate_is_shown_to_it(
     file, key = str(certificate / "cert.pem"), str(certificate / "key.pem")
     async with listening(asks_for_one) as port:
         for named in ({"client_cert": file, "client_key": key}, {}):
-            upstream = Upstream(
+            upstream = UpstreamSettings(
                 base_url=f"https://localhost:{port}",
                 ca_bundle=file,
                 transport=transport,
                 **named,  # type: ignore[arg-type]
             )
-            client = Client(Settings(upstreams={"t": upstream}), Metrics())
+            client = UpstreamClient(Settings(upstreams={"t": upstream}), Metrics())
             got = await asked(client)
             assert got == (200, b"{}") if named else isinstance(got, UpstreamUnreachable)
             await client.close()
@@ -105,9 +105,9 @@ def test_a_certificate_that_cannot_be_shown_stops_the_start(certificate: Path, t
     lock = ["openssl", "pkey", "-in", str(certificate / "key.pem"), "-aes128", "-passout", "pass:secret"]
     subprocess.run([*lock, "-out", str(locked)], check=True, capture_output=True)
     for cert, key in (("cert.pem", str(locked)), ("cert.pem", ""), ("key.pem", "")):
-        there = Upstream(base_url="https://h", client_cert=str(certificate / cert), client_key=key)
+        there = UpstreamSettings(base_url="https://h", client_cert=str(certificate / cert), client_key=key)
         with pytest.raises(ConfigError, match=r"upstreams\.t\.client_cert"):
-            Client(Settings(upstreams={"t": there}), Metrics())
+            UpstreamClient(Settings(upstreams={"t": there}), Metrics())
 
 
 async def test_large_bodies_and_streams_go_through_tls_as_they_are(certificate: Path) -> None:
@@ -243,16 +243,16 @@ async def test_an_http_target_is_asked_for_in_full_and_through_an_encrypted_prox
 
 @pytest.mark.parametrize("proxy", ["socks5://u:pass@x", "http://:1", "u:pass@x"])
 def test_an_outbound_proxy_that_is_none_is_refused_without_showing_its_password(proxy: str) -> None:
-    [target] = read_targets(Settings(upstreams={"t": Upstream(base_url="http://h", proxy=proxy)}))
+    [target] = read_targets(Settings(upstreams={"t": UpstreamSettings(base_url="http://h", proxy=proxy)}))
     with pytest.raises(ConfigError) as caught:
-        new_transport(target, Pool())
+        create_transport(target, PoolSettings())
     assert "pass@" not in str(caught.value)
 
 
 def test_the_systems_authorities_are_used_wherever_they_lie(
     certificate: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    [target] = read_targets(Settings(upstreams={"t": Upstream(base_url="https://h")}))
+    [target] = read_targets(Settings(upstreams={"t": UpstreamSettings(base_url="https://h")}))
     there = ssl.get_default_verify_paths()
     file, folder = tmp_path / "cert.pem", tmp_path / "certs"
 
@@ -261,7 +261,7 @@ def test_the_systems_authorities_are_used_wherever_they_lie(
             ssl, "get_default_verify_paths",
             lambda: there._replace(openssl_cafile=str(file), openssl_capath=str(folder)),
         )  # fmt: skip
-        context = client_context(target)
+        context = create_client_context(target)
         assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
         return context.cert_store_stats()["x509"]
 

@@ -19,9 +19,9 @@ import pytest
 
 from proxy.errors import BadRequest, ConfigError, UpstreamBroken, UpstreamError, UpstreamTimeout, UpstreamUnreachable
 from proxy.metrics import Metrics
-from proxy.settings import Pool, Settings, Timeouts, Upstream
+from proxy.settings import PoolSettings, Settings, TimeoutSettings, UpstreamSettings
 from proxy.upstream import transport as transports
-from proxy.upstream.client import Client
+from proxy.upstream.client import UpstreamClient
 from tests.faulty import HEAD, STREAM, Connection, Request, faulty, read_request, until
 from tests.upstream.conftest import (
     EVENTS,
@@ -43,10 +43,10 @@ async def test_a_connection_that_came_back_is_used_before_a_new_one() -> None:
     async with faulty(answer_json) as upstream, client_of(upstream.port) as client:
         one, two = await send(client), await send(client)
         for reply in (one, two, await send(client), await send(client)):
-            assert await reply.read(10) == b"{}"
+            assert await reply.read_body(10) == b"{}"
         assert upstream.connections == 4
         for _ in range(8):
-            assert await (await send(client)).read(10) == b"{}"
+            assert await (await send(client)).read_body(10) == b"{}"
         assert upstream.connections == 4
         assert connections(client) == idle(client) == 4
 
@@ -66,7 +66,7 @@ async def test_who_waits_is_served_in_order_with_what_comes_back() -> None:
         assert [request.body for request in upstream.requests] == [b"0", b"1"]
         for n in range(6):
             gates[n].set()
-            assert await (await tasks[n]).read(10) == b"{}"
+            assert await (await tasks[n]).read_body(10) == b"{}"
             await until(lambda n=n: len(upstream.requests) == min(n + 3, 6))  # type: ignore[misc]
         assert [request.body for request in upstream.requests] == [b"%d" % n for n in range(6)]
         assert upstream.connections == 2
@@ -84,8 +84,8 @@ async def test_patience_ends_and_what_is_freed_after_goes_to_the_next() -> None:
         gone.cancel()
         with suppress(asyncio.CancelledError):
             await gone
-        await one.read(10)
-        assert await (await patient).read(10) == b"{}"
+        await one.read_body(10)
+        assert await (await patient).read_body(10) == b"{}"
         assert sound(client, 1)
 
 
@@ -97,7 +97,7 @@ async def test_what_comes_back_in_the_moment_in_which_patience_ends_is_taken_and
         [answer] = transport._answers
         asyncio.get_running_loop().call_later(0.15, answer.close)
         time.sleep(0.3)  # so that both are due in one turn of the loop, the patience first
-        assert await (await waits).read(10) == b"{}"
+        assert await (await waits).read_body(10) == b"{}"
         assert transport_of(client) is transport
         await held.close()
 
@@ -108,7 +108,7 @@ async def test_who_reads_while_all_is_closed_is_told() -> None:
         await there.left()
 
     async with faulty(stall) as upstream, client_of(upstream.port) as client:
-        reading = asyncio.create_task((await send(client)).read(1000))
+        reading = asyncio.create_task((await send(client)).read_body(1000))
         await asyncio.sleep(0.01)
         await client.close()
         with pytest.raises(UpstreamError, match="closed here"):
@@ -123,11 +123,11 @@ async def test_what_is_given_in_the_moment_of_a_cancel_is_handed_on(closed: bool
         await asyncio.sleep(0.01)
         [answer] = transport_of(client)._answers
         answer._keeps = not closed
-        assert await one.read(10) == b"{}"
+        assert await one.read_body(10) == b"{}"
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
             await first
-        assert await (await asyncio.wait_for(second, 1)).read(10) == b"{}"
+        assert await (await asyncio.wait_for(second, 1)).read_body(10) == b"{}"
         assert upstream.connections == 1 + closed
         assert sound(client, 1)
 
@@ -149,15 +149,15 @@ async def test_idle_ones_are_kept_for_so_long_and_so_many(monkeypatch: pytest.Mo
     monkeypatch.setattr(transports, "KEPT_S", 0.3)
     async with faulty(answer_json) as upstream, client_of(upstream.port, 10, 3) as client:
         for reply in [await send(client) for _ in range(5)]:
-            await reply.read(10)
+            await reply.read_body(10)
         assert idle(client) == 3
         await until(lambda: upstream.open == 3)
         for _ in range(5):
             await asyncio.sleep(0.1)
-            await (await send(client)).read(10)
+            await (await send(client)).read_body(10)
         assert upstream.connections == 5, "the time runs from when it came back"
         await asyncio.sleep(0.4)
-        await (await send(client)).read(10)
+        await (await send(client)).read_body(10)
         assert upstream.connections == 6
         await until(lambda: upstream.open == 0)
         assert connections(client) == 0
@@ -167,7 +167,7 @@ async def test_idle_ones_are_kept_for_so_long_and_so_many(monkeypatch: pytest.Mo
 async def test_closing_closes_all_and_what_comes_back_after() -> None:
     async with faulty(answer_json) as upstream, client_of(upstream.port) as client:
         three = [await send(client) for _ in range(3)]
-        await three[0].read(10)
+        await three[0].read_body(10)
         await client.close()
         assert await upstream.none_open()
         for reply in three:
@@ -186,7 +186,7 @@ async def test_a_thousand_at_once_each_get_their_own_answer() -> None:
 
         async def one(number: int) -> None:
             reply = await send(client, b"%d" % number)
-            assert await reply.read(100) == b"%d" % number
+            assert await reply.read_body(100) == b"%d" % number
             await reply.close()
 
         await asyncio.gather(*(one(number) for number in range(2000)))
@@ -210,7 +210,7 @@ async def test_with_all_in_use_others_wait_and_then_are_told() -> None:
         await asyncio.sleep(0.05)
         gate.set()
         for task in (*held, waits):
-            assert await (await task).read(10) == b"{}"
+            assert await (await task).read_body(10) == b"{}"
         assert upstream.connections == 10
 
 
@@ -235,7 +235,7 @@ async def test_nothing_is_left_of_cancels_at_random_moments(seed: int) -> None:
         async def one() -> None:
             reply = await send(client)
             try:
-                async for _ in reply.chunks():
+                async for _ in reply.iter_bytes():
                     if chance.random() < 0.05:
                         return
             finally:
@@ -253,7 +253,7 @@ async def test_nothing_is_left_of_cancels_at_random_moments(seed: int) -> None:
                 await task
 
         await asyncio.gather(*(cut_off() for _ in range(200)))
-        assert client._lines["default"].open == 0
+        assert client._lines["default"].open_responses == 0
         assert sound(client)
         await until(lambda: upstream.open == idle(client))
         assert len([t for t in asyncio.all_tasks() if "faulty" not in repr(t)]) <= tasks + 1
@@ -264,12 +264,12 @@ async def test_nothing_is_left_of_cancels_at_random_moments(seed: int) -> None:
 async def test_an_answer_that_is_over_cannot_touch_the_one_that_comes_after() -> None:
     async with faulty(answer_json) as upstream, client_of(upstream.port) as client:
         first = await send(client)
-        assert await first.read(10) == b"{}"
+        assert await first.read_body(10) == b"{}"
         second = await send(client)
         await first.close()
         with suppress(httpx2.TransportError):
             await first._source.aclose()
-        assert await second.read(10) == b"{}"
+        assert await second.read_body(10) == b"{}"
         assert upstream.connections == 1
 
 
@@ -299,8 +299,8 @@ async def test_an_address_that_swallows_packets_is_passed_over(monkeypatch: pyte
                 return [one for at in ("127.0.0.2", "127.0.0.1") for one in resolve(at, *more, **named)]
 
             monkeypatch.setattr(socket, "getaddrinfo", two)
-            client = Client(
-                Settings(upstream=f"http://two.example:{port}/v1", timeouts=Timeouts(connect_s=20)), Metrics()
+            client = UpstreamClient(
+                Settings(upstream=f"http://two.example:{port}/v1", timeouts=TimeoutSettings(connect_s=20)), Metrics()
             )
             began = time.monotonic()
             assert await asked(client) == (200, b"ok")
@@ -311,7 +311,7 @@ async def test_an_address_that_swallows_packets_is_passed_over(monkeypatch: pyte
 async def test_a_name_whose_addresses_all_refuse_is_told_at_once() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        client = Client(Settings(upstream=f"http://localhost:{unused.getsockname()[1]}/v1"), Metrics())
+        client = UpstreamClient(Settings(upstream=f"http://localhost:{unused.getsockname()[1]}/v1"), Metrics())
         assert isinstance(await asked(client), UpstreamUnreachable)
         await client.close()
 
@@ -321,8 +321,8 @@ async def test_the_environments_proxy_is_used_where_that_is_said(monkeypatch: py
         monkeypatch.setenv("http_proxy", f"http://u:p@127.0.0.1:{outbound.port}")
         monkeypatch.setenv("no_proxy", "near.invalid")
         for host, through in (("far.invalid", True), ("near.invalid", False)):
-            there = {"t": Upstream(base_url=f"http://{host}/v1", proxy="environment")}
-            client = Client(Settings(upstreams=there), Metrics())
+            there = {"t": UpstreamSettings(base_url=f"http://{host}/v1", proxy="environment")}
+            client = UpstreamClient(Settings(upstreams=there), Metrics())
             got = await asked(client)
             assert got == (200, b"{}") if through else isinstance(got, UpstreamUnreachable)
             await client.close()
@@ -334,10 +334,12 @@ async def test_the_environments_proxy_is_used_where_that_is_said(monkeypatch: py
 # httpx2's own
 
 
-def httpx2_of(base: str, *, proxy: str = "", bundle: str = "", **timeouts: float) -> Client:
-    upstream = Upstream(base_url=base, transport="httpx2", proxy=proxy, ca_bundle=bundle)
-    pool = Pool(connections=10, keepalive=10)
-    return Client(Settings(upstreams={"default": upstream}, timeouts=Timeouts(**timeouts), pool=pool), Metrics())
+def httpx2_of(base: str, *, proxy: str = "", bundle: str = "", **timeouts: float) -> UpstreamClient:
+    upstream = UpstreamSettings(base_url=base, transport="httpx2", proxy=proxy, ca_bundle=bundle)
+    pool = PoolSettings(connections=10, keepalive=10)
+    return UpstreamClient(
+        Settings(upstreams={"default": upstream}, timeouts=TimeoutSettings(**timeouts), pool=pool), Metrics()
+    )
 
 
 async def test_httpx2s_own_sends_and_gives_out_the_same_bytes() -> None:
@@ -361,7 +363,7 @@ async def test_httpx2s_own_sends_and_gives_out_the_same_bytes() -> None:
         client = httpx2_of(f"http://127.0.0.1:{upstream.port}/v1")
         [target], headers = client.targets, [(b"X-Odd", b"\xe4"), (b"x-odd", b"2"), (b"cookie", b"a=b")]
         reply = await client.send(target, "POST", "/v1/a%2Fb", b"c=%20", headers, b"packed")
-        assert await reply.read(1000) == packed
+        assert await reply.read_body(1000) == packed
         assert [value for name, value in reply.headers if name == b"x-a"] == [b"1", b"2"]
         reply = await client.send(target, "POST", "/v1/x", b"", [(b"content-length", b"4")], pieces())
         assert await gathered(reply) == (b"".join(EVENTS), None)
@@ -410,7 +412,7 @@ async def test_httpx2s_own_tells_each_failure_as_ours_does() -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         assert await upstream.none_open()
-        assert client._lines["default"].open == 0
+        assert client._lines["default"].open_responses == 0
         with pytest.raises(BadRequest):
             await client.send(client.targets[0], "GET", "/v1/x", b"", [(b"bad name", b"x")], None)
         await client.close()
@@ -438,7 +440,7 @@ async def test_httpx2s_own_speaks_http_2_where_the_upstream_does(certificate: Pa
     async with listening(speak) as port:
         client = httpx2_of(f"https://localhost:{port}/v1", bundle=str(certificate / "cert.pem"))
         for _ in range(3):
-            assert await (await send(client)).read(10) == b"{}"
+            assert await (await send(client)).read_body(10) == b"{}"
         await client.close()
     assert streams == [1, 3, 5], "one connection for all"
 
@@ -458,7 +460,7 @@ async def test_httpx2s_own_goes_through_a_socks_proxy() -> None:
 
     async with listening(forward) as port:
         client = httpx2_of("http://api.invalid/v1", proxy=f"socks5://127.0.0.1:{port}")
-        assert await (await send(client)).read(10) == b"{}"
+        assert await (await send(client)).read_body(10) == b"{}"
         await client.close()
     assert asked_for == [b"api.invalid"]
 

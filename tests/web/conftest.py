@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from proxy.metrics import Metrics
-from proxy.settings import Pool, Settings, Timeouts
-from proxy.upstream.client import Client
-from proxy.web.failures import answering
-from proxy.web.guard import guarded
+from proxy.settings import PoolSettings, Settings, TimeoutSettings
+from proxy.upstream.client import UpstreamClient
+from proxy.web.failures import answer_errors
+from proxy.web.guard import limit_heads
 from proxy.web.listen import Receive, Scope, Send
-from proxy.web.passthrough import passthrough
+from proxy.web.passthrough import serve_passthrough
 from tests.faulty import Script, Upstream, faulty, serving
 
 
@@ -22,12 +22,12 @@ class Edge:
 
     port: int
     upstream: Upstream
-    client: Client
+    client: UpstreamClient
     metrics: Metrics
 
     @property
     def busy(self) -> int:
-        return self.client._lines["default"].open
+        return self.client._lines["default"].open_responses
 
     def count(self, name: str, **labels: str) -> float:
         return self.metrics.registry.get_sample_value(f"context_proxy_{name}", labels) or 0.0
@@ -39,14 +39,14 @@ async def edge(script: Script, **timeouts: float) -> AsyncIterator[Edge]:
     async with faulty(script) as upstream:
         settings = Settings(
             upstream=f"http://127.0.0.1:{upstream.port}",
-            timeouts=Timeouts(**timeouts),
-            pool=Pool(connections=10, keepalive=10),
+            timeouts=TimeoutSettings(**timeouts),
+            pool=PoolSettings(connections=10, keepalive=10),
         )
-        client = Client(settings, metrics)
+        client = UpstreamClient(settings, metrics)
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            await passthrough(scope, receive, send, client, metrics, path=scope["raw_path"].decode())
+            await serve_passthrough(scope, receive, send, client, metrics, path=scope["raw_path"].decode())
 
-        async with serving(answering(guarded(app, settings), metrics)) as port:
+        async with serving(answer_errors(limit_heads(app, settings), metrics)) as port:
             yield Edge(port, upstream, client, metrics)
         await client.close()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from proxy.web.keys import BORROWED
+from proxy.web.keys import CREDENTIAL_HEADERS
 from tests.exchange.asking import LONG, three
 from tests.faulty import Request, ask, faulty, post
 from tests.running import Running, heard, running
@@ -131,7 +131,10 @@ async def test_s12_keys_of_ours_reach_neither_upstream_nor_helper_nor_store_nor_
     keys = [entry(canary, "acme"), entry(canary + "-2", "acme", "admin")]
     async with three(tmp_path, "A summary.", db=str(tmp_path / "a.sqlite3"), keys=keys) as there:
         port = there.proxy.port
-        for line in (b"authorization: Bearer sk-own", *(b"%b: Bearer %b" % (n, canary.encode()) for n in BORROWED)):
+        for line in (
+            b"authorization: Bearer sk-own",
+            *(b"%b: Bearer %b" % (n, canary.encode()) for n in CREDENTIAL_HEADERS),
+        ):
             for prompt in (LONG, f"{LONG} {line.decode().partition(':')[0]}"):
                 body = json.dumps({"model": "m", "messages": [{"role": "user", "content": prompt}]}).encode()
                 got = heard(await ask(port, post("/v1/chat/completions", body, *HEADERS, own, line)))

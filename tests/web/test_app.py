@@ -11,7 +11,7 @@ import pytest
 
 from proxy.errors import ConfigError
 from proxy.settings import Settings
-from proxy.store.memory import MemoryStore
+from proxy.store.memory import InMemoryStore
 from proxy.store.sqlite import SqliteStore
 from proxy.web.app import ContextProxy, create_app, make_policies, make_store
 from tests.faulty import Connection, Request, ask, faulty, post
@@ -182,7 +182,7 @@ async def test_a_store_that_cannot_be_opened_refuses_the_start(tmp_path: Path) -
 
 
 def test_the_store_is_the_one_that_the_settings_name(tmp_path: Path) -> None:
-    assert isinstance(make_store(Settings(db=":memory:")), MemoryStore)
+    assert isinstance(make_store(Settings(db=":memory:")), InMemoryStore)
     assert isinstance(make_store(Settings(db=str(tmp_path / "a.sqlite3"))), SqliteStore)
     with pytest.raises(ConfigError, match="db") as refused:
         make_store(Settings.model_construct(db="mysql://me:secret@host/db"))
@@ -219,7 +219,9 @@ async def test_an_app_that_has_ended_leaves_nothing_in_memory() -> None:
             assert (await proxy.post(HELLO | {"stream": stream})).status == 200
         for path in ("/healthz", "/readyz", "/metrics", "/api/openapi.json", "/api/sessions", "/dashboard/"):
             assert (await proxy.get(path)).status == 200
-        left += [weakref.ref(one) for one in (proxy.app, proxy.app.api, proxy.app.parts.threads, proxy.metrics)]
+        left += [
+            weakref.ref(one) for one in (proxy.app, proxy.app.api, proxy.app.services.live_sessions, proxy.metrics)
+        ]
         del proxy
     await asyncio.sleep(0.05)  # connections that were closed are let go
     gc.collect()
@@ -232,7 +234,7 @@ async def test_what_was_stored_is_on_disk_after_a_stop(tmp_path: Path) -> None:
         await proxy.post(HELLO, b"x-context-session: a")
     again = SqliteStore(path)
     await again.open()
-    assert (await again.count())["messages"] == 2
+    assert (await again.count_rows())["messages"] == 2
     await again.close()
 
 
@@ -244,10 +246,10 @@ async def test_the_store_is_closed_whatever_else_fails_at_the_end(tmp_path: Path
 
     async with faulty(Scripted("Well.")) as upstream, running(upstream.port, db=str(path)) as proxy:
         await proxy.post(HELLO)
-        close = proxy.app.parts.client.close
-        proxy.app.parts.client.close = fails  # type: ignore[method-assign]
+        close = proxy.app.services.client.close
+        proxy.app.services.client.close = fails  # type: ignore[method-assign]
     await close()
     again = SqliteStore(path)
     await again.open()
-    assert (await again.count())["messages"] == 2
+    assert (await again.count_rows())["messages"] == 2
     await again.close()

@@ -14,12 +14,12 @@ async def test_what_a_request_held_is_given_back_at_its_end() -> None:
     metrics = Metrics()
     budget = BodyBudget(100, metrics)
     with budget.share() as one:
-        one.add(60)
-        one.add(30)
+        one.reserve(60)
+        one.reserve(30)
         with budget.share() as other:
-            other.add(5)
+            other.reserve(5)
             with pytest.raises(Unavailable):
-                other.add(6)
+                other.reserve(6)
         assert budget.held == 90
     assert budget.held == 0
     assert metrics.registry.get_sample_value("context_proxy_refused_requests_total") == 1
@@ -28,8 +28,8 @@ async def test_what_a_request_held_is_given_back_at_its_end() -> None:
 def test_a_body_alone_is_let_in_however_long_it_is() -> None:
     budget = BodyBudget(100, Metrics())
     with budget.share() as one:
-        one.add(1000)
-        one.add(1000)
+        one.reserve(1000)
+        one.reserve(1000)
         assert budget.held == 2000
     assert budget.held == 0
 
@@ -37,17 +37,17 @@ def test_a_body_alone_is_let_in_however_long_it_is() -> None:
 async def test_one_of_several_tenants_has_half() -> None:
     budget = BodyBudget(100, Metrics(), several=True)
     with budget.share("a") as one, budget.share("a") as two, budget.share("b") as other:
-        one.add(30)
+        one.reserve(30)
         with pytest.raises(Unavailable):
-            two.add(30)
-        two.add(20)
-        other.add(30)
-        other.add(20)
+            two.reserve(30)
+        two.reserve(20)
+        other.reserve(30)
+        other.reserve(20)
         with pytest.raises(Unavailable):
-            two.add(1)
+            two.reserve(1)
     assert budget.held == 0
     with budget.share("a") as one:
-        one.add(90)
+        one.reserve(90)
 
 
 @pytest.mark.parametrize("slow", [0.0, 60.0])
@@ -60,12 +60,12 @@ async def test_the_body_that_has_been_coming_for_longest_gives_way(
 
     async def upload(name: str, share: BodyShare) -> None:
         async def reading() -> bytes:
-            share.add(40)
+            share.reserve(40)
             await asyncio.sleep(60)
             return b""
 
         try:
-            await share.whole(reading())
+            await share.read_whole(reading())
         except Unavailable:
             ended.append(name)
 
@@ -74,9 +74,9 @@ async def test_the_body_that_has_been_coming_for_longest_gives_way(
         await asyncio.sleep(0.01)
         if slow:
             with pytest.raises(Unavailable):
-                new.add(40)
+                new.reserve(40)
         else:
-            new.add(40)
+            new.reserve(40)
         await asyncio.sleep(0.01)
         assert ended == ([] if slow else ["one"])
         assert budget.held == 80
@@ -85,5 +85,5 @@ async def test_the_body_that_has_been_coming_for_longest_gives_way(
         found = await asyncio.gather(*tasks, return_exceptions=True)
         assert isinstance(found[1], asyncio.CancelledError), "the server's own cancellation is not taken for that"
         with pytest.raises(Unavailable):
-            one.add(100)
+            one.reserve(100)
     assert budget.held == 0

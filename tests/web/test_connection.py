@@ -79,7 +79,7 @@ async def test_c6_what_never_completes_is_ended(said: bytes, told: bytes) -> Non
         if told:
             assert json.loads(got.partition(b"\r\n\r\n")[2])["error"]["type"] == "invalid_request_error"
         assert upstream.requests == []
-        await until(lambda: proxy.app.room.taken == 0)
+        await until(lambda: proxy.app.concurrency.taken == 0)
         assert proxy.count("refused_connections_total", why="408" if told else "silent") == 1
 
 
@@ -276,7 +276,7 @@ async def test_c2_a_client_that_leaves_before_the_answer_is_noticed_whatever_its
         await until(lambda: len(upstream.requests) == 1, 10)
         client.writer.close()
         assert await upstream.none_open(0.5 * 4)
-        await until(lambda: proxy.app.bodies.held == 0 and proxy.app.room.taken == 0)
+        await until(lambda: proxy.app.body_budget.held == 0 and proxy.app.concurrency.taken == 0)
 
 
 async def test_c2_a_client_that_leaves_is_noticed_while_its_next_request_waits_to_be_read() -> None:
@@ -308,12 +308,12 @@ async def test_c2_a_client_that_leaves_is_noticed_while_the_upstream_takes_nothi
             client.writer.write(say("/v1/x", body=b"x" * 40_000_000))
             await until(lambda: len(accepted) == 1)
             await asyncio.sleep(0.5)
-            assert proxy.app.room.taken == 1
+            assert proxy.app.concurrency.taken == 1
             client.writer.transport.get_extra_info("socket").setsockopt(
                 socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
             )
             client.writer.transport.abort()
-            await until(lambda: proxy.app.room.taken == 0, 0.5 * 4)
+            await until(lambda: proxy.app.concurrency.taken == 0, 0.5 * 4)
     finally:
         for there in accepted:
             there.transport.abort()
@@ -350,7 +350,7 @@ class held:  # noqa: N801  used as a function
     """The only place that there is is taken."""
 
     def __init__(self, proxy: Running) -> None:
-        self._place = proxy.app.room.place()
+        self._place = proxy.app.concurrency.hold_place()
 
     async def __aenter__(self) -> None:
         self._place.__enter__()
@@ -400,7 +400,7 @@ async def test_c10_beyond_the_limit_503_comes_with_when_to_try_again_and_the_oth
         assert [answer.status for answer in await asyncio.gather(*working)] == [200] * 5
         for client in [*idle, *flood]:
             client.writer.transport.abort()
-        await until(lambda: proxy.app.room.taken == 0)
+        await until(lambda: proxy.app.concurrency.taken == 0)
         assert (await proxy.post(b"{}", path="/v1/x")).status == 200
         assert proxy.count("refused_requests_total") == 2
 
@@ -416,7 +416,7 @@ async def test_what_was_said_to_a_client_that_does_not_read_is_thrown_away_in_th
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
         await client.send(say("/v1/x", b"connection: close", body=b"{}"))
         await until(lambda: bool(upstream.requests))
-        await until(lambda: proxy.app.room.taken == 0, 5)
+        await until(lambda: proxy.app.concurrency.taken == 0, 5)
         port = client.writer.get_extra_info("sockname")[1]
 
         def kept() -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import zstandard
 
-from proxy.web.content_encoding import MEMBERS, SECONDS, NotDecodedError, codings, decode
+from proxy.web.content_encoding import MAX_MEMBERS, MAX_SECONDS, NotDecodedError, decode_body, read_codings
 from tests.faulty import faulty
 from tests.running import running
 from tests.scripted import Scripted
@@ -48,34 +48,34 @@ WAYS: dict[str, tuple[str, Any]] = {
 @pytest.mark.parametrize("way", WAYS)
 def test_a_coded_body_is_what_it_was(way: str) -> None:
     name, pack = WAYS[way]
-    applied = codings([(b"host", b"a"), (b"content-encoding", name.upper().encode())])
-    assert decode(pack(BODY), applied, LIMIT) == BODY
-    assert decode(pack(BODY), applied, max(len(BODY), len(pack(BODY)))) == BODY
+    applied = read_codings([(b"host", b"a"), (b"content-encoding", name.upper().encode())])
+    assert decode_body(pack(BODY), applied, LIMIT) == BODY
+    assert decode_body(pack(BODY), applied, max(len(BODY), len(pack(BODY)))) == BODY
 
 
 @pytest.mark.parametrize("way", [way for way in WAYS if way != "none"])
 def test_what_is_too_long_damaged_or_cut_is_not_decoded(way: str) -> None:
     name, pack = WAYS[way]
-    applied = codings([(b"content-encoding", name.encode())])
+    applied = read_codings([(b"content-encoding", name.encode())])
     for wrong in (pack(b"a" * (LIMIT + 1)), b"{}" + pack(BODY), BODY):
         with pytest.raises(NotDecodedError):
-            decode(wrong, applied, LIMIT)
+            decode_body(wrong, applied, LIMIT)
     if not way.startswith("zstd"):
         with pytest.raises(NotDecodedError):
-            decode(pack(BODY)[:-3], applied, LIMIT)
+            decode_body(pack(BODY)[:-3], applied, LIMIT)
 
 
 def test_a_bomb_is_read_no_further_than_its_limit() -> None:
     for name, pack in (WAYS["gzip"], WAYS["zstd"]):
         with pytest.raises(NotDecodedError, match="too long"):
-            decode(pack(b"a" * (64 << 20)), [name], 1 << 20)
+            decode_body(pack(b"a" * (64 << 20)), [name], 1 << 20)
 
 
 def test_members_without_content_are_counted() -> None:
     empty, last = gzip.compress(b"", 1), gzip.compress(BODY)
-    assert decode(empty * (MEMBERS - 1) + last, ["gzip"], LIMIT) == BODY
+    assert decode_body(empty * (MAX_MEMBERS - 1) + last, ["gzip"], LIMIT) == BODY
     with pytest.raises(NotDecodedError, match="too many members"):
-        decode(empty * MEMBERS + last, ["gzip"], LIMIT)
+        decode_body(empty * MAX_MEMBERS + last, ["gzip"], LIMIT)
 
 
 HOLLOW: dict[str, tuple[str, bytes, bytes]] = {
@@ -91,16 +91,16 @@ def test_megabytes_that_stand_for_nothing_cost_no_more_than_is_allowed(way: str)
     body = empty * (MOST // len(empty)) + last
     began = time.thread_time()
     with suppress(NotDecodedError):
-        assert decode(body, [name], LIMIT) == BODY
-    assert time.thread_time() - began <= 2 * SECONDS
+        assert decode_body(body, [name], LIMIT) == BODY
+    assert time.thread_time() - began <= 2 * MAX_SECONDS
     with pytest.raises(NotDecodedError, match=r"takes too long|too many members"):
-        decode(body, [name], LIMIT, seconds=0.001)
+        decode_body(body, [name], LIMIT, seconds=0.001)
 
 
 @pytest.mark.parametrize("applied", [["br"], ["gzip"] * 4, ["sdch", "gzip"]])
 def test_other_codings_are_not_decoded(applied: list[str]) -> None:
     with pytest.raises(NotDecodedError):
-        decode(gzip.compress(BODY), applied, LIMIT)
+        decode_body(gzip.compress(BODY), applied, LIMIT)
 
 
 def test_without_a_decoder_zstd_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +109,7 @@ def test_without_a_decoder_zstd_is_not_decoded(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr("importlib.import_module", missing)
     with pytest.raises(NotDecodedError, match="cannot read"):
-        decode(zstandard.compress(BODY), ["zstd"], LIMIT)
+        decode_body(zstandard.compress(BODY), ["zstd"], LIMIT)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -36,7 +36,7 @@ def test_these_do_not(path: str) -> None:
 async def test_an_unmanaged_conversation_is_named_in_the_answer_and_once_in_the_log(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conversational, "MOST", 3)
+    monkeypatch.setattr(conversational, "MAX_LOGGED_PATHS", 3)
     with caplog.at_level(logging.WARNING, "proxy.web.app"):
         async with faulty(Scripted()) as upstream, running(upstream.port) as proxy:
             for path in ("/v1/messages", "/v1/responses", "/s/mine/v1/messages", "/v1/messages"):

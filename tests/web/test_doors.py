@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from fastapi import APIRouter
 
-from proxy.web.doors import READ, Doors
+from proxy.web.doors import READ, RouteTable
 
 router = APIRouter()
 
@@ -19,7 +19,7 @@ async def export() -> str:
     return ""
 
 
-DOORS = Doors(router.routes)
+DOORS = RouteTable(router.routes)
 
 
 @pytest.mark.parametrize(
@@ -52,5 +52,5 @@ DOORS = Doors(router.routes)
     ],
 )
 def test_every_path_has_one_door_and_it_is_closed(method: str, path: str, kind: str, planes: set[str]) -> None:
-    found = DOORS.find(method, path)
+    found = DOORS.find_route(method, path)
     assert (found.kind, set(found.planes)) == (kind, planes)

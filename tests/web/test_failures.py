@@ -17,7 +17,7 @@ from proxy.errors import (
     UpstreamUnreachable,
 )
 from proxy.metrics import Metrics
-from proxy.web.failures import answering, render, send_error
+from proxy.web.failures import answer_errors, render_error, send_error
 from proxy.web.listen import Message, Receive, Scope, Send
 from tests.faulty import ask, post, serving
 
@@ -54,8 +54,8 @@ async def test_what_may_be_over_in_a_moment_does_not_forbid_trying_again(kind: t
 
 
 def test_an_error_is_json_whatever_is_in_it() -> None:
-    assert json.loads(render(BadRequest('"\r\n\ud800 ü')))["error"]["message"] == '"\r\n\ud800 ü'
-    assert render(BadRequest("ü\n")).isascii()
+    assert json.loads(render_error(BadRequest('"\r\n\ud800 ü')))["error"]["message"] == '"\r\n\ud800 ü'
+    assert render_error(BadRequest("ü\n")).isascii()
 
 
 @pytest.mark.parametrize("error", [UpstreamBroken("broke"), KeyError("mistake")])
@@ -67,7 +67,7 @@ async def test_an_answer_that_has_begun_is_cut_and_never_completed(error: Except
         await send({"type": "http.response.body", "body": b"part", "more_body": True})
         raise error
 
-    async with serving(answering(app, metrics)) as port:
+    async with serving(answer_errors(app, metrics)) as port:
         raw = await ask(port, post())
         assert raw.endswith(b"4\r\npart\r\n")
         assert b"error" not in raw
@@ -79,7 +79,7 @@ async def test_a_mistake_of_ours_is_a_plain_500_and_counted() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         raise KeyError("sk-secret")
 
-    async with serving(answering(app, metrics)) as port:
+    async with serving(answer_errors(app, metrics)) as port:
         raw = await ask(port, post())
     assert raw.startswith(b"HTTP/1.1 500")
     assert b"sk-secret" not in raw
@@ -100,6 +100,6 @@ async def test_a_client_that_is_gone_is_told_nothing_and_counted() -> None:
     async def send(message: Message) -> None:
         sent.append(message)
 
-    await answering(app, metrics)({"type": "http"}, receive, send)
+    await answer_errors(app, metrics)({"type": "http"}, receive, send)
     assert sent == []
     assert metrics.registry.get_sample_value("context_proxy_client_gone_total") == 1

@@ -10,9 +10,9 @@ from fastapi import APIRouter
 
 from proxy.metrics import Metrics
 from proxy.settings import Settings
-from proxy.web.doors import READ, Doors
-from proxy.web.failures import answering
-from proxy.web.gate import CALLER, DOOR, gated
+from proxy.web.doors import READ, RouteTable
+from proxy.web.failures import answer_errors
+from proxy.web.gate import CALLER_KEY, ROUTE_KEY, require_access
 from proxy.web.listen import Message, Receive, Scope, Send
 from tests.web.test_keys import entry
 
@@ -30,8 +30,8 @@ async def made() -> str:
 
 
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
-    caller = scope.get(CALLER)
-    told = [scope[DOOR].kind, caller.name if caller else None, caller.tenant if caller else None]
+    caller = scope.get(CALLER_KEY)
+    told = [scope[ROUTE_KEY].kind, caller.name if caller else None, caller.tenant if caller else None]
     body = json.dumps([*told, [name.decode() for name, _ in scope["headers"]]]).encode()
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": body})
@@ -52,7 +52,7 @@ async def ask(
         "type": "http", "method": method, "path": path, "headers": [(b"host", b"localhost"), *headers],
         "query_string": b"", "http_version": "1.1", "client": (client, 1),
     }  # fmt: skip
-    await answering(gated(app, settings, Doors(router.routes)), Metrics())(scope, receive, send)
+    await answer_errors(require_access(app, settings, RouteTable(router.routes)), Metrics())(scope, receive, send)
     body = b"".join(m.get("body", b"") for m in sent)
     return sent[0]["status"], dict(sent[0]["headers"]), json.loads(body) if body else None
 
@@ -171,5 +171,5 @@ async def test_dns_rebinding_ends_at_the_name(path: str) -> None:
         "type": "http", "method": "GET", "path": path, "headers": [scope_host], "query_string": b"",
         "http_version": "1.1", "client": ("127.0.0.1", 1),
     }  # fmt: skip
-    await gated(app, OPEN, Doors(router.routes))(scope, receive, send)
+    await require_access(app, OPEN, RouteTable(router.routes))(scope, receive, send)
     assert sent[0]["status"] == 421

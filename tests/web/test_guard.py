@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from proxy.metrics import Metrics
-from proxy.settings import Limits, Settings
-from proxy.web.failures import answering
-from proxy.web.guard import guarded
+from proxy.settings import LimitSettings, Settings
+from proxy.web.failures import answer_errors
+from proxy.web.guard import limit_heads
 from proxy.web.listen import Receive, Scope, Send
 from tests.faulty import ask, serving
 
@@ -16,7 +16,7 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def status(*lines: bytes, first: bytes = b"GET /v1/models HTTP/1.1") -> int:
-    guard = answering(guarded(app, Settings(limits=Limits(header_kb=64))), Metrics())
+    guard = answer_errors(limit_heads(app, Settings(limits=LimitSettings(header_kb=64))), Metrics())
     async with serving(guard) as port:
         raw = await ask(port, b"\r\n".join([first, b"connection: close", *lines, b"", b""]))
     return int(raw.split()[1])

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.web.half_open import AT_ONCE, HalfOpen, address_of
+from proxy.web.half_open import MAX_EVICTIONS, HalfOpenConnections, find_client_address
 
 
 class Socket:
@@ -14,7 +14,7 @@ class Socket:
 
 
 def test_the_oldest_of_an_address_that_has_too_many_is_closed_once_it_is_not_fresh() -> None:
-    held = HalfOpen(3)
+    held = HalfOpenConnections(3)
     sockets = [Socket() for _ in range(6)]
     for n, one in enumerate(sockets[:4]):
         held.add("a", one, n / 10)
@@ -30,16 +30,16 @@ def test_the_oldest_of_an_address_that_has_too_many_is_closed_once_it_is_not_fre
 
 
 def test_what_is_closed_for_one_is_bounded() -> None:
-    held = HalfOpen(1)
-    sockets = [Socket() for _ in range(3 * AT_ONCE)]
+    held = HalfOpenConnections(1)
+    sockets = [Socket() for _ in range(3 * MAX_EVICTIONS)]
     for one in sockets:
         held.add("a", one, 0)
     held.add("a", Socket(), 5)
-    assert sum(one.closed for one in sockets) == AT_ONCE
+    assert sum(one.closed for one in sockets) == MAX_EVICTIONS
 
 
 def test_room_is_made_by_the_address_that_has_most() -> None:
-    held = HalfOpen(10)
+    held = HalfOpenConnections(10)
     assert not held.make_room()
     few, many = Socket(), [Socket() for _ in range(3)]
     held.add("few", few, 0)
@@ -67,5 +67,5 @@ def test_room_is_made_by_the_address_that_has_most() -> None:
     ],
 )
 def test_an_ipv6_host_is_its_network(host: str, address: str) -> None:
-    assert address_of((host, 1)) == address
-    assert address_of(None) == ""
+    assert find_client_address((host, 1)) == address
+    assert find_client_address(None) == ""

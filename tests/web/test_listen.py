@@ -8,21 +8,21 @@ import pytest
 
 from proxy.errors import ClientGone, TooLarge, UpstreamBroken
 from proxy.metrics import Metrics
-from proxy.web.failures import answering
+from proxy.web.failures import answer_errors
 from proxy.web.listen import (
-    HELD,
-    LEAVING,
-    Leaving,
+    DISCONNECT_KEY,
+    MAX_WAITING_BYTES,
+    Disconnect,
     Message,
     Receive,
     Scope,
     Send,
     Upload,
-    declared_length,
     has_body,
-    patient,
     read_body,
-    while_connected,
+    read_content_length,
+    run_while_connected,
+    with_write_timeout,
 )
 from tests.faulty import ask, connect, post, serving
 
@@ -54,9 +54,9 @@ async def test_work_that_ends_gives_its_result_and_its_error() -> None:
     async def fail() -> None:
         raise UpstreamBroken("x")
 
-    assert await while_connected({}, Wire([part(b"", False)]), asyncio.sleep(0.01, "done")) == "done"
+    assert await run_while_connected({}, Wire([part(b"", False)]), asyncio.sleep(0.01, "done")) == "done"
     with pytest.raises(UpstreamBroken):
-        await while_connected({}, Wire(), fail())
+        await run_while_connected({}, Wire(), fail())
 
 
 class Worker:
@@ -84,7 +84,7 @@ async def test_a_client_that_leaves_cancels_the_work_once_and_its_end_is_waited_
     worker = Worker(wire.leave)
     asyncio.get_running_loop().call_later(0.02, wire.leave)
     with pytest.raises(ClientGone):
-        await while_connected({}, wire, worker.work())
+        await run_while_connected({}, wire, worker.work())
     assert (worker.cancelled, worker.ended) == (1, True)
 
 
@@ -96,21 +96,21 @@ async def test_a_result_that_was_there_before_the_leaving_counts() -> None:
             return "stored"
         return ""
 
-    assert await while_connected({}, Wire([GONE]), work()) == "stored"
+    assert await run_while_connected({}, Wire([GONE]), work()) == "stored"
 
 
 async def test_a_connection_that_tells_by_itself_cancels_the_work_once_and_its_end_is_waited_for() -> None:
-    leaving = Leaving()
-    worker = Worker(leaving.tell)
-    asyncio.get_running_loop().call_later(0.02, leaving.tell)
+    leaving = Disconnect()
+    worker = Worker(leaving.report_left)
+    asyncio.get_running_loop().call_later(0.02, leaving.report_left)
     with pytest.raises(ClientGone):
-        await while_connected({LEAVING: leaving}, Wire(), worker.work())
+        await run_while_connected({DISCONNECT_KEY: leaving}, Wire(), worker.work())
     assert (worker.cancelled, worker.ended) == (1, True)
     task = asyncio.current_task()
     assert task is not None
     assert task.cancelling() == 0, "what the task does next is not cancelled with it"
     with pytest.raises(ClientGone):  # and who has left before gets nothing done
-        await while_connected({LEAVING: leaving}, Wire(), worker.work())
+        await run_while_connected({DISCONNECT_KEY: leaving}, Wire(), worker.work())
     assert worker.cancelled == 1
 
 
@@ -122,14 +122,14 @@ async def test_what_the_connection_does_not_tell_of_is_a_cancellation_like_any()
             return "stored"
         return "done"
 
-    leaving = Leaving()
-    assert await while_connected({LEAVING: leaving}, Wire(), work()) == "done"
-    leaving.tell()
+    leaving = Disconnect()
+    assert await run_while_connected({DISCONNECT_KEY: leaving}, Wire(), work()) == "done"
+    leaving.report_left()
     await asyncio.sleep(0)  # nobody works any more, so nobody is cancelled
-    again = Leaving()
-    asyncio.get_running_loop().call_soon(again.tell)
-    assert await while_connected({LEAVING: again}, Wire(), work()) == "stored"
-    task = asyncio.create_task(while_connected({LEAVING: Leaving()}, Wire(), asyncio.sleep(10)))
+    again = Disconnect()
+    asyncio.get_running_loop().call_soon(again.report_left)
+    assert await run_while_connected({DISCONNECT_KEY: again}, Wire(), work()) == "stored"
+    task = asyncio.create_task(run_while_connected({DISCONNECT_KEY: Disconnect()}, Wire(), asyncio.sleep(10)))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -147,7 +147,7 @@ async def test_giving_the_request_up_from_outside_ends_the_work_however_often_it
             await asyncio.sleep(0.05)
             ended += 1
 
-    task = asyncio.create_task(while_connected({}, Wire(), work()))
+    task = asyncio.create_task(run_while_connected({}, Wire(), work()))
     for _ in range(3):
         await asyncio.sleep(0.01)
         task.cancel()
@@ -182,14 +182,14 @@ async def test_c7_a_body_that_says_it_is_too_long_is_not_read() -> None:
 
 
 async def limited(scope: Scope, receive: Receive, send: Send) -> None:
-    body = await read_body(receive, 1 << 20, declared_length(scope))
+    body = await read_body(receive, 1 << 20, read_content_length(scope))
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": b"%d" % len(body)})
 
 
 @pytest.mark.parametrize("how", ["by its length", "by its chunks", "lying length"])
 async def test_c7_on_the_wire_413_comes_before_the_body_has_ended(how: str) -> None:
-    async with serving(answering(limited, Metrics())) as port:
+    async with serving(answer_errors(limited, Metrics())) as port:
         client = await connect(port)
         if how == "by its length":
             await client.send(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 70000000\r\n\r\nx")
@@ -217,9 +217,9 @@ def test_whether_there_is_a_body_is_said_by_headers_alone() -> None:
     assert not has_body(scope_of((b"content-length", b"0")))
     assert has_body(scope_of((b"content-length", b"1")))
     assert has_body(scope_of((b"transfer-encoding", b"chunked")))
-    assert declared_length(scope_of((b"content-length", b"12"))) == 12
-    assert declared_length(scope_of((b"content-length", b"-1"))) is None
-    assert declared_length(scope_of()) is None
+    assert read_content_length(scope_of((b"content-length", b"12"))) == 12
+    assert read_content_length(scope_of((b"content-length", b"-1"))) is None
+    assert read_content_length(scope_of()) is None
 
 
 async def test_an_upload_comes_out_in_order_and_listening_goes_on_after_it() -> None:
@@ -227,20 +227,20 @@ async def test_an_upload_comes_out_in_order_and_listening_goes_on_after_it() -> 
     upload = Upload(wire)
 
     async def work() -> list[bytes]:
-        got = [piece async for piece in upload.parts()]
+        got = [piece async for piece in upload.read_pieces()]
         wire.leave()
         await asyncio.sleep(10)
         return got
 
     with pytest.raises(ClientGone):
-        await upload.while_connected(work())
+        await upload.run_while_connected(work())
 
     again = Upload(Wire([part(b"a"), part(b"b", False)]))
 
     async def read() -> list[bytes]:
-        return [piece async for piece in again.parts()]
+        return [piece async for piece in again.read_pieces()]
 
-    assert await again.while_connected(read()) == [b"a", b"b"]
+    assert await again.run_while_connected(read()) == [b"a", b"b"]
 
 
 async def test_an_upload_is_heard_ahead_only_so_far() -> None:
@@ -250,12 +250,12 @@ async def test_an_upload_is_heard_ahead_only_so_far() -> None:
 
     async def work() -> int:
         await asyncio.sleep(0.05)
-        assert wire.asked * 65536 <= HELD + 2 * 65536
+        assert wire.asked * 65536 <= MAX_WAITING_BYTES + 2 * 65536
         started.set()
         wire.queue.put_nowait(part(b"", False))
-        return sum([len(piece) async for piece in upload.parts()])
+        return sum([len(piece) async for piece in upload.read_pieces()])
 
-    assert await upload.while_connected(work()) == 100 * 65536
+    assert await upload.run_while_connected(work()) == 100 * 65536
     assert started.is_set()
 
 
@@ -263,15 +263,15 @@ async def test_a_client_that_leaves_in_its_upload_ends_the_work() -> None:
     upload = Upload(Wire([part(b"a"), GONE]))
 
     async def work() -> list[bytes]:
-        return [piece async for piece in upload.parts()]
+        return [piece async for piece in upload.read_pieces()]
 
     with pytest.raises(ClientGone):
-        await upload.while_connected(work())
+        await upload.run_while_connected(work())
 
 
 async def test_a_client_that_leaves_is_told_while_its_upload_waits_to_be_taken() -> None:
-    leaving, ended = Leaving(), asyncio.Event()
-    upload = Upload(Wire([part(b"x" * HELD), part(b"y")]), leaving)
+    leaving, ended = Disconnect(), asyncio.Event()
+    upload = Upload(Wire([part(b"x" * MAX_WAITING_BYTES), part(b"y")]), leaving)
 
     async def work() -> None:
         try:
@@ -279,14 +279,14 @@ async def test_a_client_that_leaves_is_told_while_its_upload_waits_to_be_taken()
         finally:
             ended.set()
 
-    task = asyncio.create_task(upload.while_connected(work()))
+    task = asyncio.create_task(upload.run_while_connected(work()))
     await asyncio.sleep(0.01)
-    leaving.tell()
+    leaving.report_left()
     with pytest.raises(ClientGone):
         await task
     assert ended.is_set()
     with pytest.raises(ClientGone):
-        await upload.while_connected(work())
+        await upload.run_while_connected(work())
 
 
 async def test_a_client_that_takes_nothing_is_given_up() -> None:
@@ -296,9 +296,9 @@ async def test_a_client_that_takes_nothing_is_given_up() -> None:
     async def at_once(message: Any) -> None:
         assert message == {"a": 1}
 
-    await patient(at_once, 0.05)({"a": 1})
+    await with_write_timeout(at_once, 0.05)({"a": 1})
     with pytest.raises(ClientGone):
-        await patient(never, 0.05)({})
+        await with_write_timeout(never, 0.05)({})
 
 
 async def test_a_client_that_takes_its_time_is_waited_for() -> None:
@@ -316,10 +316,10 @@ async def test_a_client_that_takes_its_time_is_waited_for() -> None:
         if message["s"]:
             raise ValueError("its own")
 
-    await patient(slow, 5)({"s": 0})
+    await with_write_timeout(slow, 5)({"s": 0})
     with pytest.raises(ValueError, match="its own"):
-        await patient(slow, 5)({"s": 0.001})
-    task = asyncio.ensure_future(patient(slow, 5)({"s": 5}))
+        await with_write_timeout(slow, 5)({"s": 0.001})
+    task = asyncio.ensure_future(with_write_timeout(slow, 5)({"s": 5}))
     await asyncio.sleep(0.1)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

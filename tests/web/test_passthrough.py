@@ -14,11 +14,11 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from proxy.metrics import Metrics
-from proxy.settings import Settings, Upstream
-from proxy.upstream.client import Client
-from proxy.web.failures import answering
+from proxy.settings import Settings, UpstreamSettings
+from proxy.upstream.client import UpstreamClient
+from proxy.web.failures import answer_errors
 from proxy.web.listen import Receive, Scope, Send
-from proxy.web.passthrough import model_of, passthrough
+from proxy.web.passthrough import read_model, serve_passthrough
 from tests.faulty import HEAD, STREAM, Connection, Request, ask, connect, faulty, post, serving, until
 from tests.web.conftest import edge
 
@@ -103,12 +103,12 @@ async def test_u1_an_upstream_that_is_not_there_is_told_in_openais_shape_and_may
     async with edge(echo) as proxy:
         with socket.socket() as bound:
             bound.bind(("127.0.0.1", 0))
-            lost = Client(Settings(upstream=f"http://127.0.0.1:{bound.getsockname()[1]}"), proxy.metrics)
+            lost = UpstreamClient(Settings(upstream=f"http://127.0.0.1:{bound.getsockname()[1]}"), proxy.metrics)
 
             async def app(scope: Scope, receive: Receive, send: Send) -> None:
-                await passthrough(scope, receive, send, lost, proxy.metrics, path="/v1/models")
+                await serve_passthrough(scope, receive, send, lost, proxy.metrics, path="/v1/models")
 
-            async with serving(answering(app, proxy.metrics)) as port:
+            async with serving(answer_errors(app, proxy.metrics)) as port:
                 head, body = split(await ask(port, post()))
         assert head.startswith(b"HTTP/1.1 502")
         assert b"x-should-retry" not in head
@@ -270,10 +270,10 @@ async def test_an_upload_is_passed_on_as_it_comes_and_not_held() -> None:
         writer.close()
 
     server = await asyncio.start_server(early, "127.0.0.1", 0)
-    client = Client(Settings(upstream=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"), Metrics())
+    client = UpstreamClient(Settings(upstream=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"), Metrics())
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await passthrough(scope, receive, send, client, Metrics(), path="/v1/files")
+        await serve_passthrough(scope, receive, send, client, Metrics(), path="/v1/files")
 
     async with serving(app) as port:
         there = await connect(port)
@@ -305,13 +305,13 @@ async def test_head_and_empty_answers_stay_without_a_body() -> None:
 async def test_with_several_upstreams_a_json_body_goes_where_its_model_is() -> None:
     async with faulty(echo) as one, faulty(echo) as two:
         upstreams = {
-            "one": Upstream(base_url=f"http://127.0.0.1:{one.port}", models=("gpt-*",)),
-            "two": Upstream(base_url=f"http://127.0.0.1:{two.port}", models=("embed-*",)),
+            "one": UpstreamSettings(base_url=f"http://127.0.0.1:{one.port}", models=("gpt-*",)),
+            "two": UpstreamSettings(base_url=f"http://127.0.0.1:{two.port}", models=("embed-*",)),
         }
-        client = Client(Settings(upstreams=upstreams), Metrics())
+        client = UpstreamClient(Settings(upstreams=upstreams), Metrics())
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            await passthrough(scope, receive, send, client, Metrics(), path=scope["path"])
+            await serve_passthrough(scope, receive, send, client, Metrics(), path=scope["path"])
 
         async with serving(app) as port:
             json_type = b"content-type: application/json"
@@ -337,4 +337,4 @@ async def test_with_several_upstreams_a_json_body_goes_where_its_model_is() -> N
     ],
 )
 def test_the_model_of_anything_is_a_name_or_none(body: bytes, model: str | None) -> None:
-    assert model_of(body) == model
+    assert read_model(body) == model

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from proxy.errors import BadRequest, Forbidden
-from proxy.sections import Passthrough
+from proxy.sections import PassthroughSettings
 from proxy.web.path_rules import PathRules, check_path, has_dot_segments
 
 
@@ -32,7 +32,7 @@ def test_a_dot_in_a_name_is_none(path: str) -> None:
     assert not has_dot_segments(path)
 
 
-RULES = PathRules(Passthrough().paths)
+RULES = PathRules(PassthroughSettings().paths)
 
 
 @pytest.mark.parametrize(

@@ -4,22 +4,22 @@ import json
 from collections.abc import Callable
 
 from proxy.metrics import Metrics
-from proxy.store.memory import MemoryStore
-from proxy.web.probes import probes
+from proxy.store.memory import InMemoryStore
+from proxy.web.probes import create_probes
 from tests.faulty import ask, serving
 
 
 async def get(
-    path: str, store: MemoryStore, *, draining: Callable[[], bool] = lambda: False
+    path: str, store: InMemoryStore, *, draining: Callable[[], bool] = lambda: False
 ) -> tuple[int, bytes, bytes]:
-    async with serving(probes(store, Metrics(), draining=draining)) as port:
+    async with serving(create_probes(store, Metrics(), draining=draining)) as port:
         raw = await ask(port, b"GET %b HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n" % path.encode())
     head, _, body = raw.partition(b"\r\n\r\n")
     return int(raw.split()[1]), head, body
 
 
 async def test_readiness_tells_how_the_store_is_without_asking_it() -> None:
-    store = MemoryStore()
+    store = InMemoryStore()
     await store.open()
     status, _, body = await get("/readyz", store)
     assert (status, json.loads(body)) == (200, {"status": "ok", "store": "ok", "queued": 0, "dropped": 0})
@@ -27,7 +27,7 @@ async def test_readiness_tells_how_the_store_is_without_asking_it() -> None:
 
 
 async def test_a_store_that_is_away_leaves_us_ready_and_is_told() -> None:
-    store = MemoryStore()  # never opened
+    store = InMemoryStore()  # never opened
     status, _, body = await get("/readyz", store)
     assert status == 200, "a proxy that is taken out for its store turns a lost history into a lost service"
     told = json.loads(body)
@@ -36,13 +36,13 @@ async def test_a_store_that_is_away_leaves_us_ready_and_is_told() -> None:
 
 
 async def test_while_draining_we_are_not_ready_but_alive() -> None:
-    store = MemoryStore()
+    store = InMemoryStore()
     assert (await get("/readyz", store, draining=lambda: True))[0] == 503
     assert (await get("/healthz", store, draining=lambda: True))[0] == 200
 
 
 async def test_the_numbers_are_prometheus_text() -> None:
-    status, head, body = await get("/metrics", MemoryStore())
+    status, head, body = await get("/metrics", InMemoryStore())
     assert status == 200
     assert b"content-type: text/plain" in head
     assert b"context_proxy_client_gone_total 0.0" in body

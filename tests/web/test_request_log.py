@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from proxy.cli.logs import Line, Text
-from proxy.web.request_log import PATH, shown_path
+from proxy.cli.logs import JsonFormatter, TextFormatter
+from proxy.web.request_log import MAX_PATH_CHARS, render_path
 from tests.faulty import STREAM, Connection, Request, ask, connect, faulty, post
 from tests.running import CHAT, Agent, running
 from tests.scripted import Scripted, reply
@@ -18,7 +18,7 @@ NAME = "proxy.requests"
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     """The request lines so far, as JSON would have them."""
-    return [json.loads(Line().format(record)) for record in caplog.records if record.name == NAME]
+    return [json.loads(JsonFormatter().format(record)) for record in caplog.records if record.name == NAME]
 
 
 async def some(caplog: pytest.LogCaptureFixture, count: int) -> list[dict[str, Any]]:
@@ -131,12 +131,12 @@ async def test_a_client_that_leaves_before_its_answer_is_logged_as_gone(caplog: 
 
 async def test_a_path_is_cut_and_cannot_move_a_terminals_cursor(caplog: pytest.LogCaptureFixture) -> None:
     scope = {"path": "/", "raw_path": b"/a%1B[31m\x1b[31m\xff" + b"a" * 500 + b"?key=canary"}
-    assert len(shown_path(scope)) == PATH
-    assert shown_path(scope).isprintable()
+    assert len(render_path(scope)) == MAX_PATH_CHARS
+    assert render_path(scope).isprintable()
     caplog.set_level(logging.INFO)
     async with faulty(Scripted("Well.")) as upstream, running(upstream.port) as proxy:
         await ask(proxy.port, b"GET /v1/models?key=canary HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
         (line,) = await some(caplog, 1)
     assert line["path"] == "/v1/models"
     (record,) = [record for record in caplog.records if record.name == NAME]
-    assert "GET /v1/models 200" in Text().format(record)
+    assert "GET /v1/models 200" in TextFormatter().format(record)

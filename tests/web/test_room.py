@@ -4,16 +4,16 @@ import pytest
 
 from proxy.errors import Unavailable
 from proxy.metrics import Metrics
-from proxy.web.room import Room
+from proxy.web.room import ConcurrencyLimit
 
 
 def test_one_more_than_there_is_room_for_is_sent_away_and_a_place_that_is_left_is_taken_again() -> None:
     metrics = Metrics()
-    room = Room(2, metrics)
-    with room.place():
-        with pytest.raises(ValueError, match="of its own"), room.place():
+    room = ConcurrencyLimit(2, metrics)
+    with room.hold_place():
+        with pytest.raises(ValueError, match="of its own"), room.hold_place():
             raise ValueError("of its own")
-        with room.place(), pytest.raises(Unavailable, match="2 requests"), room.place():
+        with room.hold_place(), pytest.raises(Unavailable, match="2 requests"), room.hold_place():
             pass
         assert room.taken == 1
     assert room.taken == 0

@@ -10,12 +10,16 @@ from proxy.chat.dialects import completions, gemini
 from proxy.chat.message import Message
 
 
-def read_stored(raw: bytes, strategy: str) -> Message:
+def read_stored_message(raw: bytes, strategy: str) -> Message:
     """The stored message, read by its strategy. Raises NotManaged if `raw` is a message of neither format.
 
     A message stored for Gemini may have come in as chat completions, which every client of the proxy speaks. Its
     `parts` member distinguishes the two.
     """
-    if strategy in ("gemini", "gemini_gca") and slices.member(raw, "parts") and not slices.member(raw, "content"):
+    if (
+        strategy in ("gemini", "gemini_gca")
+        and slices.find_member(raw, "parts")
+        and not slices.find_member(raw, "content")
+    ):
         return gemini.read_message(raw)
     return completions.read_message(raw)

@@ -13,18 +13,18 @@ from typing import Any
 import msgspec
 
 from proxy.chat import key, slices
-from proxy.chat.message import Call, Front, Message, Request, Shape
-from proxy.chat.size_limits import OUTERMOST, SizeLimits
+from proxy.chat.message import Call, ContentShape, Message, PrefixCache, Request
+from proxy.chat.size_limits import MAX_TOP_LEVEL_KEYS, SizeLimits
 from proxy.errors import NotManaged
 
-MARKS = ("cache_control", "prompt_cache_breakpoint")
+CACHE_MARKS = ("cache_control", "prompt_cache_breakpoint")
 """The client's cache marks inside a message: they stay where they are."""
 _REASONING = ("reasoning_content", "reasoning")
 _MESSAGE = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ANY = msgspec.json.Decoder()
 _MEDIA = {"image_url": "url", "input_audio": "data", "file": "file_data"}
 
-Reader = Callable[[bytes], Message]
+MessageReader = Callable[[bytes], Message]
 """Reader of one message; a cache in front of `read_message` has the same signature."""
 
 
@@ -43,12 +43,14 @@ def read_message(raw: bytes) -> Message:
             call_id = _plain(fields, "name")
         call_id = call_id if isinstance(call_id, str) else None
         reasoning = next((r for r in (_plain(fields, name) for name in _REASONING) if isinstance(r, str) and r), "")
-        marked = marked or any(mark in fields for mark in MARKS)
+        marked = marked or any(mark in fields for mark in CACHE_MARKS)
     except (ValueError, RecursionError) as problem:
         raise NotManaged("unreadable", f"a message that cannot be read: {problem}") from problem
-    named = key.digest(role, text, calls, call_id, media)
+    named = key.digest_message(role, text, calls, call_id, media)
     parts = len(content) if isinstance(content, list) else 0
-    return Message(raw, role, text, calls, call_id, reasoning, shape, len(media), marked, named, key.form(raw), parts)
+    return Message(
+        raw, role, text, calls, call_id, reasoning, shape, len(media), marked, named, key.compute_form(raw), parts
+    )
 
 
 def _plain(fields: dict[str, msgspec.Raw], name: str) -> Any:
@@ -56,7 +58,7 @@ def _plain(fields: dict[str, msgspec.Raw], name: str) -> Any:
     return None if found is None else _ANY.decode(found)
 
 
-def _content(content: Any) -> tuple[str, Shape, list[bytes], bool]:
+def _content(content: Any) -> tuple[str, ContentShape, list[bytes], bool]:
     """(text, shape, a digest of each part that is not text, True if a part bears a cache mark). Raises NotManaged if
     `content` is of another type."""
     if content is None:
@@ -76,7 +78,7 @@ def _content(content: Any) -> tuple[str, Shape, list[bytes], bool]:
             texts.append(part["text"])
         else:
             media.append(_medium(part))
-        marked = marked or (isinstance(part, dict) and any(mark in part for mark in MARKS))
+        marked = marked or (isinstance(part, dict) and any(mark in part for mark in CACHE_MARKS))
     return "".join(texts), "mixed" if media else "parts", media, marked
 
 
@@ -85,8 +87,8 @@ def _medium(part: dict[str, Any]) -> bytes:
     inner = part.get(kind)
     data = inner.get(_MEDIA.get(kind, ""), inner) if isinstance(inner, dict) else part
     if data is part:
-        data = {name: part[name] for name in part if name not in MARKS}
-    return key.form(kind.encode() + msgspec.json.encode(data, order="sorted"))
+        data = {name: part[name] for name in part if name not in CACHE_MARKS}
+    return key.compute_form(kind.encode() + msgspec.json.encode(data, order="sorted"))
 
 
 def _calls(tool_calls: Any, function_call: Any) -> tuple[Call, ...]:
@@ -112,10 +114,10 @@ def _text(value: Any) -> str:
 
 def read_request(
     body: bytes,
-    read: Reader = read_message,
-    front: Front | None = None,
+    read: MessageReader = read_message,
+    prefix: PrefixCache | None = None,
     *,
-    begins: bool = False,
+    is_prefix_checked: bool = False,
     limits: SizeLimits | None = None,
 ) -> Request:
     """The request in this body. Raises NotManaged: `unreadable` or `shape` if the body is not understood, `size` if it
@@ -124,18 +126,20 @@ def read_request(
     front: the prefix of an earlier body of the same history; if this body begins with it, only the rest is read.
     begins: the caller has already checked that the body begins with `front`.
     """
-    if front is not None and (begins or body.startswith(front.text)):
-        longer = _read_rest(body, read, front, limits)
+    if prefix is not None and (is_prefix_checked or body.startswith(prefix.body_prefix)):
+        longer = _read_rest(body, read, prefix, limits)
         if longer is not None:
-            return _checked(_request(body, *longer, len(front.messages), len(front.text), front.notes), limits)
-    members = slices.members(body, None if limits is None else OUTERMOST)
+            return _checked(
+                _request(body, *longer, len(prefix.messages), len(prefix.body_prefix), prefix.memo_values), limits
+            )
+    members = slices.find_members(body, None if limits is None else MAX_TOP_LEVEL_KEYS)
     if members is None:
         raise NotManaged("unreadable", "the body's members cannot be told apart")
     spans = {m.key: (m.start, m.end) for m in members}
     if "messages" not in spans:
         raise NotManaged("shape", "no messages")
     start, end = spans["messages"]
-    inside = slices.elements(body[start:end], None if limits is None else limits.messages)
+    inside = slices.find_elements(body[start:end], None if limits is None else limits.messages)
     if not inside:
         raise NotManaged("shape", "messages is no list, or an empty one")
     messages = tuple(read(body[start + a : start + b]) for a, b in inside)
@@ -152,24 +156,24 @@ _OPEN = b'{"messages":['
 
 
 def _read_rest(
-    body: bytes, read: Reader, front: Front, limits: SizeLimits | None
+    body: bytes, read: MessageReader, front: PrefixCache, limits: SizeLimits | None
 ) -> tuple[dict[str, tuple[int, int]], tuple[Message, ...]] | None:
     """(spans, messages) of a body that begins with `front`; None if the rest does not continue from there."""
-    rest = body[len(front.text) :].lstrip(b" \t\r\n")
+    rest = body[len(front.body_prefix) :].lstrip(b" \t\r\n")
     more = rest[:1] == b","
     if more:
         rest = rest[1:]
     elif rest[:1] != b"]":
         return None
     # Everything after the known messages is made a body of its own. Its spans, moved by `by`, are the wanted spans.
-    members = slices.members(_OPEN + rest, None if limits is None else OUTERMOST)
+    members = slices.find_members(_OPEN + rest, None if limits is None else MAX_TOP_LEVEL_KEYS)
     most = None if limits is None else limits.messages - len(front.messages)
-    inside = slices.elements((_OPEN + rest)[members[0].start : members[0].end], most) if members else None
+    inside = slices.find_elements((_OPEN + rest)[members[0].start : members[0].end], most) if members else None
     if members is None or inside is None or more != bool(inside):
         return None  # for example a comma with nothing after it
     by = len(body) - len(rest) - len(_OPEN)
     spans = dict(front.spans)
-    spans["messages"] = (front.start, members[0].end + by)
+    spans["messages"] = (front.messages_start, members[0].end + by)
     for member in members[1:]:
         if member.key in spans:
             return None  # a duplicate key: the caller then reads the whole body, and refuses it there
@@ -206,20 +210,20 @@ def _request(
         stream=plain.get("stream") is True,
         tools=tools,
         tool_names=_tool_names(tools),
-        plain=choices in (None, 1)
+        is_free_text=choices in (None, 1)
         and (format_ is None or (isinstance(format_, dict) and format_.get("type") == "text"))
         and plain.get("tool_choice") in (None, "auto", "none")
         and plain.get("modalities") in (None, ["text"]),
         usage_wanted=isinstance(options, dict) and options.get("include_usage") is True,
         choices=choices if isinstance(choices, int) else 1,
-        effort=str(plain.get("reasoning_effort") or ""),
-        goes_on=plain.get("continue_final_message") is True
+        reasoning_effort=str(plain.get("reasoning_effort") or ""),
+        is_continuation=plain.get("continue_final_message") is True
         or plain.get("add_generation_prompt") is False
         or (messages[-1].role == "assistant" and _PREFIX.search(messages[-1].raw) is not None),
         max_tokens=_limit(plain.get("max_completion_tokens")) or _limit(plain.get("max_tokens")),
-        shared=shared,
-        rest=rest,
-        notes=notes,
+        prefix_messages=shared,
+        prefix_bytes=rest,
+        memo_values=notes,
     )
 
 
@@ -227,14 +231,14 @@ def _limit(value: Any) -> int | None:
     return value if isinstance(value, int) and value > 0 and value is not True else None
 
 
-def front_of(request: Request) -> Front:
+def build_prefix_cache(request: Request) -> PrefixCache:
     """The prefix with which the next request of the same history is expected to begin."""
     start, end = request.spans["messages"]
     spans = {name: span for name, span in request.spans.items() if span[1] <= start}
     end -= 1
     while request.body[end - 1] in b" \t\r\n":
         end -= 1
-    return Front(memoryview(request.body)[:end], start, spans, request.messages, request.notes)
+    return PrefixCache(memoryview(request.body)[:end], start, spans, request.messages, request.memo_values)
 
 
 class _Fields:
@@ -271,7 +275,7 @@ def _tool_names(tools: bytes | None) -> tuple[str, ...]:
     return tuple(names)
 
 
-def write_request(request: Request, messages: Sequence[bytes] | None = None, *, ask_usage: bool = False) -> bytes:
+def write_request(request: Request, messages: Sequence[bytes] | None = None, *, request_usage: bool = False) -> bytes:
     """The body to send: the client's own body with a new messages array (None: the request's), and usage requested in a
     stream.
 
@@ -280,14 +284,14 @@ def write_request(request: Request, messages: Sequence[bytes] | None = None, *, 
     """
     body, spans = request.body, request.spans
     new: list[tuple[int, int, Sequence[bytes]]] = []
-    if messages is None and request.woven:
+    if messages is None and request.is_spliced:
         messages = [m.raw for m in request.messages]
     if messages is not None:
         new.append((*spans["messages"], _array(messages)))
     tools = spans.get("tools")
     if request.tools is not None and tools is not None and request.tools != body[tools[0] : tools[1]]:
         new.append((*tools, (request.tools,)))
-    if ask_usage and request.stream and not request.usage_wanted:
+    if request_usage and request.stream and not request.usage_wanted:
         new.append(_asking_for_usage(body, spans.get("stream_options")))
     return _spliced(body, new) if new else body
 
@@ -304,7 +308,7 @@ def _asking_for_usage(body: bytes, span: tuple[int, int] | None) -> tuple[int, i
         end = body.rindex(b"}")
         return end, end, (b',"stream_options":{"include_usage":true}',)
     options = body[span[0] : span[1]]
-    return *span, (slices.with_member(b"{}" if options == b"null" else options, "include_usage", b"true"),)
+    return *span, (slices.set_member(b"{}" if options == b"null" else options, "include_usage", b"true"),)
 
 
 def _spliced(body: bytes, new: list[tuple[int, int, Sequence[bytes]]]) -> bytes:
@@ -319,39 +323,39 @@ def _spliced(body: bytes, new: list[tuple[int, int, Sequence[bytes]]]) -> bytes:
     return b"".join(pieces)
 
 
-def with_text(raw: bytes, text: str) -> bytes:
+def replace_text(raw: bytes, text: str) -> bytes:
     """The message with its text replaced: the client's key order, unknown fields and cache marks stay in place.
 
     In a list, one part keeps its place and gets the new text, and the other text parts are dropped. That part is the
     last one with a cache mark, or else the first. Images and the like stay. Raises ValueError if the message has no
     text to replace.
     """
-    found = slices.member(raw, "content")
+    found = slices.find_member(raw, "content")
     if found is None:
         raise ValueError("a message without content")
     content = raw[found.start : found.end]
     new = msgspec.json.encode(text)
     if content[:1] == b'"':
         return raw[: found.start] + new + raw[found.end :]
-    spans = slices.elements(content)
+    spans = slices.find_elements(content)
     if not spans:
         raise ValueError("content that holds no text")
     parts = [content[a:b] for a, b in spans]
-    holders = [n for n, part in enumerate(parts) if part[:1] == b"{" and slices.member(part, "text")]
+    holders = [n for n, part in enumerate(parts) if part[:1] == b"{" and slices.find_member(part, "text")]
     if not holders:
         raise ValueError("content that holds no text")
     # The last part with a mark ends the client's cached prefix, so that part is kept.
-    marked = [n for n in holders if any(slices.member(parts[n], mark) for mark in MARKS)]
+    marked = [n for n in holders if any(slices.find_member(parts[n], mark) for mark in CACHE_MARKS)]
     keep = marked[-1] if marked else holders[0]
-    parts[keep] = slices.with_member(parts[keep], "text", new)
+    parts[keep] = slices.set_member(parts[keep], "text", new)
     kept = [part for n, part in enumerate(parts) if n == keep or n not in holders]
     return raw[: found.start] + b"[" + b",".join(kept) + b"]" + raw[found.end :]
 
 
-def with_appended(raw: bytes, text: str) -> bytes:
+def append_text(raw: bytes, text: str) -> bytes:
     """The message with text added at its end: to the string, or as one more text part. Raises ValueError as
     `with_text`."""
-    found = slices.member(raw, "content")
+    found = slices.find_member(raw, "content")
     if found is None:
         raise ValueError("a message without content")
     content = raw[found.start : found.end]
@@ -366,20 +370,20 @@ def with_appended(raw: bytes, text: str) -> bytes:
     return raw[: found.start] + inside + comma + part + b"]" + raw[found.end :]
 
 
-def without_calls(raw: bytes) -> bytes:
+def remove_calls(raw: bytes) -> bytes:
     """The assistant message with its text alone, for an upstream that cannot read its calls."""
     for name in ("tool_calls", "function_call"):
-        if slices.member(raw, name):
-            raw = slices.without_member(raw, name)
+        if slices.find_member(raw, name):
+            raw = slices.remove_member(raw, name)
     return raw
 
 
-def user_message(text: str) -> bytes:
+def make_user_message(text: str) -> bytes:
     """A user message of the proxy's, for upstreams that accept one after a tool result."""
     return msgspec.json.encode({"role": "user", "content": text})
 
 
-def blanked(raw: bytes, text: str) -> bytes:
+def erase_content(raw: bytes, text: str) -> bytes:
     """The message with `text` in place of its content. The role stays, and the ids and names of its calls or of the
     call that it answers."""
     message = read_message(raw)

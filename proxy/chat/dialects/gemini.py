@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from proxy.chat import key
-from proxy.chat.message import Call, Message, Shape
+from proxy.chat.message import Call, ContentShape, Message
 from proxy.errors import NotManaged
 
 _ROLES = {"model": "assistant", "user": "user", "function": "tool", "system": "system", "tool": "tool"}
@@ -46,11 +46,11 @@ def read_message(raw: bytes) -> Message:
         elif isinstance(part.get("text"), str):
             (reasoning if part.get("thought") else texts).append(part["text"])
         else:
-            media.append(key.form(msgspec.json.encode(part, order="sorted")))
+            media.append(key.compute_form(msgspec.json.encode(part, order="sorted")))
     role = "tool" if call_id is not None else _ROLES.get(str(content.get("role", "user")), "user")
     text = "".join(texts)
-    named = key.digest(role, text, calls, call_id, media)
-    shape: Shape = "mixed" if media else "parts"
+    named = key.digest_message(role, text, calls, call_id, media)
+    shape: ContentShape = "mixed" if media else "parts"
     return Message(
         raw,
         role,
@@ -62,7 +62,7 @@ def read_message(raw: bytes) -> Message:
         len(media),
         False,
         named,
-        key.form(raw),
+        key.compute_form(raw),
         len(content["parts"]),
     )
 

@@ -16,17 +16,17 @@ from typing import Any, Literal, NamedTuple
 from proxy.chat.message import Call, Message
 from proxy.context.evidence import facts
 
-Kind = Literal["run", "look", "call"]
+CommandKind = Literal["run", "look", "call"]
 """run: a command or tool that does something. look: a command that only shows files, searches or prints. call: any
 other tool; the conventions of runners do not apply to its result."""
 
-ARGUMENTS = ("command", "cmd", "script")
+COMMAND_ARGUMENTS = ("command", "cmd", "script")
 """Names of arguments that hold a shell command."""
 FILE_COMMANDS = frozenset((
     "view", "read", "create", "write", "str_replace", "insert", "edit", "undo_edit",
 ))  # fmt: skip
 """Values of the argument `command` of file tools, for example `str_replace_editor`."""
-PATHS = ("file_path", "path", "filename", "file", "notebook_path", "target_file")
+PATH_ARGUMENTS = ("file_path", "path", "filename", "file", "notebook_path", "target_file")
 """Names of arguments that hold a file's path."""
 _HOLDERS = ("params", "arguments", "input")
 _RUNNING = frozenset((
@@ -34,7 +34,7 @@ _RUNNING = frozenset((
     "test", "tests", "build", "lint", "compile", "make", "python",
 ))  # fmt: skip
 """Words in the names of tools that run commands or programs."""
-EDITING = frozenset(
+EDITING_WORDS = frozenset(
     ("edit", "write", "create", "insert", "replace", "str", "patch", "update", "apply", "delete", "move")
 )
 """Words in the names of tools that make changes."""
@@ -84,9 +84,9 @@ _STRICT = re.compile(r"\bset\s+(?:-\w+\s+)*-\w*e|\bset\s+-o\s+errexit|\b(?:ba|z|
 _PIPEFAIL = re.compile(r"\bpipefail\b")
 _BRANCHES = re.compile(r"(?:^|[;\n&|])\s*(?:for|while|until|if|case)\s|&\s*\Z(?<!&&)|\$\(|`")
 """Loops, branches, background jobs and substitutions: the exit code does not cover each command in them."""
-SHOWN = 200
+MAX_STORED_CHARS = 200
 """Maximum number of characters of a command that are stored."""
-LOOK = 20_000
+MAX_PARSED_CHARS = 20_000
 """Maximum number of characters of a command that is parsed. The exit code of a longer one proves nothing."""
 
 
@@ -101,7 +101,7 @@ class _Part(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class ShellCommand:
     """A call, as needed to interpret its result.
 
     text: the beginning of the command on one line, empty if only the tool's name says that it runs something. kind: see
@@ -109,56 +109,60 @@ class Command:
     """
 
     text: str
-    kind: Kind
-    proves: bool = True
+    kind: CommandKind
+    exit_code_proves: bool = True
     """An exit code of 0 covers all commands that ran."""
-    cut: bool = False
+    output_cut: bool = False
     """The output was filtered or cut at its end, so that a line on a part of a run does not cover the whole."""
-    search: bool = False
+    is_search: bool = False
     """Exit code 1 of the last command means that nothing was found."""
-    edits: bool = False
+    edits_file: bool = False
     """The call changes a file, so that the beginning of its result is not text of a file."""
-    single: bool = True
+    is_single: bool = True
     """The command runs one program."""
     core: str = ""
     """The whole run without the filters after it: equal for `make test` and `make test | tail`. It differs for another
     directory, other assignments, or another text as input."""
 
 
-CALL = Command("", "call")
-EDIT = Command("", "call", edits=True)
-TOOL = Command("", "run")
+PLAIN_CALL = ShellCommand("", "call")
+EDIT_CALL = ShellCommand("", "call", edits_file=True)
+TOOL_RUN = ShellCommand("", "run")
 
 
-def by_call(message: Message) -> Mapping[str, Command]:
+def parse_calls(message: Message) -> Mapping[str, ShellCommand]:
     """Return the commands of a message's calls, by the ids of the calls."""
-    return message.derive(_by_call, "commands")
+    return message.derive(_parse_calls, "commands")
 
 
-def _by_call(message: Message) -> Mapping[str, Command]:
-    return {call.id: of(call) for call in message.calls}
+def _parse_calls(message: Message) -> Mapping[str, ShellCommand]:
+    return {call.id: parse_call(call) for call in message.calls}
 
 
-def of(call: Call) -> Command:
+def parse_call(call: Call) -> ShellCommand:
     """Return the command of a call."""
-    words = facts.words_of(call.name)
+    words = facts.split_tool_name(call.name)
     arguments = call.arguments
-    given = facts.arguments_of(arguments)
+    given = facts.parse_arguments(arguments)
     runs = bool(words & _RUNNING)
     text = _command(given)
-    if text in FILE_COMMANDS and not runs and (words & EDITING or any(given.get(name) for name in PATHS)):
-        return CALL if text in ("view", "read") else EDIT
+    if (
+        text in FILE_COMMANDS
+        and not runs
+        and (words & EDITING_WORDS or any(given.get(name) for name in PATH_ARGUMENTS))
+    ):
+        return PLAIN_CALL if text in ("view", "read") else EDIT_CALL
     if text is None and runs and not given and arguments[:1] not in ("{", "["):
         text = arguments  # a custom tool gets the command as plain text
     if text is not None:
-        return read(text)
-    return TOOL if runs else EDIT if words & EDITING else CALL
+        return parse_command(text)
+    return TOOL_RUN if runs else EDIT_CALL if words & EDITING_WORDS else PLAIN_CALL
 
 
 def _command(given: Mapping[str, Any]) -> str | None:
     inner = (value for name in _HOLDERS if isinstance(value := given.get(name), dict))
     for holder in (given, *inner):
-        for name in ARGUMENTS:
+        for name in COMMAND_ARGUMENTS:
             value = holder.get(name)
             if isinstance(value, str):
                 return value
@@ -168,11 +172,11 @@ def _command(given: Mapping[str, Any]) -> str | None:
     return None
 
 
-def read(text: str) -> Command:
+def parse_command(text: str) -> ShellCommand:
     """Parse a shell command."""
-    shown = _brief(" ".join(text[: 4 * SHOWN].split()), text if len(text) > 4 * SHOWN else "")
-    if len(text) > LOOK:
-        return Command(shown, "run", proves=False, cut=True, single=False)
+    shown = _brief(" ".join(text[: 4 * MAX_STORED_CHARS].split()), text if len(text) > 4 * MAX_STORED_CHARS else "")
+    if len(text) > MAX_PARSED_CHARS:
+        return ShellCommand(shown, "run", exit_code_proves=False, output_cut=True, is_single=False)
     bare = _HEREDOC.sub(lambda found: f" {_DOCUMENT}{_digest(found[4])} {found[3]}\n", text).replace("\\\n", " ")
     bare = _COMMENT.sub("", _REDIRECT.sub(" ", _QUOTED.sub(_quoted, bare)))
     strict, pipefail = _STRICT.search(bare) is not None, _PIPEFAIL.search(bare) is not None
@@ -181,7 +185,7 @@ def read(text: str) -> Command:
     parts = list(_parts(bare))
     runs = [part for part in parts if not part.shows]
     if not runs:
-        return Command(shown, "look", proves=bool(parts), search=_ends_in_search(parts))
+        return ShellCommand(shown, "look", exit_code_proves=bool(parts), is_search=_ends_in_search(parts))
     proves, cut = strict or simple, False
     for n, part in enumerate(parts):
         if part.shows:
@@ -197,7 +201,9 @@ def read(text: str) -> Command:
             proves = proves and (joined == "&&" or (strict and joined in (";", "\n")))
     core = _core(parts) if simple else shown
     search = parts[-1].first in _SEARCHES
-    return Command(shown, "run", proves=proves, cut=cut, search=search, single=len(runs) == 1, core=core)
+    return ShellCommand(
+        shown, "run", exit_code_proves=proves, output_cut=cut, is_search=search, is_single=len(runs) == 1, core=core
+    )
 
 
 def _ends_in_search(parts: Sequence[_Part]) -> bool:
@@ -232,9 +238,9 @@ def _brief(text: str, whole: str = "") -> str:
 
     whole: the text of which `text` is the beginning.
     """
-    if len(text) <= SHOWN and not whole:
+    if len(text) <= MAX_STORED_CHARS and not whole:
         return text
-    return f"{text[: SHOWN - 8]}{_digest(whole or text)}"
+    return f"{text[: MAX_STORED_CHARS - 8]}{_digest(whole or text)}"
 
 
 def _digest(text: str) -> str:

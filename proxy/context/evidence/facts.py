@@ -20,24 +20,24 @@ from proxy.chat.embedded_json import decode_embedded
 from proxy.chat.message import Message
 from proxy.context.plan import Edit, View
 
-NAME = re.compile(r"[\w/.#~][\w./#@:+~-]{2,}\w")
+NAME_PATTERN = re.compile(r"[\w/.#~][\w./#@:+~-]{2,}\w")
 """A run of characters that paths, ids, versions, URLs and qualified names are made of, at least four long."""
 _INSIDE = b"_./#@:+~-"
 _PARTED = bytes(b if b >= 128 or chr(b).isalnum() or b in _INSIDE else 32 for b in range(256))
 """Translation table: bytes of UTF-8 that no name contains become blanks."""
 _marked = re.compile(r"[/_@.0-9]").search
 _LISTING = re.compile(r"\s*\d+(?:\u2192|\t|:|\|)[ ]?")
-TROUBLES = ("rror", "xception", "raceback", "FAIL", "panic", "fatal", "denied", "not found", "No such", "E  ")
+ERROR_WORDS = ("rror", "xception", "raceback", "FAIL", "panic", "fatal", "denied", "not found", "No such", "E  ")
 """Words, one of which occurs in every error line."""
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
-LINE = 12
+MIN_LINE_CHARS = 12
 """Minimum number of characters of a line, without its indentation, that is distinct from other lines."""
 
 
 _NONE = array("q")
 
 
-class Held:
+class TextHashes:
     """The facts of a text, a pair: hashes of its names, and hashes of its lines, which are computed on first use.
 
     Each hash takes 8 bytes, since a long history has hundreds of thousands of them. As sets they would take ten times
@@ -53,46 +53,48 @@ class Held:
         self._lines: array[int] = _NONE
 
     @property
-    def each_name(self) -> Sequence[int]:
+    def name_hashes(self) -> Sequence[int]:
         """The hashes of the names, each once."""
         return self._names
 
     @property
-    def names(self) -> frozenset[int]:
+    def name_set(self) -> frozenset[int]:
         """The hashes of the names, as a set for look-ups."""
         return frozenset(self._names)
 
     @property
-    def lines(self) -> frozenset[int]:
+    def line_set(self) -> frozenset[int]:
         """The hashes of the lines of at least `LINE` characters."""
         text = self._text
         if text is not None:
-            long = [line for line in text.splitlines() if len(line) >= LINE]
-            self._lines = array("q", {hash(line) for line in map(bare, long) if len(line) >= LINE})
+            long = [line for line in text.splitlines() if len(line) >= MIN_LINE_CHARS]
+            self._lines = array(
+                "q", {hash(line) for line in map(strip_line_number, long) if len(line) >= MIN_LINE_CHARS}
+            )
             self._text = None
         return frozenset(self._lines)
 
     def __iter__(self) -> Iterator[frozenset[int]]:
-        return iter((self.names, self.lines))
+        return iter((self.name_set, self.line_set))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, tuple | Held) and tuple(self) == tuple(other)
+        return isinstance(other, tuple | TextHashes) and tuple(self) == tuple(other)
 
     def __hash__(self) -> int:
-        return hash(self.names)
+        return hash(self.name_set)
 
 
-_NOTHING = Held((), "")
+_NOTHING = TextHashes((), "")
 
 
-def names(text: str) -> Iterator[str]:
+def find_names(text: str) -> Iterator[str]:
     """Return the names in a text, in order, with repetitions: words with a digit or one of / _ @ . in them."""
     return _names(_runs(text), ascii_only=text.isascii())
 
 
-def different(text: str) -> list[str]:
+def find_distinct_names(text: str) -> list[str]:
     """Return the names in a text, each once, in order."""
-    return unique(_names(dict.fromkeys(_runs(text)), ascii_only=text.isascii()))
+    return remove_duplicates(_names(dict.fromkeys(_runs(text)), ascii_only=text.isascii()))
 
 
 def _runs(text: str) -> Iterable[str]:
@@ -105,19 +107,19 @@ def _runs(text: str) -> Iterable[str]:
 def _names(runs: Iterable[str], *, ascii_only: bool) -> Iterator[str]:
     """Return the names in these runs: an ASCII run is a name as a whole, without punctuation at its ends."""
     if not ascii_only:
-        runs = chain.from_iterable([run] if run.isascii() else NAME.findall(run) for run in runs)
+        runs = chain.from_iterable([run] if run.isascii() else NAME_PATTERN.findall(run) for run in runs)
     checkpoint()
     ends = [run.rstrip("./#@:+~-").lstrip("@:+-") for run in runs if len(run) >= 4]
     checkpoint()
     return filter(_marked, [name for name in ends if len(name) >= 4])
 
 
-def words_of(tool: str) -> set[str]:
+def split_tool_name(tool: str) -> set[str]:
     """Return the words of a tool's name, in lower case: equal for `read_file`, `readFile` and `ReadFile`."""
     return {word.lower() for word in _WORD.findall(tool)}
 
 
-def bare(line: str) -> str:
+def strip_line_number(line: str) -> str:
     """Return a line without its indentation and the line number of a listing."""
     first = line[:1]
     if first in " \t":
@@ -135,29 +137,29 @@ def is_numbered(line: str) -> bool:
     return _LISTING.match(line) is not None
 
 
-def held(text: str) -> Held:
+def hash_text(text: str) -> TextHashes:
     """Return the facts of a text."""
-    return Held(different(text), text)
+    return TextHashes(find_distinct_names(text), text)
 
 
-def troubles(message: Message) -> tuple[str, ...]:
+def find_error_words(message: Message) -> tuple[str, ...]:
     """Return the words of error lines that occur in a message's text: most results have none and need no search."""
     return message.derive(_troubles)
 
 
 def _troubles(message: Message) -> tuple[str, ...]:
     text = message.text
-    return tuple(word for word in TROUBLES if word in text)
+    return tuple(word for word in ERROR_WORDS if word in text)
 
 
-def said(message: Message) -> str:
+def read_all_text(message: Message) -> str:
     """Return all text of a message: its text and the values in the arguments of its calls, as lines."""
     if not message.calls:
         return message.text
-    return "\n".join((message.text, *(written(call.arguments) for call in message.calls)))
+    return "\n".join((message.text, *(read_argument_texts(call.arguments) for call in message.calls)))
 
 
-def arguments_of(arguments: str) -> Mapping[str, Any]:
+def parse_arguments(arguments: str) -> Mapping[str, Any]:
     """Return the arguments of a call by name; empty if they are no JSON object."""
     try:
         value = decode_embedded(arguments)
@@ -166,113 +168,113 @@ def arguments_of(arguments: str) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def written(arguments: str) -> str:
+def read_argument_texts(arguments: str) -> str:
     """Return the texts and numbers in a call's arguments, a line each; the unchanged arguments if they are not JSON."""
     try:
         value = decode_embedded(arguments)
     except (ValueError, RecursionError):
         return arguments
-    return "\n".join(leaves(value))
+    return "\n".join(find_leaves(value))
 
 
-def leaves(value: object) -> Iterator[str]:
+def find_leaves(value: object) -> Iterator[str]:
     """Yield the texts and numbers in a JSON value, in order."""
     if isinstance(value, dict):
         for inner in value.values():
-            yield from leaves(inner)
+            yield from find_leaves(inner)
     elif isinstance(value, list):
         for inner in value:
-            yield from leaves(inner)
+            yield from find_leaves(inner)
     elif value is not None and not isinstance(value, bool):
         yield str(value)
 
 
-def listed(message: Message) -> list[str]:
+def list_names(message: Message) -> list[str]:
     """Return the names in a message's text, each once, in order. They are stored as one text, which takes the least
     memory."""
     return message.derive(_listed).split()
 
 
 def _listed(message: Message) -> str:
-    return " ".join(different(message.text))
+    return " ".join(find_distinct_names(message.text))
 
 
-def _of_message(message: Message) -> Held:
+def _of_message(message: Message) -> TextHashes:
     if not message.calls:
-        return Held(listed(message), message.text)
-    found = held(said(message))
-    found.lines  # noqa: B018  # computed now, so that the joined text is not stored
+        return TextHashes(list_names(message), message.text)
+    found = hash_text(read_all_text(message))
+    found.line_set  # noqa: B018  # computed now, so that the joined text is not stored
     return found
 
 
-def replaced(message: Message, text: str) -> Held:
+def hash_replacement(message: Message, text: str) -> TextHashes:
     """Return the facts of a text that replaces the message's own."""
-    return message.derive(lambda _: held(text), ("held", text))
+    return message.derive(lambda _: hash_text(text), ("held", text))
 
 
-def of(message: Message, edit: Edit | None) -> Held:
+def hash_message(message: Message, edit: Edit | None) -> TextHashes:
     """Return the facts of a message as it is sent."""
     if edit is None or edit.action == "append":
         return message.derive(_of_message)
     if edit.text is None:
         return _NOTHING
-    return replaced(message, edit.text)
+    return hash_replacement(message, edit.text)
 
 
 @lru_cache(maxsize=16)
-def _of_tools(tools: bytes) -> Held:
+def _of_tools(tools: bytes) -> TextHashes:
     """Return the facts of a tools array, which most requests of an agent carry unchanged."""
-    return held(tools.decode("utf-8", "replace"))
+    return hash_text(tools.decode("utf-8", "replace"))
 
 
-class Standing:
+class PromptIndex:
     """Counts of the messages of the outgoing prompt that contain each name and each line, updated while edits are
     written."""
 
     def __init__(self, view: View) -> None:
-        self.names: Counter[int] = Counter()
+        self.name_counts: Counter[int] = Counter()
         """Number of messages with each name, by its hash."""
         self._lines: Counter[int] | None = None
-        self._held: list[Held] = []
-        self._gone: list[Held] = []
+        self._held: list[TextHashes] = []
+        self._gone: list[TextHashes] = []
         for n, message in enumerate(view.messages):
-            self.add(of(message, view.edit(n)))
+            self.add(hash_message(message, view.find_edit(n)))
         if view.request.tools:
             self.add(_of_tools(view.request.tools))
 
-    def add(self, what: Held) -> None:
+    def add(self, hashes: TextHashes) -> None:
         """Add the facts of one more message."""
-        self.names.update(what.each_name)
-        self._held.append(what)
+        self.name_counts.update(hashes.name_hashes)
+        self._held.append(hashes)
         if self._lines is not None:
-            self._lines.update(what.lines)
+            self._lines.update(hashes.line_set)
 
-    def remove(self, what: Held) -> None:
+    def remove(self, hashes: TextHashes) -> None:
         """Remove facts that a message no longer contains."""
-        names = self.names
-        for h in what.each_name:
+        names = self.name_counts
+        for h in hashes.name_hashes:
             names[h] -= 1
-        self._gone.append(what)
+        self._gone.append(hashes)
         if self._lines is not None:
-            self._lines.subtract(what.lines)
+            self._lines.subtract(hashes.line_set)
 
     def has_name(self, name: str, own: frozenset[int]) -> bool:
         """True if the name occurs in another message than the one with the names `own`."""
         h = hash(name)
-        return self.names[h] - (h in own) > 0
+        return self.name_counts[h] - (h in own) > 0
 
     def has_line(self, line: str, own: frozenset[int]) -> bool:
         """True if the line (bare) occurs in another message than the one with the lines `own`."""
         if self._lines is None:  # most batches need no lines
             self._lines = Counter()
             for what in self._held:
-                self._lines.update(what.lines)
+                self._lines.update(what.line_set)
             for what in self._gone:
-                self._lines.subtract(what.lines)
+                self._lines.subtract(what.line_set)
         h = hash(line)
         return self._lines[h] - (h in own) > 0
 
 
-def unique(found: Iterable[str]) -> list[str]:
+def remove_duplicates(found: Iterable[str]) -> list[str]:
     """Return the texts without repetitions, in order."""
     return list(dict.fromkeys(found))

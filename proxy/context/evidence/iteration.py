@@ -16,37 +16,37 @@ Urgency = Literal["off", "gentle", "firm"]
 """off: no reminders. gentle: polite words. firm: the words of the source."""
 
 
-class Iteration(NamedTuple):
+class CurrentIteration(NamedTuple):
     """The iteration of a request. number: assistant messages since the last prompt. most: the maximum number of
     iterations. begins: the index of the first message after the prompt."""
 
     number: int
-    most: int
-    begins: int
+    maximum: int
+    start: int
 
     @property
-    def left(self) -> int:
+    def remaining(self) -> int:
         """The number of iterations left, at least 0."""
-        return max(0, self.most - self.number)
+        return max(0, self.maximum - self.number)
 
 
-def iteration(view: View, most: int) -> Iteration:
+def read_iteration(view: View, max_iterations: int) -> CurrentIteration:
     """Return the iteration of the view's request. most: the maximum where the request does not set it."""
     begins = view.groups[-1].prompt_end if view.groups else 0
-    number = view.requests[-1] - (view.requests[begins - 1] if begins else 0)
-    return Iteration(number, _number(view.options.get("max-iterations", ""), most), begins)
+    number = view.request_counts[-1] - (view.request_counts[begins - 1] if begins else 0)
+    return CurrentIteration(number, _number(view.options.get("max-iterations", ""), max_iterations), begins)
 
 
-def reached(view: View, at: Iteration, number: int) -> int:
+def find_iteration_message(view: View, current: CurrentIteration, number: int) -> int:
     """Return the index of the assistant message with which the prompt reached that iteration."""
-    before = view.requests[at.begins - 1] if at.begins else 0
-    return bisect_left(view.requests, before + number, at.begins)
+    before = view.request_counts[current.start - 1] if current.start else 0
+    return bisect_left(view.request_counts, before + number, current.start)
 
 
-def urgency(view: View, level: str) -> str:
+def read_urgency(view: View, default: str) -> str:
     """Return the urgency that the request sets, else `level`."""
     wanted = view.options.get("urgency", "").strip().lower()
-    return wanted if wanted in get_args(Urgency) else level
+    return wanted if wanted in get_args(Urgency) else default
 
 
 def check_urgency(level: str) -> None:

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from proxy.chat.message import Call, Message
 from proxy.context.evidence import commands, facts, moved, outcome
-from proxy.context.evidence.commands import Command
-from proxy.context.evidence.outcome import Outcome
+from proxy.context.evidence.commands import ShellCommand
+from proxy.context.evidence.outcome import ToolOutcome
 
 _READS = frozenset({"read", "view", "open", "cat"})
 _CREATES = frozenset({"write", "create"})
@@ -56,22 +56,22 @@ _PATH = re.compile(r"\S*\w[./\\]\w\S*")
 _SENTENCE = re.compile(r"[.!:;](?:\s|$)")
 
 
-class Ran(NamedTuple):
+class CommandRun(NamedTuple):
     """A command that was run. text: see `Command`. told: its outcome, empty if it is unknown. open: the command failed,
     and no later success is known. looks: the command only showed something. place: the working directory, if known.
     changes: the number of file changes before the run. again: the command was run again since, with an unknown
     outcome."""
 
     text: str
-    told: str
-    open: bool
-    looks: bool
-    place: str = ""
-    changes: int = 0
+    outcome_text: str
+    unresolved: bool
+    only_shows: bool
+    directory: str = ""
+    changes_before: int = 0
     again: bool = False
 
 
-class Entries(NamedTuple):
+class ActivityEntries(NamedTuple):
     """Entries of one kind, the most important first."""
 
     name: str
@@ -82,104 +82,112 @@ class Entries(NamedTuple):
 
 
 @dataclass(slots=True)
-class Ledger:
+class ActivityRecord:
     """The activity record. Each list is in the order of the last use, oldest first: an entry that is used again moves
     to the end."""
 
-    read: dict[str, None] = field(default_factory=dict)
-    edited: dict[str, None] = field(default_factory=dict)
-    created: dict[str, None] = field(default_factory=dict)
-    commands: dict[str, Ran] = field(default_factory=dict)
+    files_read: dict[str, None] = field(default_factory=dict)
+    files_edited: dict[str, None] = field(default_factory=dict)
+    files_created: dict[str, None] = field(default_factory=dict)
+    command_runs: dict[str, CommandRun] = field(default_factory=dict)
     """Commands, by the identity of the run, so that the newest run of each counts."""
-    errors: dict[str, list[str]] = field(default_factory=dict)
+    error_lines: dict[str, list[str]] = field(default_factory=dict)
     """Error lines, by the command that printed them."""
-    items: tuple[str, ...] = ()
-    changes: int = 0
+    open_items: tuple[str, ...] = ()
+    change_count: int = 0
     """Number of file changes."""
-    where: str = ""
+    current_directory: str = ""
     """The current directory after `cd`, for later commands."""
 
-    def note(self, call: Call, result: str | None) -> None:
+    def add_call(self, call: Call, result: str | None) -> None:
         """Add one call and its result; None if there is no result."""
-        command = commands.of(call)
+        command = commands.parse_call(call)
         if result is None:
-            self.add(call, command, outcome.NOTHING, None)
+            self.add_parsed_call(call, command, outcome.UNKNOWN_OUTCOME, None)
         else:
-            self.add(call, command, outcome.read(result, command), outcome.lines_of(result))
+            self.add_parsed_call(call, command, outcome.read_text_outcome(result, command), outcome.split_lines(result))
 
-    def add(self, call: Call, command: Command, end: Outcome, lines: Sequence[str] | None) -> None:
+    def add_parsed_call(
+        self, call: Call, command: ShellCommand, call_outcome: ToolOutcome, lines: Sequence[str] | None
+    ) -> None:
         """Add one call, its command, its outcome, and the lines of its result; None if there is no result."""
-        arguments = facts.arguments_of(call.arguments)
-        words, path, key = _touched(call, command, arguments)
+        arguments = facts.parse_arguments(call.arguments)
+        words, path, key = _describe_call(call, command, arguments)
         key, place = self._placed(key, command, arguments)
-        failed = end.verdict == "failed"
-        passed = end.verdict == "succeeded"
-        done = self._follow(call, command, end, lines)
-        if _lists(words):
+        failed = call_outcome.verdict == "failed"
+        passed = call_outcome.verdict == "succeeded"
+        done = self._follow(call, command, call_outcome, lines)
+        if _is_item_list(words):
             if not failed:
-                self._listed(arguments)
+                self._read_open_items(arguments)
         elif done is not None:
             passed = done
         elif path:
-            passed = self._file(words, path, end, lines)
+            passed = self._add_file(words, path, call_outcome, lines)
         elif command.text:
-            self._ran(key, command, end, place)
+            self._add_run(key, command, call_outcome, place)
         if failed or passed:
-            self.errors.pop(key, None)
-        if failed and (said := _telling(end, lines or ())):
-            self.errors[key] = said
+            self.error_lines.pop(key, None)
+        if failed and (said := _failure_lines(call_outcome, lines or ())):
+            self.error_lines[key] = said
 
-    def overrule(self, call: Call, command: Command, end: Outcome, lines: Sequence[str] | None) -> None:
+    def supersede_call(
+        self, call: Call, command: ShellCommand, call_outcome: ToolOutcome, lines: Sequence[str] | None
+    ) -> None:
         """Apply a call whose result is in the prompt: entries of an earlier equal call are outdated and removed."""
-        arguments = facts.arguments_of(call.arguments)
-        words, path, key = _touched(call, command, arguments)
+        arguments = facts.parse_arguments(call.arguments)
+        words, path, key = _describe_call(call, command, arguments)
         key, _ = self._placed(key, command, arguments)
-        if self._follow(call, command, end, lines, stands=True) is None and path and words & (_CREATES | _EDITS):
-            self.changes += _changes(end, lines)
-        if _lists(words) and end.verdict != "failed":
-            self._listed(arguments)
-        self.commands.pop(key, None)
-        self.errors.pop(key, None)
+        if (
+            self._follow(call, command, call_outcome, lines, stands=True) is None
+            and path
+            and words & (_CREATES | _EDITS)
+        ):
+            self.change_count += _proves_change(call_outcome, lines)
+        if _is_item_list(words) and call_outcome.verdict != "failed":
+            self._read_open_items(arguments)
+        self.command_runs.pop(key, None)
+        self.error_lines.pop(key, None)
 
-    def _placed(self, key: str, command: Command, arguments: Mapping[str, Any]) -> tuple[str, str]:
+    def _placed(self, key: str, command: ShellCommand, arguments: Mapping[str, Any]) -> tuple[str, str]:
         """Return (the key of a call with its directory, the directory)."""
         if command.kind == "call":
             return key, ""
-        place = moved.directory(arguments) or self.where
+        place = moved.read_directory(arguments) or self.current_directory
         return f"{place}\n{key}", place
 
     def _follow(
-        self, call: Call, command: Command, end: Outcome, lines: Sequence[str] | None, *, stands: bool = False
+        self, call: Call, command: ShellCommand, end: ToolOutcome, lines: Sequence[str] | None, *, stands: bool = False
     ) -> bool | None:
         """Apply a call's changes of recorded files and of the current directory.
 
         Return True if the call changed files, False if a patch changed none, None if the caller has to classify the
         call. stands: the result is in the prompt, so that its edits are not recorded.
         """
-        if changes := moved.of_patch(call.arguments):
-            done = _changes(end, lines)
+        if changes := moved.read_patch_changes(call.arguments):
+            done = _proves_change(end, lines)
             self._apply(changes if done else (), stands=stands)
             return done
         if end.verdict == "failed":
             return None
         if command.kind == "call":
-            words, _, _ = _touched(call, command, arguments := facts.arguments_of(call.arguments))
-            changes = moved.of_tool(words, arguments)
+            words, _, _ = _describe_call(call, command, arguments := facts.parse_arguments(call.arguments))
+            changes = moved.read_tool_changes(words, arguments)
         else:
-            self.where = moved.entered(command.text, self.where)
-            changes = moved.of_shell(command.core)
+            self.current_directory = moved.follow_cd(command.text, self.current_directory)
+            changes = moved.read_shell_changes(command.core)
         self._apply(changes, stands=stands)
         return True if changes and command.kind == "call" else None
 
-    def _apply(self, changes: Iterable[moved.Change], *, stands: bool) -> None:
+    def _apply(self, changes: Iterable[moved.FileChange], *, stands: bool) -> None:
         for kind, path in changes:
             if kind in ("gone", "undone"):
-                self.changes += self._drop(path, gone=kind == "gone") or path == "*"
+                self.change_count += self._drop(path, gone=kind == "gone") or path == "*"
                 continue
-            told = (*self.edited, *self.created, *self.read)
-            self.changes += kind != "placed" or path == "*" or any(moved.means(path, name) for name in told)
+            told = (*self.files_edited, *self.files_created, *self.files_read)
+            self.change_count += kind != "placed" or path == "*" or any(moved.matches_path(path, name) for name in told)
             if not stands and kind != "placed":
-                files = self.created if kind == "created" else self.edited
+                files = self.files_created if kind == "created" else self.files_edited
                 files.pop(path, None)
                 files[path] = None
 
@@ -189,107 +197,109 @@ class Ledger:
         The removal of other files, for example logs, changes nothing on which a command depends.
         """
         told = False
-        for files in (self.edited, self.created, self.read) if gone else (self.edited,):
-            for name in [name for name in files if moved.means(path, name)]:
+        for files in (self.files_edited, self.files_created, self.files_read) if gone else (self.files_edited,):
+            for name in [name for name in files if moved.matches_path(path, name)]:
                 del files[name]
                 told = True
         return told
 
-    def _listed(self, arguments: Mapping[str, Any]) -> None:
+    def _read_open_items(self, arguments: Mapping[str, Any]) -> None:
         found = _open_items(arguments)
-        self.items = self.items if found is None else found
+        self.open_items = self.open_items if found is None else found
 
-    def _file(self, words: set[str], path: str, end: Outcome, lines: Sequence[str] | None) -> bool:
+    def _add_file(self, words: set[str], path: str, end: ToolOutcome, lines: Sequence[str] | None) -> bool:
         """Record the file in its list. True if the call touched the file."""
-        for kinds, files in ((_CREATES, self.created), (_EDITS, self.edited), (_READS, self.read)):
+        for kinds, files in ((_CREATES, self.files_created), (_EDITS, self.files_edited), (_READS, self.files_read)):
             if words & kinds:
-                touched = end.verdict != "failed" if files is self.read else _changes(end, lines)
+                touched = end.verdict != "failed" if files is self.files_read else _proves_change(end, lines)
                 if touched:
                     files.pop(path, None)
                     files[path] = None
-                    self.changes += files is not self.read
+                    self.change_count += files is not self.files_read
                 return touched
         return end.verdict == "succeeded"
 
-    def _ran(self, key: str, command: Command, end: Outcome, place: str) -> None:
-        before = self.commands.pop(key, None)
+    def _add_run(self, key: str, command: ShellCommand, end: ToolOutcome, place: str) -> None:
+        before = self.command_runs.pop(key, None)
         looks = command.kind == "look"
         if end.verdict == "failed":
-            told = f"failed ({end.code})" if end.code else "failed"
-            self.commands[key] = Ran(command.text, told, True, looks, place, self.changes)
-        elif end.verdict == "unknown" and before is not None and before.open:
-            self.commands[key] = before._replace(again=True)
+            told = f"failed ({end.exit_code})" if end.exit_code else "failed"
+            self.command_runs[key] = CommandRun(command.text, told, True, looks, place, self.change_count)
+        elif end.verdict == "unknown" and before is not None and before.unresolved:
+            self.command_runs[key] = before._replace(again=True)
         else:
             told = "ok" if end.verdict == "succeeded" and not looks else ""
-            self.commands[key] = Ran(command.text, told, False, looks, place, self.changes)
+            self.command_runs[key] = CommandRun(command.text, told, False, looks, place, self.change_count)
 
-    def kinds(self) -> list[Entries]:
+    def list_entries(self) -> list[ActivityEntries]:
         """Return the entries of each kind, newest first. Failed commands come before all others, and commands that only
         show something come last."""
-        ran = list(reversed(self.commands.values()))
-        ran.sort(key=lambda one: (one.looks, not one.open))
-        errors = facts.unique(line for said in self.errors.values() for line in said)
+        ran = list(reversed(self.command_runs.values()))
+        ran.sort(key=lambda one: (one.only_shows, not one.unresolved))
+        errors = facts.remove_duplicates(line for said in self.error_lines.values() for line in said)
         found = (
-            Entries("Edited", _newest(self.edited, 12)),
-            Entries("Created", _newest(self.created, 8)),
-            Entries("Read", _newest([path for path in self.read if path not in self.edited], 12)),
-            Entries("Commands", _told_apart(ran[:_RUNS], self.changes)),
-            Entries("Last errors", [_quoted(line) for line in _newest(errors, 3)]),
-            Entries("Open", _newest(self.items, 8)),
+            ActivityEntries("Edited", _newest(self.files_edited, 12)),
+            ActivityEntries("Created", _newest(self.files_created, 8)),
+            ActivityEntries("Read", _newest([path for path in self.files_read if path not in self.files_edited], 12)),
+            ActivityEntries("Commands", _render_runs(ran[:_RUNS], self.change_count)),
+            ActivityEntries("Last errors", [_quoted(line) for line in _newest(errors, 3)]),
+            ActivityEntries("Open", _newest(self.open_items, 8)),
         )
         return [one for one in found if one.entries]
 
-    def lines(self) -> list[str]:
+    def render_lines(self) -> list[str]:
         """Return the entries, one line for each kind."""
-        return [str(one) for one in self.kinds()]
+        return [str(one) for one in self.list_entries()]
 
 
-def record(messages: Sequence[Message], left: Sequence[bool]) -> Ledger:
+def build_activity_record(messages: Sequence[Message], has_left: Sequence[bool]) -> ActivityRecord:
     """Return the ledger of the calls whose result has left the prompt. left: true for each message that has left.
 
     A later call whose result is in the prompt overrules the entries of the same command, and the open items.
     """
-    found = Ledger()
+    found = ActivityRecord()
     calls: dict[str, Call] = {}
-    ran: Mapping[str, Command] = {}
-    for message, gone in zip(messages, left, strict=True):
+    ran: Mapping[str, ShellCommand] = {}
+    for message, gone in zip(messages, has_left, strict=True):
         if message.calls:
-            calls, ran = {call.id: call for call in message.calls}, commands.by_call(message)
+            calls, ran = {call.id: call for call in message.calls}, commands.parse_calls(message)
         elif message.call_id in calls:
             call, command = calls[message.call_id], ran[message.call_id]
             if gone:
-                found.add(call, command, outcome.of(message, command), outcome.lines(message))
+                found.add_parsed_call(
+                    call, command, outcome.read_outcome(message, command), outcome.read_lines(message)
+                )
             else:
-                found.overrule(call, command, outcome.of(message, command), outcome.lines(message))
+                found.supersede_call(call, command, outcome.read_outcome(message, command), outcome.read_lines(message))
     return found
 
 
-def _touched(call: Call, command: Command, arguments: Mapping[str, Any]) -> tuple[set[str], str | None, str]:
+def _describe_call(call: Call, command: ShellCommand, arguments: Mapping[str, Any]) -> tuple[set[str], str | None, str]:
     """Return (the words of the call's action, the file, the key of the call)."""
-    words = facts.words_of(call.name)
+    words = facts.split_tool_name(call.name)
     if command.kind != "call":
         return words, None, command.core or command.text or f"{call.name} {call.arguments}"
-    path = _first(arguments, commands.PATHS)
+    path = _first(arguments, commands.PATH_ARGUMENTS)
     does = arguments.get("command")
     if isinstance(does, str) and does in commands.FILE_COMMANDS:
-        words = facts.words_of(does)
+        words = facts.split_tool_name(does)
     return words, path, f"{call.name} {' '.join(sorted(words))} {path or call.arguments}"
 
 
-def _lists(words: set[str]) -> bool:
+def _is_item_list(words: set[str]) -> bool:
     return "todo" in words or "plan" in words
 
 
-def _changes(end: Outcome, lines: Sequence[str] | None) -> bool:
+def _proves_change(end: ToolOutcome, lines: Sequence[str] | None) -> bool:
     """True if a result proves that a file was changed.
 
     Its first sentence reports the change, or it is a short message of the tool with no word against it.
     """
     if end.verdict != "unknown" or lines is None:
         return end.verdict == "succeeded"
-    if end.summary:
+    if end.summary_lines:
         return False  # the result counts no changes
-    opening = outcome.bare(lines[end.first]) if end.first is not None else ""
+    opening = outcome.strip_line(lines[end.first_line]) if end.first_line is not None else ""
     first = _PATH.sub(" ", _SENTENCE.split(opening, maxsplit=1)[0])
     if _CHANGED.search(first) and not _UNCHANGED.search(first):
         return True
@@ -299,27 +309,27 @@ def _changes(end: Outcome, lines: Sequence[str] | None) -> bool:
     return not any(_UNCHANGED.search(line) or _ASKS.search(line) for line in said)
 
 
-def _told_apart(ran: Sequence[Ran], changes: int) -> list[str]:
+def _render_runs(ran: Sequence[CommandRun], changes: int) -> list[str]:
     """Return the commands with their outcomes and the reasons that make an outcome outdated.
 
     Commands with the same beginning are shown with their ends too. If commands ran in several directories, each has its
     directory.
     """
     shown = [_shown(one.text) for one in ran]
-    places = len({one.place for one in ran if not one.looks}) > 1
+    places = len({one.directory for one in ran if not one.only_shows}) > 1
     return [
-        f"`{said if shown.count(said) == 1 else _ends(one.text)}` {one.told}".rstrip()
-        + (f" in {_shown(one.place)}" if places and one.place and not one.looks else "")
-        + _since(one, changes)
+        f"`{said if shown.count(said) == 1 else _ends(one.text)}` {one.outcome_text}".rstrip()
+        + (f" in {_shown(one.directory)}" if places and one.directory and not one.only_shows else "")
+        + _outdated_reason(one, changes)
         for said, one in zip(shown, ran, strict=True)
     ]
 
 
-def _since(one: Ran, changes: int) -> str:
+def _outdated_reason(one: CommandRun, changes: int) -> str:
     """Return the reason for which the outcome of a command may be outdated, empty if there is none."""
-    if not one.told or one.looks:
+    if not one.outcome_text or one.only_shows:
         return ""
-    return ", run again since" if one.again else ", files changed since" if changes > one.changes else ""
+    return ", run again since" if one.again else ", files changed since" if changes > one.changes_before else ""
 
 
 def _quoted(line: str) -> str:
@@ -331,10 +341,10 @@ def _newest(names: Sequence[str] | Mapping[str, object], most: int) -> list[str]
     return list(names)[-most:][::-1]
 
 
-def _telling(end: Outcome, lines: Sequence[str]) -> list[str]:
+def _failure_lines(end: ToolOutcome, lines: Sequence[str]) -> list[str]:
     """Return the lines that describe the failure."""
-    found = [outcome.bare(lines[n]) for n in end.failures or end.summary]
-    return facts.unique(_shown(line) for line in found if outcome.says(line))[-_ERRORS:]
+    found = [outcome.strip_line(lines[n]) for n in end.failure_lines or end.summary_lines]
+    return facts.remove_duplicates(_shown(line) for line in found if outcome.has_content(line))[-_ERRORS:]
 
 
 def _first(arguments: Mapping[str, Any], names: Sequence[str]) -> str | None:

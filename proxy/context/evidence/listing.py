@@ -15,9 +15,9 @@ from itertools import pairwise
 from proxy.chat.checkpoint import checkpoint
 from proxy.chat.message import Message
 
-EVERY = 10
+NUMBER_INTERVAL = 10
 """Consecutive line numbers that are multiples of this number stay."""
-LEAST = 8
+MIN_NUMBERED_LINES = 8
 """Minimum number of numbered lines in a listing."""
 _SHARE = 0.7
 """Minimum share of numbered lines in a listing, of the lines that are not empty."""
@@ -26,7 +26,7 @@ _OTHER_ENDS = re.compile("[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]|\r(?!\n|$)")
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class NumberedLines:
     """The lines of a text.
 
     whole: the unchanged lines; joined by line feeds they are the text. bare: the lines without a listing's numbers.
@@ -43,16 +43,16 @@ class Lines:
     is_plain: bool
 
 
-def lines_of(message: Message) -> Lines:
+def read_lines(message: Message) -> NumberedLines:
     """Return the lines of a message's text, computed once."""
     return message.derive(_lines)
 
 
-def _lines(message: Message) -> Lines:
-    return split(message.text)
+def _lines(message: Message) -> NumberedLines:
+    return split_lines(message.text)
 
 
-def split(text: str) -> Lines:
+def split_lines(text: str) -> NumberedLines:
     """Split a text into its lines."""
     whole = text.split("\n")
     is_plain = _OTHER_ENDS.search(text) is None
@@ -61,18 +61,18 @@ def split(text: str) -> Lines:
     found = [_NUMBERED.match(line) for line in whole]
     checkpoint()
     numbered = sum(1 for match in found if match is not None)
-    if numbered < LEAST or numbered < _SHARE * said:
-        return Lines(whole, whole, (), is_listing=False, is_sure=False, is_plain=is_plain)
+    if numbered < MIN_NUMBERED_LINES or numbered < _SHARE * said:
+        return NumberedLines(whole, whole, (), is_listing=False, is_sure=False, is_plain=is_plain)
     numbers = [int(match[1]) if match is not None else -1 for match in found]
     rows = sum(1 for a, b in pairwise(numbers) if b == a + 1 > 0)
     if rows < numbered // 2:
-        return Lines(whole, whole, (), is_listing=False, is_sure=False, is_plain=is_plain)
+        return NumberedLines(whole, whole, (), is_listing=False, is_sure=False, is_plain=is_plain)
     bare = [line[match.end() :] if match is not None else line for line, match in zip(whole, found, strict=True)]
     sure = any(match is not None and (match[0][0] in " \t" or match[0][-1] == "\u2192") for match in found)
-    return Lines(whole, bare, numbers, is_listing=True, is_sure=sure, is_plain=is_plain)
+    return NumberedLines(whole, bare, numbers, is_listing=True, is_sure=sure, is_plain=is_plain)
 
 
-def thinned(lines: Lines, start: int, end: int, before: int = -1) -> list[str]:
+def thin_numbers(lines: NumberedLines, start: int, end: int, previous_number: int = -1) -> list[str]:
     """Return lines[start:end] of a listing with every tenth number, the first one, and those after a jump.
 
     before: the number of the line in front, -1 if the reader does not see one.
@@ -80,9 +80,9 @@ def thinned(lines: Lines, start: int, end: int, before: int = -1) -> list[str]:
     out: list[str] = []
     for n in range(start, end):
         number = lines.numbers[n]
-        if number < 0 or number % EVERY == 0 or number != before + 1 or before < 0:
+        if number < 0 or number % NUMBER_INTERVAL == 0 or number != previous_number + 1 or previous_number < 0:
             out.append(lines.whole[n])
         else:
             out.append(lines.bare[n])
-        before = number
+        previous_number = number
     return out

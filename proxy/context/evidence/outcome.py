@@ -20,21 +20,21 @@ from proxy.chat.checkpoint import checkpoint
 from proxy.chat.embedded_json import decode_embedded
 from proxy.chat.message import Message
 from proxy.context.evidence import runners
-from proxy.context.evidence.commands import CALL, SHOWN, Command
+from proxy.context.evidence.commands import MAX_STORED_CHARS, PLAIN_CALL, ShellCommand
 
 Verdict = Literal["succeeded", "failed", "unknown"]
 
-LAST = 3
+MAX_LAST_LINES = 3
 """Number of last lines with content that stay."""
-FAILURES = 8
+MAX_FAILURES = 8
 """Maximum number of failures whose first lines stay: half from the front, half from the end."""
-ROOM = 1600
+MAX_FAILURE_CHARS = 1600
 """Maximum number of characters of these lines."""
-SUMMARIES = 3
+MAX_SUMMARIES = 3
 """Number of summary lines that stay: the last ones."""
-SHORT = 400
+SHORT_LINE_CHARS = 400
 """Characters of a line above which the line is no exit code and no summary."""
-LONG = 4 * SHORT
+MAX_LINE_CHARS = 4 * SHORT_LINE_CHARS
 """Maximum number of characters of a line that are examined."""
 
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-B0-2])")
@@ -119,13 +119,13 @@ _BRIEF = 300
 _CODES = ("exit_code", "exitCode", "exit_status", "exitStatus", "returncode", "return_code", "returnCode", "code")
 _OUTPUTS = ("output", "stdout", "stderr", "text", "result", "content", "logs", "message", "error")
 _REASONS = ("reason", "message", "detail", "details")
-HEAD, TAIL = 2000, 6000
+HEAD_LINES, TAIL_LINES = 2000, 6000
 """Numbers of lines at the front and at the end that are examined. A result with more lines never proves success."""
 _PARSED = 400_000
 """Maximum number of characters of a result that is parsed as JSON, if it does not have too many values."""
 
 
-class Lines(NamedTuple):
+class ResultLines(NamedTuple):
     """The lines of a result. code, failed: the values that a JSON object has beside its output. inside: the lines are
     those of the outputs in such an object. is_object: the result is a JSON object. nothing: fields that count changes,
     if all counts are 0. dry: the object says that no change was intended."""
@@ -135,58 +135,58 @@ class Lines(NamedTuple):
     failed: bool | None = None
     inside: bool = False
     is_object: bool = False
-    nothing: tuple[str, ...] = ()
-    dry: bool = False
+    zero_counts: tuple[str, ...] = ()
+    dry_run: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ToolOutcome:
     """The outcome of a call, and the evidence. Lines are given by their index in `lines(message)`."""
 
     verdict: Verdict = "unknown"
-    code: int | None = None
+    exit_code: int | None = None
     """The exit code, if the result shows it."""
     timed_out: bool = False
-    shown: tuple[int, ...] = ()
+    code_lines: tuple[int, ...] = ()
     """The lines that show the code."""
-    summary: tuple[int, ...] = ()
+    summary_lines: tuple[int, ...] = ()
     """The lines in which a runner reports the outcome."""
-    failures: tuple[int, ...] = ()
+    failure_lines: tuple[int, ...] = ()
     """The first lines on each failure."""
-    keep: tuple[int, ...] = ()
+    kept_lines: tuple[int, ...] = ()
     """The lines that a shortened result must not lose, in order."""
-    first: int | None = None
+    first_line: int | None = None
     """The first line with content."""
 
 
-NOTHING = Outcome()
+UNKNOWN_OUTCOME = ToolOutcome()
 
 
-def of(message: Message, command: Command = CALL) -> Outcome:
+def read_outcome(message: Message, command: ShellCommand = PLAIN_CALL) -> ToolOutcome:
     """Return the outcome of the call whose result this message is. command: see `commands.of`."""
     return message.derive(lambda m: _read(_unwrapped(m.text), command), ("outcome", command))
 
 
-def lines(message: Message) -> Sequence[str]:
+def read_lines(message: Message) -> Sequence[str]:
     """Return the lines of a result to which an outcome's indices refer.
 
     If the result is a JSON object in which some tools wrap outputs, the lines are those of the outputs. The lines are
     not stored with the message, because that would double its size.
     """
-    return lines_of(message.text) if message.text[:200].lstrip()[:1] == "{" else message.text.splitlines()
+    return split_lines(message.text) if message.text[:200].lstrip()[:1] == "{" else message.text.splitlines()
 
 
-def read(text: str, command: Command = CALL) -> Outcome:
+def read_text_outcome(text: str, command: ShellCommand = PLAIN_CALL) -> ToolOutcome:
     """Return the outcome of a result's text."""
     return _read(_unwrapped(text), command)
 
 
-def lines_of(text: str) -> Sequence[str]:
+def split_lines(text: str) -> Sequence[str]:
     """Return the lines of a result's text."""
     return _unwrapped(text).lines
 
 
-def _unwrapped(text: str) -> Lines:
+def _unwrapped(text: str) -> ResultLines:
     start = text[:200].lstrip()[:1]
     if start == "{" and len(text) <= _PARSED:
         try:
@@ -195,10 +195,10 @@ def _unwrapped(text: str) -> Lines:
             value = None
         if isinstance(value, dict):
             return _of_object(value, text)
-    return Lines(text.splitlines())
+    return ResultLines(text.splitlines())
 
 
-def _of_object(value: Mapping[str, Any], text: str) -> Lines:
+def _of_object(value: Mapping[str, Any], text: str) -> ResultLines:
     """Return the lines of the outputs in an object, if an output has several lines; else those of its text."""
     metadata = value.get("metadata")
     codes = [
@@ -220,7 +220,7 @@ def _of_object(value: Mapping[str, Any], text: str) -> Lines:
         if isinstance(value.get(name), bool) and failed is None:
             failed = not value[name]
     nothing = _nothing_done(value)
-    plain = Lines(text.splitlines(), code, failed, False, True, nothing, any(value.get(name) for name in _DRY))
+    plain = ResultLines(text.splitlines(), code, failed, False, True, nothing, any(value.get(name) for name in _DRY))
     if text.count("\n") > 3:
         return plain  # the object itself is printed over several lines
     found: list[str] = []
@@ -254,12 +254,12 @@ def _number(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def bare(line: str) -> str:
+def strip_line(line: str) -> str:
     """Return the beginning of a line, without colours, indentation, and text that a carriage return has overwritten.
     The name of a task or the label of an observation in front is removed too."""
     if "\r" in line:
         line = line.rstrip("\r").rpartition("\r")[2]
-    line = line.lstrip()[:LONG]
+    line = line.lstrip()[:MAX_LINE_CHARS]
     if "\x1b" in line:
         line = _ANSI.sub("", line)
     line = line.strip()
@@ -267,7 +267,7 @@ def bare(line: str) -> str:
     return line[found.end() :].lstrip() if found is not None else line
 
 
-def says(line: str) -> bool:
+def has_content(line: str) -> bool:
     """True if a line (bare) has content: it is no tag, bracket, ruler, label or exit code of a wrapper."""
     return (
         _TELLS.search(line) is not None
@@ -276,50 +276,58 @@ def says(line: str) -> bool:
     )
 
 
-def opening(text: str) -> str:
+def find_first_line(text: str) -> str:
     """Return the first line of a text with content; if there is none, the first line that is not blank."""
     rows = text.splitlines()
-    found = next((row for row in rows if says(bare(row))), None)
+    found = next((row for row in rows if has_content(strip_line(row))), None)
     return (next((row for row in rows if row.strip()), "") if found is None else found).strip()
 
 
-def _read(given: Lines, command: Command) -> Outcome:
+def _read(given: ResultLines, command: ShellCommand) -> ToolOutcome:
     rows = given.lines
-    first = next((n for n, line in enumerate(rows) if says(bare(line))), None)
+    first = next((n for n, line in enumerate(rows) if has_content(strip_line(line))), None)
     if command.kind == "call":
-        return _of_call(given, first, edits=command.edits)
+        return _of_call(given, first, edits=command.edits_file)
     code, shown = _code(given)
-    tail = _ends(rows, LAST if command.kind == "run" else 1)
+    tail = _ends(rows, MAX_LAST_LINES if command.kind == "run" else 1)
     if command.kind == "look":
         return _of_look(rows, command, code, shown, tail, first)
-    told = _told(rows, set(shown))
-    last = bare(rows[tail[-1]]) if tail else ""
-    patterns = runners.compiled()
+    told = _find_outcome_lines(rows, set(shown))
+    last = strip_line(rows[tail[-1]]) if tail else ""
+    patterns = runners.compile_patterns()
     timed_out = code == 124 or any(
-        _TIMED_OUT.match(bare(rows[n])) for n in {*tail, *([] if first is None else [first])}
+        _TIMED_OUT.match(strip_line(rows[n])) for n in {*tail, *([] if first is None else [first])}
     )
     ends_badly = bool(last) and (
         patterns.error.match(last) is not None or bool(told.failed and told.failed[-1] == tail[-1])
     )
-    nothing_found = code == 1 and command.search and not told.failed
+    nothing_found = code == 1 and command.is_search and not told.failed
     verdict = _verdict(command, code, told, timed_out=timed_out, ends_badly=ends_badly, given=given.failed)
-    if (nothing_found and not timed_out) or (verdict == "succeeded" and len(rows) > HEAD + TAIL):
+    if (nothing_found and not timed_out) or (verdict == "succeeded" and len(rows) > HEAD_LINES + TAIL_LINES):
         verdict = "unknown"
-    proven = code == 0 and command.proves
-    doubtful = verdict == "succeeded" and not proven and _tells_of_error(rows, told, command)
+    proven = code == 0 and command.exit_code_proves
+    doubtful = verdict == "succeeded" and not proven and _reports_error(rows, told, command)
     if doubtful:
         verdict = "unknown"
     suspicious = doubtful or verdict == "failed" or bool(told.failed) or ends_badly
     failures = _failures(rows, patterns) if suspicious else ()
     summary = (
-        told.failed[-SUMMARIES:] + told.failed[:1] if told.failed else (told.passed or told.part or told.words)[-1:]
+        told.failed[-MAX_SUMMARIES:] + told.failed[:1] if told.failed else (told.passed or told.part or told.words)[-1:]
     )
     keep = sorted({*shown, *summary, *failures, *tail})
-    return Outcome(verdict, code, timed_out, tuple(shown), tuple(sorted(set(summary))), failures, tuple(keep), first)
+    return ToolOutcome(
+        verdict, code, timed_out, tuple(shown), tuple(sorted(set(summary))), failures, tuple(keep), first
+    )
 
 
 def _verdict(
-    command: Command, code: int | None, told: _Told, *, timed_out: bool, ends_badly: bool, given: bool | None
+    command: ShellCommand,
+    code: int | None,
+    told: _OutcomeLines,
+    *,
+    timed_out: bool,
+    ends_badly: bool,
+    given: bool | None,
 ) -> Verdict:
     if code:
         return "failed"
@@ -327,21 +335,21 @@ def _verdict(
         return "failed"
     if told.failed:
         # The exit code of all that ran contradicts: a program prints such lines itself, or hides its code.
-        return "unknown" if code == 0 and command.proves and command.text else "failed"
+        return "unknown" if code == 0 and command.exit_code_proves and command.text else "failed"
     if ends_badly:
-        return "unknown" if code == 0 and command.proves else "failed"
-    if code == 0 and command.proves:
+        return "unknown" if code == 0 and command.exit_code_proves else "failed"
+    if code == 0 and command.exit_code_proves:
         return "succeeded"
-    passed = bool(told.passed) or (not command.cut and bool(told.part or told.last))
-    if not passed or runners.compiled().repeated.search(command.text):
+    passed = bool(told.passed) or (not command.output_cut and bool(told.part or told.last))
+    if not passed or runners.compile_patterns().repeating_command.search(command.text):
         return "unknown"
     # Of several commands, the success of one proves nothing of the others. The exception is a chain of `&&`, which
     # stops at a failure, with the success at its end.
-    chained = command.proves or _is_chain(command)
-    return "succeeded" if command.single or (chained and told.ends_well) else "unknown"
+    chained = command.exit_code_proves or _is_chain(command)
+    return "succeeded" if command.is_single or (chained and told.ends_well) else "unknown"
 
 
-def _is_chain(command: Command) -> bool:
+def _is_chain(command: ShellCommand) -> bool:
     """True if all that ran was joined by `&&`, with at most a pipe after the last command.
 
     That the last command ran proves the success of the ones before it. The text is on one line, so each command has to
@@ -349,29 +357,29 @@ def _is_chain(command: Command) -> bool:
     """
     text = command.text.replace("2>&1", "")
     parts = [part.strip() for part in text.split("&&")]
-    if len(text) >= SHOWN or any(sign in "".join(parts) for sign in (";", "&", "||", "$(", "`", "<<")):
+    if len(text) >= MAX_STORED_CHARS or any(sign in "".join(parts) for sign in (";", "&", "||", "$(", "`", "<<")):
         return False
     runs = command.core.split(" && ")
     parts[-1] = parts[-1].partition("|")[0].strip()
     return [part for part in parts if part in runs] == runs
 
 
-def _tells_of_error(rows: Sequence[str], told: _Told, command: Command) -> bool:
+def _reports_error(rows: Sequence[str], told: _OutcomeLines, command: ShellCommand) -> bool:
     """True if a line reports an error that is not the runner's own.
 
     Lines before the summary of a command that is a runner come from tests that passed. A script may print an error
     anywhere.
     """
-    patterns = runners.compiled()
+    patterns = runners.compile_patterns()
     start = 0
-    if command.single and patterns.direct.match(command.core):
+    if command.is_single and patterns.runner_command.match(command.core):
         start = max([*told.passed, *told.part, *told.last], default=-1) + 1
     logged = False
     for line in rows[start:]:
-        begins = bare(line[:LONG])[:SHORT]
+        begins = strip_line(line[:MAX_LINE_CHARS])[:SHORT_LINE_CHARS]
         if not begins:
             continue
-        if patterns.console.match(begins):
+        if patterns.console_line.match(begins):
             logged = True
         elif not line[:1].isspace():
             logged = False
@@ -382,7 +390,7 @@ def _tells_of_error(rows: Sequence[str], told: _Told, command: Command) -> bool:
     return False
 
 
-class _Told(NamedTuple):
+class _OutcomeLines(NamedTuple):
     """The lines that report the outcome of a run. failed: of a failure. passed: of full success. part: of a success in
     part. last: of success as the last line. words: with words of success alone."""
 
@@ -400,15 +408,15 @@ class _Told(NamedTuple):
         return bool(self.ends) and max([*self.passed, *self.part, *self.last], default=-1) >= self.ends[0]
 
 
-def _told(rows: Sequence[str], but: set[int]) -> _Told:
-    patterns = runners.compiled()
-    told = _Told([], [], [], [], [], _ends(rows, LAST))
+def _find_outcome_lines(rows: Sequence[str], but: set[int]) -> _OutcomeLines:
+    patterns = runners.compile_patterns()
+    told = _OutcomeLines([], [], [], [], [], _ends(rows, MAX_LAST_LINES))
     final = told.ends[-1] if told.ends else None
     for n in _candidates(rows):
-        if n in but or HEAD <= n < len(rows) - TAIL or len(rows[n]) > LONG:
+        if n in but or HEAD_LINES <= n < len(rows) - TAIL_LINES or len(rows[n]) > MAX_LINE_CHARS:
             continue
-        line = bare(rows[n])
-        if len(line) > SHORT or not line:
+        line = strip_line(rows[n])
+        if len(line) > SHORT_LINE_CHARS or not line:
             continue
         kind = (
             told.passed if patterns.passed.match(line)
@@ -419,12 +427,12 @@ def _told(rows: Sequence[str], but: set[int]) -> _Told:
         if patterns.failed.match(line) or _failed_below(rows, n, line):
             told.failed.append(n)
         elif kind is not None:
-            (told.failed if patterns.counted.search(line) else kind).append(n)
-        elif patterns.claims.match(line):
+            (told.failed if patterns.failure_count.search(line) else kind).append(n)
+        elif patterns.success_words.match(line):
             told.words.append(n)
     # `OK` is a line of unittest only after the number of tests that it ran.
-    if told.passed and all(bare(rows[n]).startswith("OK") for n in told.passed):
-        counted = any(_COUNTED_TESTS.match(bare(line)) for n in told.passed for line in rows[max(0, n - 4) : n])
+    if told.passed and all(strip_line(rows[n]).startswith("OK") for n in told.passed):
+        counted = any(_COUNTED_TESTS.match(strip_line(line)) for n in told.passed for line in rows[max(0, n - 4) : n])
         if not counted:
             told.words[:0] = [n for n in told.passed if "test" not in rows[n]]
             told.passed[:] = [n for n in told.passed if "test" in rows[n]]
@@ -434,8 +442,8 @@ def _told(rows: Sequence[str], but: set[int]) -> _Told:
 def _failed_below(rows: Sequence[str], n: int, line: str) -> bool:
     """True if a line and one above it together report a failure of the run."""
     return any(
-        below.match(line) and any(above.match(bare(row)) for row in rows[max(0, n - 4) : n])
-        for below, above in runners.compiled().below
+        below.match(line) and any(above.match(strip_line(row)) for row in rows[max(0, n - 4) : n])
+        for below, above in runners.compile_patterns().below
     )
 
 
@@ -444,7 +452,7 @@ def _candidates(rows: Sequence[str]) -> list[int]:
     small = "\n".join(rows).lower()
     starts = list(accumulate((len(line.lower()) + 1 for line in rows), initial=0))
     found: set[int] = set()
-    for word in runners.TRIGGERS:
+    for word in runners.OUTCOME_WORDS:
         checkpoint()
         at = small.find(word)
         while at >= 0:
@@ -454,7 +462,7 @@ def _candidates(rows: Sequence[str]) -> list[int]:
     return sorted(found)
 
 
-def _code(given: Lines) -> tuple[int | None, list[int]]:
+def _code(given: ResultLines) -> tuple[int | None, list[int]]:
     """Return the exit code and the lines that show it. The code is searched at both ends, and a code other than 0 has
     priority over 0."""
     rows = given.lines
@@ -480,37 +488,37 @@ def _ends(rows: Sequence[str], most: int) -> list[int]:
     """Return the last `most` lines with content, in order."""
     found: list[int] = []
     for n in range(len(rows) - 1, -1, -1):
-        if says(bare(rows[n])):
+        if has_content(strip_line(rows[n])):
             found.append(n)
             if len(found) == most:
                 break
     return found[::-1]
 
 
-def _failures(rows: Sequence[str], patterns: runners.Patterns) -> tuple[int, ...]:
+def _failures(rows: Sequence[str], patterns: runners.RunnerPatterns) -> tuple[int, ...]:
     """Return the first lines on each failure; only of the first and last failures if there are many."""
     groups: list[tuple[int, ...]] = []
     seen: set[str] = set()
     until = -1
-    for n in (*range(min(HEAD, len(rows))), *range(max(HEAD, len(rows) - TAIL), len(rows))):
-        if n <= until or len(rows[n]) > LONG:
+    for n in (*range(min(HEAD_LINES, len(rows))), *range(max(HEAD_LINES, len(rows) - TAIL_LINES), len(rows))):
+        if n <= until or len(rows[n]) > MAX_LINE_CHARS:
             continue
-        told = bare(rows[n])
+        told = strip_line(rows[n])
         match = patterns.detail.match(told) if told else None
         if match is None or told in seen:
             continue
         seen.add(told)
-        follow = patterns.follows[(match.lastindex or 1) - 1]
+        follow = patterns.following_lines[(match.lastindex or 1) - 1]
         group = (n, *_following(rows, n, follow))
         until = group[-1]
         groups.append(group)
-    if len(groups) > FAILURES:
-        groups = groups[: FAILURES // 2] + groups[-(FAILURES // 2) :]
+    if len(groups) > MAX_FAILURES:
+        groups = groups[: MAX_FAILURES // 2] + groups[-(MAX_FAILURES // 2) :]
     found: list[int] = []
-    room = ROOM
+    room = MAX_FAILURE_CHARS
     for group in (*(g[:1] for g in groups), *(g[1:] for g in groups)):  # the first lines have priority
         for n in group:
-            room -= min(len(rows[n]), SHORT)
+            room -= min(len(rows[n]), SHORT_LINE_CHARS)
             if room >= 0:
                 found.append(n)
     return tuple(sorted(found))
@@ -521,35 +529,37 @@ def _following(rows: Sequence[str], n: int, count: int) -> Iterator[int]:
     for k in range(n + 1, min(len(rows), n + 6)):
         if count <= 0:
             return
-        if says(bare(rows[k])):
+        if has_content(strip_line(rows[k])):
             count -= 1
             yield k
 
 
 def _of_look(
-    rows: Sequence[str], command: Command, code: int | None, shown: list[int], tail: list[int], first: int | None
-) -> Outcome:
+    rows: Sequence[str], command: ShellCommand, code: int | None, shown: list[int], tail: list[int], first: int | None
+) -> ToolOutcome:
     """Return the outcome of a command that only shows; the shown text is no outcome of its own."""
-    error = runners.compiled().error
-    said = [n for n, line in enumerate(rows) if says(bare(line))] if len(rows) <= 8 else []
-    starts = [bare(rows[n]) for n in said]
+    error = runners.compile_patterns().error
+    said = [n for n, line in enumerate(rows) if has_content(strip_line(line))] if len(rows) <= 8 else []
+    starts = [strip_line(rows[n]) for n in said]
     only_errors = bool(said) and all(error.match(start) and _SAYS_NO.search(start) for start in starts)
     failures = tuple(said[:2]) if only_errors or (code and said) else ()
     verdict: Verdict = "unknown"
-    if (code and not (code == 1 and command.search)) or (only_errors and code != 0):
+    if (code and not (code == 1 and command.is_search)) or (only_errors and code != 0):
         verdict = "failed"
-    elif code == 0 and command.proves and not only_errors:
+    elif code == 0 and command.exit_code_proves and not only_errors:
         verdict = "succeeded"
-    return Outcome(verdict, code, False, tuple(shown), (), failures, tuple(sorted({*shown, *failures, *tail})), first)
+    return ToolOutcome(
+        verdict, code, False, tuple(shown), (), failures, tuple(sorted({*shown, *failures, *tail})), first
+    )
 
 
-def _of_call(given: Lines, first: int | None, *, edits: bool) -> Outcome:
+def _of_call(given: ResultLines, first: int | None, *, edits: bool) -> ToolOutcome:
     """Return the outcome of a tool that runs no command.
 
     The call failed if its result is a message of failure, or reports a failure in a field.
     """
     rows = given.lines
-    opening = bare(rows[first])[:SHORT] if first is not None else ""
+    opening = strip_line(rows[first])[:SHORT_LINE_CHARS] if first is not None else ""
     brief = not given.is_object and sum(map(len, rows)) <= _BRIEF
     may_begin = brief or (edits and not given.is_object) or "<tool_use_error>" in opening
     begins = may_begin and bool(_CALL_FAILED.match(opening)) and not _DONE.search(opening)
@@ -557,24 +567,26 @@ def _of_call(given: Lines, first: int | None, *, edits: bool) -> Outcome:
     timed_out = brief and bool(_TIMED_OUT.match(opening))
     unchanged = edits and not given.is_object and _changed_nothing(rows, opening)
     failed = given.failed if given.failed is not None else (begins or says_no or timed_out or unchanged or None)
-    if given.nothing and not failed:
+    if given.zero_counts and not failed:
         # An edit without a change has failed. An update without a change may have found the right state already.
-        failed = True if edits and not given.dry and any(map(_OF_AN_EDIT.search, given.nothing)) else None
+        failed = True if edits and not given.dry_run and any(map(_OF_AN_EDIT.search, given.zero_counts)) else None
     elif given.code:
         failed = True
-    done = not given.nothing and (failed is False or given.code == 0)
+    done = not given.zero_counts and (failed is False or given.code == 0)
     verdict: Verdict = "failed" if failed else "succeeded" if done else "unknown"
     keep = () if first is None or verdict != "failed" else (first,)
-    counted = _counted(rows, given.nothing) if given.nothing else ()
-    return Outcome(verdict, given.code, timed_out, (), counted, keep, tuple(sorted({*keep, *counted})), first)
+    counted = _counted(rows, given.zero_counts) if given.zero_counts else ()
+    return ToolOutcome(verdict, given.code, timed_out, (), counted, keep, tuple(sorted({*keep, *counted})), first)
 
 
 def _counted(rows: Sequence[str], names: Sequence[str]) -> tuple[int, ...]:
     """Return the lines that show these fields with the value 0."""
     field = re.compile(rf'"(?:{"|".join(map(re.escape, names))})"\s*:\s*0(?![\d.])')
-    return tuple(n for n, row in enumerate(rows) if len(row) <= LONG and field.search(row))[:SUMMARIES]
+    return tuple(n for n, row in enumerate(rows) if len(row) <= MAX_LINE_CHARS and field.search(row))[:MAX_SUMMARIES]
 
 
 def _changed_nothing(rows: Sequence[str], opening: str) -> bool:
     """True if the beginning of an edit's result reports no change, or a line reports a failed hunk."""
-    return bool(_EDIT_FAILED.match(opening)) or any(_HUNK_FAILED.match(row[:SHORT]) for row in rows[:HEAD])
+    return bool(_EDIT_FAILED.match(opening)) or any(
+        _HUNK_FAILED.match(row[:SHORT_LINE_CHARS]) for row in rows[:HEAD_LINES]
+    )

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from proxy.chat.embedded_json import decode_embedded
 from proxy.chat.message import Call, Message
 from proxy.context.evidence import commands, facts, moved, outcome, refetch, runners, signs
-from proxy.context.evidence.commands import Command
-from proxy.context.evidence.refetch import Source
+from proxy.context.evidence.commands import ShellCommand
+from proxy.context.evidence.refetch import ResultSource
 
-_FAILED = re.compile(signs.FAILED, re.IGNORECASE)
+_FAILED = re.compile(signs.FAILED_PATTERN, re.IGNORECASE)
 _ARGUMENTS = 80
 """Maximum number of characters of a call's arguments that are shown."""
 _REWRITES = re.compile(r"--(?:fix|write|in-place|update)\b|\bformat\b|\bblack\b|\bprettier (?!.*--check)|\bsnapshot")
@@ -39,11 +39,11 @@ class Provenance:
     call: Call | None
     steps: int
     edits: int
-    file: bool
-    gone: bool = False
-    doubtful: int = 0
+    is_file: bool
+    is_removed: bool = False
+    possible_edits: int = 0
 
-    def told(self) -> str:
+    def describe_origin(self) -> str:
         """Describe the origin in words, without square brackets and line ends."""
         ago = f"{self.steps} step{'' if self.steps == 1 else 's'} ago"
         if self.call is None:
@@ -52,68 +52,68 @@ class Provenance:
         if len(arguments) > _ARGUMENTS:
             arguments = f"{arguments[: _ARGUMENTS - 23]}...{arguments[-20:]}"
         said = f"{self.call.name} {arguments}".translate(_NO_BRACKETS)
-        if self.gone:
+        if self.is_removed:
             return f"the result of {said}, {ago}; no longer current: the file was deleted or moved away"
         if not self.edits:
             return f"the result of {said}, {ago}{self._unchanged()}"
         times = "once" if self.edits == 1 else f"{self.edits} times"
-        if self.file:
+        if self.is_file:
             return f"the result of {said}, {ago}; edited {times} since: read it again for its present text"
         return f"the result of {said}, {ago}; changed {times} since: ask again for what is there now"
 
     def _unchanged(self) -> str:
         """Return the words for a text that no call is known to have changed."""
-        if not self.file:
+        if not self.is_file:
             return ""
-        if not self.doubtful:
+        if not self.possible_edits:
             return "; no call has changed it since"
-        ran = "a command" if self.doubtful == 1 else f"{self.doubtful} commands"
+        ran = "a command" if self.possible_edits == 1 else f"{self.possible_edits} commands"
         return f"; no call is known to have changed it, but {ran} that ran after it may have"
 
 
 _NO_BRACKETS = str.maketrans("[]\n\r", "()  ")
 
 
-def provenance(messages: Sequence[Message], index: int) -> Provenance:
+def find_provenance(messages: Sequence[Message], index: int) -> Provenance:
     """Return the provenance of messages[index], as seen by the answer after the last message."""
     steps = 1 + sum(1 for message in messages[index + 1 :] if message.role == "assistant")
-    call = next((found for n, found in refetch.paired(messages[: index + 1], index) if n == index), None)
+    call = next((found for n, found in refetch.pair_results(messages[: index + 1], index) if n == index), None)
     if call is None:
-        return Provenance(None, steps, 0, file=False)
-    source = refetch.source_of(call)
+        return Provenance(None, steps, 0, is_file=False)
+    source = refetch.find_source(call)
     subject = _subject(messages[index], call, source)
     edits = doubtful = 0
     gone = False
-    for n, later in refetch.paired(messages, index + 1):
-        command = commands.of(later)
-        failed = outcome.of(messages[n], command).verdict == "failed"
+    for n, later in refetch.pair_results(messages, index + 1):
+        command = commands.parse_call(later)
+        failed = outcome.read_outcome(messages[n], command).verdict == "failed"
         if command.kind == "call" and failed:
             continue
-        kinds = set() if failed else _done_to(later, command, subject.path)
+        kinds = set() if failed else _find_change_kinds(later, command, subject.path)
         if kinds or (_FAILED.search(messages[n].text[:200]) is None and _changes(later, subject)):
             edits += 1
             gone = kinds == {"gone"}
         else:
-            doubtful += command.kind == "run" and not _leaves(command)
+            doubtful += command.kind == "run" and not _keeps_files(command)
     is_file = bool(source.path) and source.action in ("shows", "writes")
     return Provenance(call, steps, edits, is_file, gone, doubtful)
 
 
-def _done_to(later: Call, command: Command, path: str) -> set[str]:
+def _find_change_kinds(later: Call, command: ShellCommand, path: str) -> set[str]:
     """Return the kinds of changes of the file by a patch, a move or a deletion in the call."""
     if not path:
         return set()
-    changes = moved.of_patch(later.arguments)
+    changes = moved.read_patch_changes(later.arguments)
     if not changes and command.kind == "call":
-        changes = moved.of_tool(facts.words_of(later.name), facts.arguments_of(later.arguments))
+        changes = moved.read_tool_changes(facts.split_tool_name(later.name), facts.parse_arguments(later.arguments))
     elif not changes:
-        changes = moved.of_shell(command.core)
-    return {one.kind for one in changes if one.path not in ("*", ".") and moved.means(one.path, path)}
+        changes = moved.read_shell_changes(command.core)
+    return {one.kind for one in changes if one.path not in ("*", ".") and moved.matches_path(one.path, path)}
 
 
-def _leaves(command: Command) -> bool:
+def _keeps_files(command: ShellCommand) -> bool:
     """True if a command only tests, or changes no file of a project."""
-    direct = runners.compiled().direct
+    direct = runners.compile_patterns().runner_command
     return bool(command.core) and all(
         (direct.match(part) and not _REWRITES.search(part)) or _LEAVES.match(part)
         for part in command.core.split(" && ")
@@ -131,7 +131,7 @@ class _Subject:
     values: frozenset[str]
 
 
-def _subject(message: Message, call: Call, source: Source) -> _Subject:
+def _subject(message: Message, call: Call, source: ResultSource) -> _Subject:
     if source.path:
         return _Subject(source.path, "", frozenset())
     return _Subject("", message.text, frozenset() if source.by_shell else _values(call))
@@ -143,17 +143,17 @@ def _values(call: Call) -> frozenset[str]:
         value = decode_embedded(call.arguments)
     except (ValueError, RecursionError):
         return frozenset()
-    return frozenset(leaf for leaf in facts.leaves(value) if 2 <= len(leaf) <= 60)
+    return frozenset(leaf for leaf in facts.find_leaves(value) if 2 <= len(leaf) <= 60)
 
 
 def _changes(later: Call, subject: _Subject) -> bool:
     """True if a call writes the shown file, a file that the shown text names, or the object with the same
     identifier."""
-    source = refetch.source_of(later)
+    source = refetch.find_source(later)
     if source.action != "writes":
         return False
     if subject.path:
-        return bool(source.path) and refetch.same_file(source.path, subject.path)
+        return bool(source.path) and refetch.is_same_file(source.path, subject.path)
     if source.path:
         return source.path in subject.text or _tail(source.path) in subject.text
     return not subject.values.isdisjoint(_values(later))

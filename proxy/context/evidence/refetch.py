@@ -16,27 +16,27 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from proxy.chat.checkpoint import checkpoint
-from proxy.chat.key import canonical_arguments, public_id
+from proxy.chat.key import canonicalize_arguments, public_id
 from proxy.chat.message import Call, Message
 from proxy.context.evidence import facts, signs
 from proxy.context.plan import View
 
-Kind = Literal["repeat", "reread", "recall"]
+RefetchKind = Literal["repeat", "reread", "recall"]
 """repeat: the same call with equal arguments. reread: the same file by another call. recall: a message by its id."""
 
-Action = Literal["shows", "writes", "looks", "runs", "recalls", "other"]
+SourceAction = Literal["shows", "writes", "looks", "runs", "recalls", "other"]
 """shows: the text of one file. writes: a file, or anything by a tool with such a name. looks: a search or listing, or a
 command that changes nothing. runs: any other command. recalls: the proxy's own look-up. other: any other tool."""
 
-PATHS = ("file_path", "path", "filename", "file_name", "file", "notebook_path", "target_file", "filepath")
+PATH_ARGUMENTS = ("file_path", "path", "filename", "file_name", "file", "notebook_path", "target_file", "filepath")
 """Names of arguments that hold a file's path."""
-COMMANDS = ("command", "cmd", "script", "code")
+COMMAND_ARGUMENTS = ("command", "cmd", "script", "code")
 """Names of arguments that hold a shell command."""
 _SHELL = frozenset(("bash", "sh", "shell", "zsh", "powershell", "terminal", "console", "command", "cmd", "exec", "run"))
 _SHOWS = frozenset(("read", "view", "open", "cat", "show", "file"))
 _LOOKS = frozenset(("grep", "rg", "search", "glob", "find", "list", "ls", "get", "lookup", "query", "fetch"))
-_WRITES = frozenset((*signs.WRITES, "str", "notebook"))
-_POLLS = frozenset(signs.POLLS) - {"output", "key", "job", "next"}
+_WRITES = frozenset((*signs.WRITE_WORDS, "str", "notebook"))
+_POLLS = frozenset(signs.POLL_WORDS) - {"output", "key", "job", "next"}
 _RUNS = frozenset(("test", "tests", "build", "lint", "compile", "make", "execute"))
 _INSIDE = frozenset(("cat", "head", "tail", "nl", "less", "more", "bat", "sed"))
 _LOOKING = _INSIDE | {
@@ -84,16 +84,16 @@ _PARTS = re.compile(r"&&|\|\||[;|\n]")
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ResultSource:
     """The source of a call's result.
 
     path: of the file that the call shows or writes, "" if none is known; for a recall the id. call: the tool's name and
     its arguments in canonical form, equal for equal calls. by_shell: a shell command does it.
     """
 
-    action: Action
+    action: SourceAction
     path: str
-    call: str
+    canonical_call: str
     by_shell: bool = False
 
 
@@ -105,9 +105,9 @@ class Refetch:
     between the two. edits: calls between the two that write the same file, so that its text may differ.
     """
 
-    kind: Kind
+    kind: RefetchKind
     index: int
-    of: int
+    earlier_index: int
     steps: int
     edits: int
 
@@ -118,7 +118,7 @@ class _Known:
     refetches, by the index of the new result."""
 
     by_call: dict[str, int]
-    by_file: dict[str, list[tuple[int, str, Action]]]
+    by_file: dict[str, list[tuple[int, str, SourceAction]]]
     by_id: dict[str, int]
     found: dict[int, Refetch]
 
@@ -127,19 +127,19 @@ class _Known:
         return _Known({**self.by_call}, by_file, {**self.by_id}, {**self.found})
 
 
-def refetches(view: View) -> Mapping[int, Refetch]:
+def find_refetches(view: View) -> Mapping[int, Refetch]:
     """Return the refetches of the whole conversation, by the index of the new result."""
 
     def more(begin: int, known: _Known | None) -> _Known:
         found = known.copy() if known else _Known({}, {}, {}, {})
-        for n, call in paired(view.messages, begin):
-            _note(found, view, n, source_of(call))
+        for n, call in pair_results(view.messages, begin):
+            _add_result(found, view, n, find_source(call))
         return found
 
-    return view.grown("refetch", more).found
+    return view.memo("refetch", more).found
 
 
-def paired(messages: Sequence[Message], begin: int = 0) -> Iterator[tuple[int, Call]]:
+def pair_results(messages: Sequence[Message], begin: int = 0) -> Iterator[tuple[int, Call]]:
     """Yield (index, its call) of each tool result from `begin` on. Call ids are reused within runs: a result belongs to
     the nearest message with calls in front of it."""
     at = begin - 1
@@ -154,26 +154,26 @@ def paired(messages: Sequence[Message], begin: int = 0) -> Iterator[tuple[int, C
             yield n, calls[message.call_id]
 
 
-def _note(known: _Known, view: View, n: int, source: Source) -> None:
+def _add_result(known: _Known, view: View, n: int, source: ResultSource) -> None:
     """Store a result and, if it was fetched again, its refetch."""
     kind, of = _earlier(known, source)
     if kind is not None and of is not None:
-        steps = view.requests[n] - view.requests[of]
+        steps = view.request_counts[n] - view.request_counts[of]
         known.found[n] = Refetch(kind, n, of, steps, _edits(known, source.path, of))
     if source.action in ("shows", "looks", "other"):
-        known.by_call[source.call] = n
+        known.by_call[source.canonical_call] = n
     if source.path and source.action in ("shows", "writes"):
         known.by_file.setdefault(_last(source.path), []).append((n, source.path, source.action))
     if source.action != "recalls":
         known.by_id[public_id(view.keys[n])] = n
 
 
-def _earlier(known: _Known, source: Source) -> tuple[Kind | None, int | None]:
+def _earlier(known: _Known, source: ResultSource) -> tuple[RefetchKind | None, int | None]:
     if source.action == "recalls":
         return "recall", known.by_id.get(source.path)
     if source.action not in ("shows", "looks", "other"):
         return None, None
-    same = known.by_call.get(source.call)
+    same = known.by_call.get(source.canonical_call)
     if source.action != "shows" or not source.path:
         return ("repeat", same) if same is not None else (None, None)
     seen = [n for n, path, action in _of_file(known, source.path) if action == "shows"]
@@ -188,44 +188,44 @@ def _edits(known: _Known, path: str, since: int) -> int:
     return sum(1 for n, _, action in _of_file(known, path) if action == "writes" and n > since)
 
 
-def _of_file(known: _Known, path: str) -> list[tuple[int, str, Action]]:
-    return [entry for entry in known.by_file.get(_last(path), ()) if same_file(entry[1], path)]
+def _of_file(known: _Known, path: str) -> list[tuple[int, str, SourceAction]]:
+    return [entry for entry in known.by_file.get(_last(path), ()) if is_same_file(entry[1], path)]
 
 
-def same_file(one: str, other: str) -> bool:
+def is_same_file(first: str, second: str) -> bool:
     """True if the paths are equal, or if one is relative and the end of the other."""
-    if one == other:
+    if first == second:
         return True
-    short, long = sorted((one, other), key=len)
+    short, long = sorted((first, second), key=len)
     return not short.startswith("/") and long.endswith("/" + short)
 
 
-def source_of(call: Call) -> Source:
+def find_source(call: Call) -> ResultSource:
     """Return the source of a call's result, by the words of the tool's name, its arguments and, for a shell, the
     command."""
     checkpoint()
-    name, arguments = _inner(call.name, facts.arguments_of(call.arguments))
-    whole = f"{call.name} {canonical_arguments(call.arguments)}"
-    words = facts.words_of(name)
+    name, arguments = _inner(call.name, facts.parse_arguments(call.arguments))
+    whole = f"{call.name} {canonicalize_arguments(call.arguments)}"
+    words = facts.split_tool_name(name)
     if name == "recall" and isinstance(arguments.get("id"), str):
-        return Source("recalls", arguments["id"].strip(), whole)
-    command = _first(arguments, COMMANDS)
+        return ResultSource("recalls", arguments["id"].strip(), whole)
+    command = _first(arguments, COMMAND_ARGUMENTS)
     if command and words & _SHELL:
         action, path = _of_command(command)
-        return Source(action, path, whole, by_shell=True)
-    path = normal(_first(arguments, PATHS))
+        return ResultSource(action, path, whole, by_shell=True)
+    path = normalize_path(_first(arguments, PATH_ARGUMENTS))
     if words & _WRITES:
-        return Source("writes", path, whole)
+        return ResultSource("writes", path, whole)
     if words & (_RUNS | _SHELL):
-        return Source("runs", "", whole)
+        return ResultSource("runs", "", whole)
     if words & _POLLS:
-        return Source("runs", "", whole)
+        return ResultSource("runs", "", whole)
     if path and words & _SHOWS and not words & _LOOKS - {"get", "fetch"}:
-        return Source("shows", path, whole)
-    return Source("looks" if words & _LOOKS else "other", "", whole)
+        return ResultSource("shows", path, whole)
+    return ResultSource("looks" if words & _LOOKS else "other", "", whole)
 
 
-def _of_command(command: str) -> tuple[Action, str]:
+def _of_command(command: str) -> tuple[SourceAction, str]:
     """Return (the action of a shell command, the file that it shows or writes)."""
     command = command.strip()
     place = ""
@@ -237,7 +237,7 @@ def _of_command(command: str) -> tuple[Action, str]:
     checkpoint()
     into = _INTO.search(plain) or _IN_PLACE.search(plain)
     if into:
-        return "writes", placed(place, next(group for group in into.groups() if group))
+        return "writes", resolve_path(place, next(group for group in into.groups() if group))
     if "<<" in command or "$(" in command or "`" in plain:
         return "runs", ""
     checkpoint()
@@ -250,7 +250,7 @@ def _of_command(command: str) -> tuple[Action, str]:
         files = [word for word in first[1:] if not word.startswith("-") and word != "Q" and not word.isdigit()]
         files = [word for word in files if "." in word or "/" in word]
         if len(files) == 1 and not any(part[0] == "cat" for part in parts[1:]):
-            return "shows", placed(place, files[0])
+            return "shows", resolve_path(place, files[0])
     return "looks", ""
 
 
@@ -261,16 +261,16 @@ def _looks(words: Sequence[str]) -> bool:
     return words[0] in _LOOKING and not (words[0] == "find" and {"-delete", "-exec", "-execdir"} & set(words))
 
 
-def placed(place: str, path: str) -> str:
+def resolve_path(directory: str, path: str) -> str:
     """Return the path as seen from a directory; place: that directory, empty if it is not known."""
-    return normal(_joined(place, path.strip("'\"")))
+    return normalize_path(_joined(directory, path.strip("'\"")))
 
 
 def _joined(place: str, path: str) -> str:
     return path if not place or path.startswith(("/", "~")) else f"{place}/{path}"
 
 
-def normal(path: str) -> str:
+def normalize_path(path: str) -> str:
     """Return the path without empty parts and dots; a double dot removes the part before it."""
     parts: list[str] = []
     for part in path.split("/"):

@@ -274,7 +274,7 @@ RUNNERS = (
     ),
 )  # fmt: skip
 
-GENERAL: tuple[tuple[str, int], ...] = (
+GENERAL_FAILURES: tuple[tuple[str, int], ...] = (
     (r"(?:[\w.]+\.)?\w*(?:Error|Exception|Exit|Interrupt)(?: \[\w+\])?(?::|$)", 0),
     (r"[\w.]+\.(?:exceptions?|errors?)\.\w+: ", 0),
     (r"(?:fatal )?[Ee]rror(?:\[\w+\])?: ", 0),
@@ -291,7 +291,7 @@ GENERAL: tuple[tuple[str, int], ...] = (
 )  # fmt: skip
 """First lines on a failure that many programs print, each with the number of following lines that belong to it."""
 
-ERRORS = (
+ERROR_LINES = (
     r"(?:[\w.]+\.)?\w*(?:Error|Exception|Interrupt)(?: \[\w+\])?(?::|$)|[\w.]+\.(?:exceptions?|errors?)\.\w+: "
     r"|(?:fatal )?[Ee]rror(?:\[\w+\])?: |(?:FAIL|FAILED|ERROR|FATAL):? +\S|\W*(?:panic|fatal): |<tool_use_error>"
     r"|.*(?:: command not found|: not found$|\bNo such file or directory|\bPermission denied|\bNo module named )"
@@ -300,16 +300,16 @@ ERRORS = (
 )
 """Last lines that report an error."""
 
-HARMLESS = (
+HARMLESS_LINES = (
     r"\d+\) |\S*\d\d:\d\d:\d\d\b|\S+:\d+(?::\d+)?:? (?:warning|note|info|remark)\b"
     r"|go: (?:downloading|finding|extracting|added|upgraded)|\S*ld: warning|[\u2715\u2716\u2717\u2718\u00d7] ?0\b"
 )
 """Lines that look like the first line on a failure but are none: numbered lists, times, warnings, downloads."""
 
-COUNTED = r"(?<![\w.])[1-9]\d* (?:failed|failures?|failing|errors?)\b(?!.*\b0 remaining)"
+FAILURE_COUNT = r"(?<![\w.])[1-9]\d* (?:failed|failures?|failing|errors?)\b(?!.*\b0 remaining)"
 """A count of failures other than 0, anywhere in a line: it turns a line that begins like a success into a failure."""
 
-DIRECT = (
+RUNNER_COMMANDS = (
     r"(?:(?:uv|poetry|pipenv|hatch|pdm|rye) run (?:-m )?|(?:npx|bunx|yarn|pnpm(?: exec)?) (?:-\S+ )*"
     r"|python[\d.]* (?:-\w )*-m |coverage run -m )*(?:\S*/)?"
     r"(?:pytest|py\.test|unittest|jest|vitest|mocha|ava|playwright test|rspec|phpunit|ctest|ruff|mypy|black|pyright"
@@ -318,20 +318,20 @@ DIRECT = (
 )
 """Commands that are runners themselves, and not scripts that start runners."""
 
-REPEATED = r"\b(?:for|while|until)\s.*\bdone\b|\bxargs\b|\s-exec(?:dir)?\b|\bparallel\b"
+REPEATING_COMMANDS = r"\b(?:for|while|until)\s.*\bdone\b|\bxargs\b|\s-exec(?:dir)?\b|\bparallel\b"
 """Commands that may run one program many times: the success of the last run proves nothing of the others."""
 
-CONSOLE = r"console\.\w+(?: \S+)?$"
+CONSOLE_LINE = r"console\.\w+(?: \S+)?$"
 """The line with which jest and vitest begin the log of a test; the log is indented below it."""
 
 
-CLAIMS = (
+SUCCESS_WORDS = (
     r"\W*[Aa]ll (?:\S+ ){0,4}(?:tests?|checks?|specs?)\b.*\b(?:pass|succe|work)"
     r"|(?:--- )?PASS(?:ED)?\b|ok \d|Tests?:? .*\bpassed"
 )
 """Lines with words of success. They are kept, but prove nothing."""
 
-TRIGGERS = (
+OUTCOME_WORDS = (
     "fail", "error", "err!", "err_", "elifecycle", "***", "panic", "fault", "abort", "core dumped", "killed",
     "terminated",
     "not ok", "issue", "problem", "reformat", "stopped", "exit", "incomplete", "not met", "interrupted", "not found",
@@ -346,7 +346,7 @@ TRIGGERS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Patterns:
+class RunnerPatterns:
     """The patterns of the table, joined for the search of a line."""
 
     failed: re.Pattern[str]
@@ -355,37 +355,37 @@ class Patterns:
     last: re.Pattern[str]
     detail: re.Pattern[str]
     """One group for each pattern."""
-    follows: tuple[int, ...]
+    following_lines: tuple[int, ...]
     """For each group of `detail`, the number of following lines that belong to the failure."""
     error: re.Pattern[str]
-    claims: re.Pattern[str]
+    success_words: re.Pattern[str]
     below: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...]
     harmless: re.Pattern[str]
-    counted: re.Pattern[str]
-    direct: re.Pattern[str]
-    repeated: re.Pattern[str]
-    console: re.Pattern[str]
+    failure_count: re.Pattern[str]
+    runner_command: re.Pattern[str]
+    repeating_command: re.Pattern[str]
+    console_line: re.Pattern[str]
 
 
 @lru_cache(maxsize=8)
-def compiled(runners: tuple[Runner, ...] = RUNNERS) -> Patterns:
+def compile_patterns(runners: tuple[Runner, ...] = RUNNERS) -> RunnerPatterns:
     """Compile the patterns of these runners."""
-    details = [pair for runner in runners for pair in runner.detail] + list(GENERAL)
-    return Patterns(
+    details = [pair for runner in runners for pair in runner.detail] + list(GENERAL_FAILURES)
+    return RunnerPatterns(
         failed=_any(p for runner in runners for p in runner.failed),
         passed=_any(p for runner in runners for p in runner.passed),
         part=_any(p for runner in runners for p in runner.part),
         last=_any(p for runner in runners for p in runner.last),
         detail=re.compile("|".join(f"({p})" for p, _ in details)),
-        follows=tuple(follow for _, follow in details),
-        error=re.compile(ERRORS),
-        claims=re.compile(CLAIMS),
+        following_lines=tuple(follow for _, follow in details),
+        error=re.compile(ERROR_LINES),
+        success_words=re.compile(SUCCESS_WORDS),
         below=tuple((re.compile(line), re.compile(above)) for runner in runners for line, above in runner.below),
-        harmless=re.compile(HARMLESS),
-        counted=re.compile(COUNTED),
-        direct=re.compile(DIRECT),
-        repeated=re.compile(REPEATED),
-        console=re.compile(CONSOLE),
+        harmless=re.compile(HARMLESS_LINES),
+        failure_count=re.compile(FAILURE_COUNT),
+        runner_command=re.compile(RUNNER_COMMANDS),
+        repeating_command=re.compile(REPEATING_COMMANDS),
+        console_line=re.compile(CONSOLE_LINE),
     )
 
 

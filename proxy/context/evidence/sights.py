@@ -23,7 +23,7 @@ _MOST = 6
 """Number of an edit's lines, the longest ones, that are searched for."""
 
 
-def newest_lines(view: View, gone: frozenset[int]) -> Mapping[int, frozenset[str]]:
+def find_newest_lines(view: View, shortened: frozenset[int]) -> Mapping[int, frozenset[str]]:
     """Return, by the index of a result that is being shortened, the lines (without indentation) that have to stay in
     it.
 
@@ -32,7 +32,7 @@ def newest_lines(view: View, gone: frozenset[int]) -> Mapping[int, frozenset[str
 
     Computed once for each batch, in one pass over the results in the prompt.
     """
-    edits = [(n, *change) for n, call in refetch.paired(view.messages) if any(change := changed(call))]
+    edits = [(n, *change) for n, call in refetch.pair_results(view.messages) if any(change := read_edit_lines(call))]
     wanted = {line for _, removed, added in edits for line in (*removed, *added)}
     shown = _shown(view, wanted) if wanted else {}
     last = {line: edit for edit, removed, _ in edits for line in removed}
@@ -41,11 +41,11 @@ def newest_lines(view: View, gone: frozenset[int]) -> Mapping[int, frozenset[str
     for edit, removed, added in edits:
         old = frozenset(removed).union(*(before.get(line, ()) for line in removed)).difference(added)
         before.update(dict.fromkeys(added, old))
-        if not any(n < edit and n not in gone for line in old for n in shown.get(line, ())):
+        if not any(n < edit and n not in shortened for line in old for n in shown.get(line, ())):
             continue
         true = frozenset(line for line in added if last.get(line, -1) <= edit)
         newest = max((n for line in true for n in shown.get(line, ()) if n >= edit), default=-1)
-        if newest in gone:
+        if newest in shortened:
             found[newest] = found.get(newest, frozenset()) | true
     return found
 
@@ -56,7 +56,7 @@ def _shown(view: View, wanted: set[str]) -> dict[str, list[int]]:
     for n, message in enumerate(view.messages):
         if not view.is_result[n]:
             continue
-        edit = view.edit(n)
+        edit = view.find_edit(n)
         text = message.text if edit is None or edit.action == "append" else edit.text or ""
         for line in text.split("\n"):
             if len(line) >= _LINE and (said := _known(line, wanted)):
@@ -67,19 +67,19 @@ def _shown(view: View, wanted: set[str]) -> dict[str, list[int]]:
 def _known(line: str, wanted: set[str]) -> str:
     """Return the wanted line that equals this one without indentation, a listing's number, or a search's file and
     number. Empty if there is none."""
-    said = facts.bare(line)
+    said = facts.strip_line_number(line)
     if said in wanted:
         return said
     said = line.split(":", 2)[-1].strip()
     return said if said in wanted else ""
 
 
-def spans(text: str, lines: frozenset[str]) -> list[tuple[int, int]]:
+def find_spans(text: str, lines: frozenset[str]) -> list[tuple[int, int]]:
     """Return the (start, end) of each of these lines in a text."""
     return [(k, k + 1) for k, line in enumerate(text.split("\n")) if _known(line, set(lines))]
 
 
-def changed(call: Call) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def read_edit_lines(call: Call) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return (lines that an edit removes, lines that it adds), the longest of each."""
     try:
         arguments: Any = decode_embedded(call.arguments)

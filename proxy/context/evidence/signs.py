@@ -22,23 +22,23 @@ THEMES: tuple[Theme, ...] = (
     ("search_intent", ("search", "find", "look for")),
     ("read_intent", ("read", "article", "page")),
 )
-GENERAL = "general"
+GENERAL_THEME = "general"
 """The theme of every thought without another theme."""
 
-WRITES = (
+WRITE_WORDS = (
     "add", "append", "apply", "assign", "book", "cancel", "commit", "copy", "create", "delete", "deploy", "drop",
     "edit", "exit", "insert", "install", "kill", "make", "merge", "mkdir", "modify", "move", "new", "patch", "post",
     "publish", "purchase", "push", "put", "remove", "rename", "replace", "reset", "restart", "restore", "rollback",
     "save", "send", "set", "start", "stash", "stop", "submit", "todo", "undo", "update", "upload", "write",
 )  # fmt: skip
 """Words in names of tools that change something."""
-POLLS = (
+POLL_WORDS = (
     "await", "click", "heartbeat", "job", "key", "monitor", "next", "output", "ping", "poll", "press", "progress",
     "scroll", "sleep", "status", "tap", "wait", "watch",
 )  # fmt: skip
 """Words in names of tools that are meant to be called repeatedly."""
-SHELL = ("command", "cmd", "script", "code", "input")
-INNER = ("tool_name", "tool", "action", "method", "operation", "command")
+COMMAND_ARGUMENTS = ("command", "cmd", "script", "code", "input")
+INNER_TOOL_ARGUMENTS = ("tool_name", "tool", "action", "method", "operation", "command")
 SHELL_WRITES = (
     r"(?<![\d&<>=-])>>?(?!\s*/dev/null|&|=)"
     r"|(?:^|[\s;&|(`])(?:rm|mv|cp|mkdir|touch|tee|patch|chmod|chown|ln|dd|truncate|kill|pkill|make|rsync|gofmt)\s"
@@ -55,10 +55,10 @@ SHELL_POLLS = (
     r"|\b(?:docker|podman)\s+(?:compose\s+)?(?:ps|logs)\b|\bgh\s+(?:run|pr)\s+(?:view|list|checks|status)\b"
     r"|\bsystemctl\s+(?:status|is-active)\b"
 )
-FAILED = (
+FAILED_PATTERN = (
     r"\A\s*(?:<\w+>\s*)?(?:error|fatal|exception|traceback|failed|exit code:? [1-9]|<returncode>[1-9]|[\w.]*Error\b)"
 )
-ERROR = (
+ERROR_PATTERN = (
     r"(?:Error|Exception)\b|\berrors?:|\bfatal:|\bnot found\b|\bno such\b|\bno module\b|\bdenied\b|\brefused\b"
     r"|\bdoes not exist\b|\bcannot\b|\bcan't\b|\bcould not\b|\bunable to\b|\btimed? ?out\b|\binvalid\b"
     r"|\bnot permitted\b"
@@ -66,7 +66,7 @@ ERROR = (
 
 
 @dataclass(frozen=True, slots=True)
-class Signs:
+class LoopSettings:
     """Settings of loop detection: the words, patterns and thresholds."""
 
     themes: tuple[Theme, ...] = THEMES
@@ -88,23 +88,23 @@ class Signs:
     """Number of occurrences of the same call with the same result from which the warning is stronger."""
     cycle: int = 4
     """Maximum number of calls in a cycle."""
-    polls: tuple[str, ...] = POLLS
+    polls: tuple[str, ...] = POLL_WORDS
     """Words in names of tools that are meant to be called repeatedly."""
-    writes: tuple[str, ...] = WRITES
+    writes: tuple[str, ...] = WRITE_WORDS
     """Words in names of tools that change something: a call before the change and an equal call after it are not a
     repeat."""
-    shell: tuple[str, ...] = SHELL
+    shell: tuple[str, ...] = COMMAND_ARGUMENTS
     """Names of arguments that hold a command."""
-    inner: tuple[str, ...] = INNER
+    inner: tuple[str, ...] = INNER_TOOL_ARGUMENTS
     """Names of arguments that hold the name of the inner tool, if they have one word; the name of the outer tool is
     then ignored."""
     shell_polls: str = SHELL_POLLS
     """Pattern of commands that wait."""
     shell_writes: str = SHELL_WRITES
     """Pattern of commands that change something."""
-    failed: str = FAILED
+    failed: str = FAILED_PATTERN
     """Pattern of the beginning of a failed call's result, if nothing else shows the outcome."""
-    error: str = ERROR
+    error: str = ERROR_PATTERN
     """Pattern of the line that gives the reason in such a result; the last match counts."""
 
     def __post_init__(self) -> None:

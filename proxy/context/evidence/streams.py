@@ -25,17 +25,17 @@ class Streams:
 
     results: tuple[int, ...]
     thoughts: tuple[int, ...]
-    source: dict[int, int]
-    ends: dict[int, int]
+    call_positions: dict[int, int]
+    end_positions: dict[int, int]
 
-    def whole(self, result: int) -> range:
+    def find_step_positions(self, result: int) -> range:
         """Return the positions that stay with a result: its call, the reasoning on the call, and the other results of
         the call's message."""
-        start = self.source.get(result, result)
-        return range(start, self.ends.get(start, result + 1))
+        start = self.call_positions.get(result, result)
+        return range(start, self.end_positions.get(start, result + 1))
 
 
-def streams(view: View) -> Streams:
+def find_streams(view: View) -> Streams:
     """Return the streams of a conversation. A result belongs to the assistant message before it, by position."""
     results, thoughts = [], []
     source: dict[int, int] = {}
@@ -61,18 +61,18 @@ class Research:
     """The research since the last prompt. used: the number of answered calls. read: the answered calls that read a
     page."""
 
-    used: int
-    read: tuple[Call, ...]
+    call_count: int
+    page_calls: tuple[Call, ...]
 
 
-def research(view: View, begins: int, pages: str) -> Research:
+def find_research(view: View, start: int, page_tools: str) -> Research:
     """Return the research since messages[begins]. pages: a pattern for the beginning of a word in the names of reading
     tools."""
-    reads = _words(pages)
+    reads = _compile_word_pattern(page_tools)
     used = 0
     read: list[Call] = []
     asked: list[Call] = []
-    for n in range(begins, len(view.messages)):
+    for n in range(start, len(view.messages)):
         message = view.messages[n]
         if message.role == "assistant":
             asked = list(message.calls)
@@ -93,7 +93,7 @@ def _answered(asked: list[Call], message: Message) -> Call | None:
 
 
 @lru_cache(maxsize=64)
-def _words(pattern: str) -> re.Pattern[str]:
+def _compile_word_pattern(pattern: str) -> re.Pattern[str]:
     """Compile the pattern for the beginning of a word in a tool's name, in small or capital letters: get_page, getPage,
     WebFetch."""
     return re.compile(rf"(?:(?<![A-Za-z])|(?<=[a-z])(?=[A-Z]))(?i:{pattern})")

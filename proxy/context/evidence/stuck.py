@@ -19,15 +19,15 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from proxy.chat.key import canonical_arguments
+from proxy.chat.key import canonicalize_arguments
 from proxy.chat.message import Call, Message
 from proxy.context.evidence import commands, outcome
-from proxy.context.evidence.commands import CALL, Command
-from proxy.context.evidence.signs import GENERAL, Signs
+from proxy.context.evidence.commands import PLAIN_CALL, ShellCommand
+from proxy.context.evidence.signs import GENERAL_THEME, LoopSettings
 from proxy.context.plan import View
-from proxy.memory.words import telling
+from proxy.memory.words import find_topic_words
 
-KINDS = (
+LOOP_KINDS = (
     "theme_loop",
     "same_call_still",
     "cycle",
@@ -49,8 +49,8 @@ class Loop(NamedTuple):
 
     kind: str
     total: int
-    run: int
-    what: str
+    run_length: int
+    subject: str
 
 
 class _Call(NamedTuple):
@@ -62,10 +62,10 @@ class _Call(NamedTuple):
     name: str
     polls: bool
     writes: bool
-    command: Command
+    command: ShellCommand
 
 
-class _Said(NamedTuple):
+class _AssistantFacts(NamedTuple):
     """An assistant message: its theme (None without a thought), a hash of its text, its calls."""
 
     theme: str | None
@@ -73,18 +73,18 @@ class _Said(NamedTuple):
     calls: tuple[_Call, ...]
 
 
-class _Brought(NamedTuple):
+class _ResultFacts(NamedTuple):
     """A result: its hash, and the line that describes the failure, if it failed."""
 
     key: int
     error: str | None
 
 
-class _Eyes:
+class _LoopPatterns:
     """Compiled form of `Signs`. Equal signs share one instance, which is part of the key of the facts stored with a
     message."""
 
-    def __init__(self, signs: Signs) -> None:
+    def __init__(self, signs: LoopSettings) -> None:
         self.signs = signs
         self._themes = [
             (n, re.compile(r"\b(?:" + "|".join(map(_words, words)) + ")", re.IGNORECASE)) for n, words in signs.themes
@@ -96,66 +96,74 @@ class _Eyes:
         self._shell_writes = re.compile(signs.shell_writes, re.MULTILINE)
         self._failed, self._error = re.compile(signs.failed, re.IGNORECASE), re.compile(signs.error, re.IGNORECASE)
 
-    def said(self, message: Message) -> _Said:
+    def read_assistant(self, message: Message) -> _AssistantFacts:
         """Return the facts of an assistant message."""
         thought = f"{message.reasoning}\n{message.text}".strip()
-        return _Said(
-            self.theme(thought) if thought else None,
+        return _AssistantFacts(
+            self.find_theme(thought) if thought else None,
             hash(message.text.strip()) if message.text.strip() else 0,
             tuple(map(self._call, message.calls)),
         )
 
-    def stems(self, message: Message) -> frozenset[str]:
+    def find_stems(self, message: Message) -> frozenset[str]:
         """Return the stems of the words that carry the meaning of a thought."""
-        return frozenset(word[:STEM] for word in telling(f"{message.reasoning}\n{message.text}"[:LOOK]))
+        return frozenset(
+            word[:STEM_CHARS] for word in find_topic_words(f"{message.reasoning}\n{message.text}"[:MAX_EXAMINED_CHARS])
+        )
 
-    def repeats(self, one: Message, other: Message) -> bool:
+    def are_similar(self, one: Message, other: Message) -> bool:
         """True if two thoughts are similar: half of the words of the shorter one occur in the other."""
-        a, b = (message.derive(self.stems, (self, "stems")) for message in (one, other))
+        a, b = (message.derive(self.find_stems, (self, "stems")) for message in (one, other))
         least = min(len(a), len(b))
         return 2 * len(a & b) >= least if least else one.text.strip() == other.text.strip()
 
-    def theme(self, thought: str) -> str:
+    def find_theme(self, thought: str) -> str:
         """Return the first theme, in the listed order, with a word that occurs in the thought."""
-        return next((name for name, words in self._themes if words.search(thought)), GENERAL)
+        return next((name for name, words in self._themes if words.search(thought)), GENERAL_THEME)
 
     def _call(self, call: Call) -> _Call:
         named = self._inner.findall(call.arguments) or [call.name]
         words = {word.lower() for name in named for word in _NAME_WORDS.findall(name)}
-        shell = "\n".join(self._shell.findall(call.arguments))[:LOOK].replace("\\n", "\n").replace('\\"', '"')
+        shell = (
+            "\n".join(self._shell.findall(call.arguments))[:MAX_EXAMINED_CHARS].replace("\\n", "\n").replace('\\"', '"')
+        )
         polls = bool(words & self._polls) or bool(shell and self._shell_polls.search(shell))
         writes = bool(words & self._writes) or bool(shell and self._shell_writes.search(shell))
-        key = hash((call.name, canonical_arguments(call.arguments)))
-        return _Call(call.id, key, call.name, polls, writes, commands.of(call))
+        key = hash((call.name, canonicalize_arguments(call.arguments)))
+        return _Call(call.id, key, call.name, polls, writes, commands.parse_call(call))
 
-    def brought(self, message: Message, command: Command) -> _Brought:
+    def read_result(self, message: Message, command: ShellCommand) -> _ResultFacts:
         """Return the facts of a result.
 
         A result with an image is compared by its whole form, and has no error. `outcome` gives the outcome; where that
         is unknown, the setting `failed` recognises the beginning of a failed result.
         """
         text = message.text.strip()
-        if message.media:
-            return _Brought(hash(message.form), None)
-        ended = outcome.of(message, command)
+        if message.media_count:
+            return _ResultFacts(hash(message.form), None)
+        ended = outcome.read_outcome(message, command)
         error = None
         if ended.verdict == "failed" or (ended.verdict == "unknown" and self._failed.search(text)):
-            lines = (line.strip()[:LINE] for line in reversed(text.splitlines()))
+            lines = (line.strip()[:MAX_LINE_CHARS] for line in reversed(text.splitlines()))
             error = next((line for line in lines if self._error.search(line)), None)
         if error is None and ended.verdict == "failed":
-            telling = (*ended.failures, *ended.summary, *ended.shown)
-            error = outcome.bare(outcome.lines(message)[telling[0]])[:LINE] if telling else text[:LINE]
-        return _Brought(hash(text), error)
+            telling = (*ended.failure_lines, *ended.summary_lines, *ended.code_lines)
+            error = (
+                outcome.strip_line(outcome.read_lines(message)[telling[0]])[:MAX_LINE_CHARS]
+                if telling
+                else text[:MAX_LINE_CHARS]
+            )
+        return _ResultFacts(hash(text), error)
 
 
 _NAME_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 """Matches the words of a tool's name: get_page, getPage, HTTPGet."""
 
-LOOK = 8000
+MAX_EXAMINED_CHARS = 8000
 """Maximum number of characters of a command or a thought that are examined."""
-STEM = 4
+STEM_CHARS = 4
 """Number of first characters that are equal in two forms of a word: plan, plans, planning."""
-LINE = 300
+MAX_LINE_CHARS = 300
 """Maximum number of characters of a line that describes a failure."""
 
 _OF_WORDS = ("theme_loop", "repeated_planning", "same_text")
@@ -167,41 +175,43 @@ def _words(words: str) -> str:
 
 
 @lru_cache(maxsize=64)
-def _eyes(signs: Signs) -> _Eyes:
-    return _Eyes(signs)
+def _compile_patterns(signs: LoopSettings) -> _LoopPatterns:
+    return _LoopPatterns(signs)
 
 
-def theme(thought: str, signs: Signs) -> str:
+def find_theme(thought: str, signs: LoopSettings) -> str:
     """Return the theme of a thought."""
-    return _eyes(signs).theme(thought)
+    return _compile_patterns(signs).find_theme(thought)
 
 
-def loops(view: View, signs: Signs) -> list[Loop]:
+def find_loops(view: View, signs: LoopSettings) -> list[Loop]:
     """Return the loops that the newest step continues, in the order of `KINDS`. The View's messages are the client's
     own, so that messages that have left the prompt are included."""
-    walk = _Walk(signs)
+    walk = _LoopDetector(signs)
     for n in range(len(view.messages)):
-        walk.read(view.messages, view.is_result, n)
-    return walk.found()
+        walk.read_message(view.messages, view.is_result, n)
+    return walk.list_loops()
 
 
-def along(messages: Sequence[Message], is_result: Sequence[bool], signs: Signs) -> Iterator[tuple[int, list[Loop]]]:
+def find_loops_by_request(
+    messages: Sequence[Message], is_result: Sequence[bool], signs: LoopSettings
+) -> Iterator[tuple[int, list[Loop]]]:
     """Yield (n, loops) for each request of a recorded history: the loops before the answer messages[n]. The last pair
     is for the request that has no answer yet."""
-    walk = _Walk(signs)
+    walk = _LoopDetector(signs)
     for n, message in enumerate(messages):
         if message.role == "assistant":
-            yield n, walk.found()
-        walk.read(messages, is_result, n)
-    yield len(messages), walk.found()
+            yield n, walk.list_loops()
+        walk.read_message(messages, is_result, n)
+    yield len(messages), walk.list_loops()
 
 
-class _Walk:
+class _LoopDetector:
     """The state of one pass over a history."""
 
-    def __init__(self, signs: Signs) -> None:
+    def __init__(self, signs: LoopSettings) -> None:
         self._signs = signs
-        self._eyes = _eyes(signs)
+        self._eyes = _compile_patterns(signs)
         self._totals: dict[str, int] = defaultdict(int)
         self._now: dict[str, tuple[int, str]] = {}
         self._theme, self._themed = "", 0
@@ -218,26 +228,26 @@ class _Walk:
         self._events: list[tuple[int, int]] = []
         self._periods = [0] * (signs.cycle + 1)
 
-    def read(self, messages: Sequence[Message], is_result: Sequence[bool], n: int) -> None:
+    def read_message(self, messages: Sequence[Message], is_result: Sequence[bool], n: int) -> None:
         """Read the next message of the history."""
         message, eyes = messages[n], self._eyes
         if is_result[n]:
-            command = next((call.command for call in self._calls if call.id == message.call_id), CALL)
-            brought = message.derive(lambda m: eyes.brought(m, command), (eyes, "brought", command))
-            self.result(message.call_id, brought)
+            command = next((call.command for call in self._calls if call.id == message.call_id), PLAIN_CALL)
+            brought = message.derive(lambda m: eyes.read_result(m, command), (eyes, "brought", command))
+            self.read_result(message.call_id, brought)
         elif message.role == "assistant":
             acts = n + 1 < len(messages) and is_result[n + 1]
-            said = message.derive(eyes.said, (eyes, "said"))
+            said = message.derive(eyes.read_assistant, (eyes, "said"))
             if said.theme is not None:
-                self._thinks(message)
-            self.assistant(said, acts)
+                self._read_thought(message)
+            self.read_assistant(said, acts)
         elif message.role == "user":
-            self.prompt()
+            self.read_prompt()
 
-    def found(self) -> list[Loop]:
+    def list_loops(self) -> list[Loop]:
         """Return the loops that the newest step continues."""
         self._close()
-        return [Loop(kind, self._totals[kind], *self._now[kind]) for kind in KINDS if kind in self._now]
+        return [Loop(kind, self._totals[kind], *self._now[kind]) for kind in LOOP_KINDS if kind in self._now]
 
     def _tally(self, kind: str, run: int, threshold: int, what: str) -> None:
         """Count a run that has grown by one into its kind, if it has reached the threshold of a loop."""
@@ -251,7 +261,7 @@ class _Walk:
             self._open = False
             self._tally("no_progress", self._idle, self._signs.no_progress, "")
 
-    def prompt(self) -> None:
+    def read_prompt(self) -> None:
         """Read a prompt of the user. The count of steps without progress begins again; earlier words and actions still
         count."""
         self._close()
@@ -259,17 +269,17 @@ class _Walk:
         self._now = {kind: found for kind, found in self._now.items() if kind in _OF_WORDS}
         self._idle = 0
 
-    def _thinks(self, message: Message) -> None:
+    def _read_thought(self, message: Message) -> None:
         """Read a thought.
 
         Answers to successive questions of the user are no loop: across a prompt only thoughts that repeat each other
         count.
         """
-        if self._parted and self._thought is not None and not self._eyes.repeats(self._thought, message):
+        if self._parted and self._thought is not None and not self._eyes.are_similar(self._thought, message):
             self._thoughts = self._themed = 0
         self._thought, self._parted = message, False
 
-    def assistant(self, said: _Said, acts: bool) -> None:
+    def read_assistant(self, said: _AssistantFacts, acts: bool) -> None:
         """Read an assistant message, which is a new iteration. acts: an observation follows, for agents without tool
         calls."""
         self._close()
@@ -294,7 +304,7 @@ class _Walk:
             self._texts[said.text] += 1
             self._tally("same_text", self._texts[said.text], signs.repeats, "")
 
-    def result(self, call_id: str | None, brought: _Brought) -> None:
+    def read_result(self, call_id: str | None, brought: _ResultFacts) -> None:
         """Read the result of a call, or an observation."""
         signs = self._signs
         call = next((c for c in self._calls if c.id == call_id), None)
@@ -308,18 +318,18 @@ class _Walk:
             if signs.results_end_themes:
                 self._themed = 0
         if call is not None and call.polls:
-            self._changed()
+            self._reset_counts()
             return
         if call is not None and wrote:
-            self._changed(call.key)
+            self._reset_counts(call.key)
         if brought.error is not None and brought.error not in self._errors_now:
             self._errors_now.add(brought.error)  # once for all calls of a step: one failed call may end the others
             self._errors[brought.error] += 1
             self._tally("same_error", self._errors[brought.error], signs.repeats, brought.error)
         if call is not None:
-            self._repeats(call, brought)
+            self._count_repeats(call, brought)
 
-    def _repeats(self, call: _Call, brought: _Brought) -> None:
+    def _count_repeats(self, call: _Call, brought: _ResultFacts) -> None:
         """Count the repeats of a call with the same result, and of cycles of calls."""
         signs = self._signs
         before, run = self._same.get(call.key, (0, 0))
@@ -339,7 +349,7 @@ class _Walk:
                 if rest == 0:
                     self._tally("cycle", rounds, signs.repeats, call.name)
 
-    def _changed(self, but: int | None = None) -> None:
+    def _reset_counts(self, but: int | None = None) -> None:
         """Reset the counts after a change or a wait: a repeat of earlier actions is then no loop.
 
         but: the key of a call that made the change itself; its own repeats still count.

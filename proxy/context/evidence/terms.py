@@ -15,36 +15,36 @@ from typing import NamedTuple
 
 from proxy.chat.message import Message
 from proxy.context.evidence import facts
-from proxy.memory.words import telling
+from proxy.memory.words import find_topic_words
 
 K1 = 1.2
 B = 0.75
-READ = 20_000
+MAX_READ_CHARS = 20_000
 """Maximum number of characters of a message that are read for terms: the topic of a long listing is at its
 beginning."""
-NAMES = 10
+MAX_NAMES = 10
 """Number of names of a message, its first ones, by which mentions are counted: a call's arguments come first."""
 
 
-class Terms(NamedTuple):
+class TermCounts(NamedTuple):
     """Frequency of each term in a text, and the number of terms."""
 
     counts: Mapping[str, int]
     length: int
 
 
-def terms(text: str) -> Terms:
+def count_terms(text: str) -> TermCounts:
     """Return the terms of a text: words of two characters or more, in lower case, without stop words. Names are split
     into their parts."""
-    counts = Counter(telling(text[:READ]))
-    return Terms(counts, sum(counts.values()))
+    counts = Counter(find_topic_words(text[:MAX_READ_CHARS]))
+    return TermCounts(counts, sum(counts.values()))
 
 
-def _of_message(message: Message) -> Terms:
-    return terms(facts.said(message))
+def _of_message(message: Message) -> TermCounts:
+    return count_terms(facts.read_all_text(message))
 
 
-def of(message: Message) -> Terms:
+def count_message_terms(message: Message) -> TermCounts:
     """Return the terms of a message's text and calls."""
     return message.derive(_of_message)
 
@@ -53,7 +53,7 @@ def _idf(found: Mapping[str, int], query: Iterable[str], n: int) -> dict[str, fl
     return {term: math.log(1 + (n - (k := found.get(term, 0)) + 0.5) / (k + 0.5)) for term in query}
 
 
-def rarity(query: Mapping[str, int], documents: Sequence[Terms]) -> dict[str, float]:
+def weigh_terms(query: Mapping[str, int], documents: Sequence[TermCounts]) -> dict[str, float]:
     """Return the weight of each term of the query: high if few documents have it, half the mean if none has it.
 
     A term that no document has means another subject, or is a synonym.
@@ -66,7 +66,7 @@ def rarity(query: Mapping[str, int], documents: Sequence[Terms]) -> dict[str, fl
     return {term: worth.get(term, strange) for term in query}
 
 
-def bm25(query: Mapping[str, int], documents: Sequence[Terms]) -> list[float]:
+def score_documents(query: Mapping[str, int], documents: Sequence[TermCounts]) -> list[float]:
     """Return the BM25 score of each document against the query; 0 if they share no term."""
     scores = [0.0] * len(documents)
     if not query or not documents:
@@ -87,20 +87,20 @@ def bm25(query: Mapping[str, int], documents: Sequence[Terms]) -> list[float]:
     return scores
 
 
-def relevance(query: Mapping[str, int], documents: Sequence[Terms]) -> list[float]:
+def score_relevance(query: Mapping[str, int], documents: Sequence[TermCounts]) -> list[float]:
     """Return the BM25 scores divided by the highest: from 0 to 1 (FEATURES.md E3)."""
-    scores = bm25(query, documents)
+    scores = score_documents(query, documents)
     most = max(scores, default=0.0)
     return [score / most for score in scores] if most > 0 else scores
 
 
-def coverage(query: Mapping[str, int], document: Terms, worth: Mapping[str, float]) -> float:
+def measure_coverage(query: Mapping[str, int], document: TermCounts, term_weights: Mapping[str, float]) -> float:
     """Return the share of the query, by the weights of its terms, that occurs in the document: 0 to 1."""
-    total = sum(worth.values())
-    return sum(worth[t] for t in query.keys() & document.counts.keys()) / total if total > 0 else 0.0
+    total = sum(term_weights.values())
+    return sum(term_weights[t] for t in query.keys() & document.counts.keys()) / total if total > 0 else 0.0
 
 
-def spread(scores: Sequence[float], share: float, reach: int = 2) -> list[float]:
+def spread_scores(scores: Sequence[float], share: float, reach: int = 2) -> list[float]:
     """Return the scores, each increased by a share of the scores of its neighbours.
 
     The next text on either side gets `share` of a score, the text after it half of that share, and so on up to `reach`.
@@ -119,30 +119,32 @@ def spread(scores: Sequence[float], share: float, reach: int = 2) -> list[float]
     return out
 
 
-def cosine(one: Sequence[float], other: Sequence[float]) -> float:
+def cosine_similarity(first: Sequence[float], second: Sequence[float]) -> float:
     """Return max(0, cosine) of two vectors; 0 if one is empty or their lengths differ."""
-    if not one or len(one) != len(other):
+    if not first or len(first) != len(second):
         return 0.0
-    norm = math.hypot(*one) * math.hypot(*other)
-    return max(0.0, sum(map(mul, one, other)) / norm) if norm > 0 else 0.0
+    norm = math.hypot(*first) * math.hypot(*second)
+    return max(0.0, sum(map(mul, first, second)) / norm) if norm > 0 else 0.0
 
 
 def _names(message: Message) -> tuple[int, ...]:
-    names = facts.unique(islice(facts.names(facts.said(message)[:READ]), 4 * NAMES))
-    return tuple(map(hash, names[:NAMES]))
+    names = facts.remove_duplicates(
+        islice(facts.find_names(facts.read_all_text(message)[:MAX_READ_CHARS]), 4 * MAX_NAMES)
+    )
+    return tuple(map(hash, names[:MAX_NAMES]))
 
 
-def names(message: Message) -> tuple[int, ...]:
+def hash_names(message: Message) -> tuple[int, ...]:
     """Return hashes of the first names in a message (`facts.names`)."""
     return message.derive(_names)
 
 
-def references(mentioned: Sequence[Iterable[int]]) -> list[float]:
+def score_references(names_by_text: Sequence[Iterable[int]]) -> list[float]:
     """Return for each text the mentions of its names by later texts, divided by the mentions by all other texts.
 
     mentioned: the names in each text, in order.
     """
-    sets = [frozenset(names) for names in mentioned]
+    sets = [frozenset(names) for names in names_by_text]
     everywhere = Counter(chain.from_iterable(sets))
     left = dict(everywhere)
     shares = []

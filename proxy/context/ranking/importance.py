@@ -12,19 +12,19 @@ from functools import lru_cache
 
 from proxy.chat.message import Message
 
-ERRORS = (
+ERROR_WORDS = (
     "error", "fail", "exception", "traceback", "panic", "fatal", "crash", "denied", "refused", "timed out", "not found",
 )  # fmt: skip
 """Words that tell of an error. Case and position do not matter, so `TypeError` and `failed` match as well."""
 
-OPERATIONS = (
+OPERATION_WORDS = (
     "tool", "function", "command", "operation", "execut", "creat", "updat", "delet", "modif", "install",
 )  # fmt: skip
 """Words, or the beginnings of words, that tell of an operation."""
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class ImportanceWeights:
     """The points for each property of a message. The default weights add up to 100 at most."""
 
     recency: float = 40
@@ -46,18 +46,18 @@ class Weights:
     """Points for a long message."""
     long: int = 1000
     """Characters from which a message is long, the arguments of its calls included."""
-    errors: tuple[str, ...] = ERRORS
+    errors: tuple[str, ...] = ERROR_WORDS
     """Words that tell of an error."""
-    operations: tuple[str, ...] = OPERATIONS
+    operations: tuple[str, ...] = OPERATION_WORDS
     """Words that tell of a tool or an operation."""
 
 
-DEFAULT = Weights()
+DEFAULT_WEIGHTS = ImportanceWeights()
 """The source's weights."""
 
 
 @lru_cache(maxsize=64)
-def own(weights: Weights) -> Callable[[Message], float]:
+def make_scorer(weights: ImportanceWeights) -> Callable[[Message], float]:
     """Return the function that scores a message without its recency.
 
     Equal weights get the same function, so the function can name the score that is remembered with the message.
@@ -84,16 +84,16 @@ def own(weights: Weights) -> Callable[[Message], float]:
     return score
 
 
-def score(message: Message, position: int, total: int, weights: Weights = DEFAULT) -> float:
+def score_message(message: Message, position: int, total: int, weights: ImportanceWeights = DEFAULT_WEIGHTS) -> float:
     """The score of a message at a position (from 0) among the `total` messages that are not system messages."""
     recent = message.is_system or position >= total - 1
     share = 1.0 if recent else position / total
-    return message.derive(own(weights)) + weights.recency * share
+    return message.derive(make_scorer(weights)) + weights.recency * share
 
 
-def scores(messages: Sequence[Message], weights: Weights = DEFAULT) -> list[float]:
+def score_messages(messages: Sequence[Message], weights: ImportanceWeights = DEFAULT_WEIGHTS) -> list[float]:
     """The score of each message of a conversation."""
-    by_itself = own(weights)
+    by_itself = make_scorer(weights)
     others = sum(not message.is_system for message in messages)
     step = weights.recency / others if others else 0.0
     found = []

@@ -15,34 +15,34 @@ from typing import NamedTuple
 from proxy.chat.group import Step
 from proxy.chat.key import public_id
 from proxy.context.plan import Action, Ask, Proposal, View
-from proxy.context.ranking.levels import Block, Layout, Level
-from proxy.context.view import edited_size
+from proxy.context.ranking.levels import Level, StepBlock, StepLayout
+from proxy.context.view import count_edited_tokens
 from proxy.context.wording import extracts
 
 STAGE = "compress_levels"
-ELSEWHERE = "[in the summary beside this]"
+ELSEWHERE_TEXT = "[in the summary beside this]"
 """Text in the other results of a step that carries a summary."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class SummaryLimits:
     """Limits of summaries and extracts."""
 
-    summary: int
+    summary_chars: int
     """Characters of a block's summary."""
-    brief: int
+    brief_chars: int
     """Characters of a group's summary."""
-    told: int
+    excerpt_chars: int
     """Characters of a prompt or answer that is kept in a finished group."""
-    ids: int
+    min_ids: int
     """Number of identifiers that a helper's summary has to hold."""
-    low: int
+    low_priority: int
     """Priority below which a step is shown by its call alone."""
-    prompt: str = extracts.PROMPT
+    prompt: str = extracts.SUMMARY_PROMPT
     """The instruction to a helper."""
 
 
-class Change(NamedTuple):
+class MessageChange(NamedTuple):
     """The new form of a message."""
 
     text: str | None
@@ -54,144 +54,150 @@ class Change(NamedTuple):
     """The index of the message that carries the summary of this one."""
 
 
-class Ladder:
+class CompressionLadder:
     """The conversation as it will be, changed step by step.
 
     A fixed step never changes. A change that does not make the prompt smaller is not made.
     """
 
-    def __init__(self, view: View, layout: Layout, priorities: Sequence[int], sizes: Sizes) -> None:
+    def __init__(self, view: View, layout: StepLayout, priorities: Sequence[int], sizes: SummaryLimits) -> None:
         self.view = view
         self.layout = layout
         self.priorities = priorities
-        self.sizes = sizes
+        self.limits = sizes
         self.levels = list(layout.levels)
         self.tokens = list(view.tokens)
-        self.changes: dict[int, Change] = {}
+        self.changes: dict[int, MessageChange] = {}
         self.asks: list[Ask] = []
-        self.folded: set[Block] = set()
-        self.recalls = "recall" in view.offered
+        self.folded: set[StepBlock] = set()
+        self.has_recall = "recall" in view.offered_tools
         self._no_results = not any(m.is_result for m in view.messages)
-        self.used = [0, 0, 0, 0]
+        self.level_tokens = [0, 0, 0, 0]
         self._step_of: list[int] = []
         for i, step in enumerate(layout.steps):
-            self.used[self.levels[i]] += sum(view.tokens[step.start : step.end])
+            self.level_tokens[self.levels[i]] += sum(view.tokens[step.start : step.end])
             self._step_of += [i] * (step.end - step.start)
-        self.total = view.head + view.extra + sum(self.used)
+        self.total = view.prefix_tokens + view.insert_tokens + sum(self.level_tokens)
         if view.edits:
-            self._go_on()
+            self._mark_folded()
 
-    def _go_on(self) -> None:
+    def _mark_folded(self) -> None:
         """Mark the blocks as folded that an edit of an earlier request has folded."""
         for block in self.layout.blocks:
             ours = any(self._is_ours(i) for i in block.steps)
-            if ours and sum(self.size(i) > 0 for i in block.steps) <= 1:
+            if ours and sum(self.count_step_tokens(i) > 0 for i in block.steps) <= 1:
                 self.folded.add(block)
                 for i in block.steps:
                     self._move(i, Level.SESSION)
 
     def _is_ours(self, i: int) -> bool:
         step = self.layout.steps[i]
-        return any((e := self.view.edit(n)) is not None and e.stage == STAGE for n in range(step.start, step.end))
+        return any((e := self.view.find_edit(n)) is not None and e.stage == STAGE for n in range(step.start, step.end))
 
-    def proposals(self) -> list[Proposal]:
+    def build_proposals(self) -> list[Proposal]:
         """The proposals for all changes, oldest message first."""
         made = []
         for n in sorted(self.changes):
             text, reason, since, needs = self.changes[n]
             action: Action = "gone" if text is None else "text"
-            carrier = self._written(needs)
-            made.append(Proposal(n, action, STAGE, reason, self.tokens[n], text, since, needs=carrier))
+            carrier = self._find_carrier_message(needs)
+            made.append(Proposal(n, action, STAGE, reason, self.tokens[n], text, since, needs_index=carrier))
         return made
 
-    def _written(self, needs: int | None) -> int | None:
+    def _find_carrier_message(self, needs: int | None) -> int | None:
         """The index of the message that holds a summary now, None if there is none. The first carrier may have left for
         another."""
         while needs is not None and needs in self.changes and self.changes[needs].text is None:
             needs = self.changes[needs].needs
         return needs
 
-    def size(self, i: int) -> int:
+    def count_step_tokens(self, i: int) -> int:
         """Tokens of steps[i] as it is now."""
         step = self.layout.steps[i]
         return sum(self.tokens[step.start : step.end])
 
-    def extract(self, i: int, reason: str) -> None:
+    def extract_results(self, i: int, reason: str) -> None:
         """Replace each result of a step by its own extract."""
         step = self.layout.steps[i]
         for n in range(step.start, step.end):
             if self._editable(n) and n not in self.changes:
                 message = self.view.messages[n]
-                made = ("extract", self.recalls)
-                text = message.derive(lambda _, n=n: extracts.of_result(self.view, step, n), made)  # type: ignore[misc]  # a bound value
+                made = ("extract", self.has_recall)
+                text = message.derive(lambda _, n=n: extracts.extract_result(self.view, step, n), made)  # type: ignore[misc]  # a bound value
                 self._write(n, text, reason, step.end - 1)
 
-    def drop(self, i: int, reason: str) -> None:
+    def remove_step(self, i: int, reason: str) -> None:
         """Remove a whole step if the rest stays valid."""
         step = self.layout.steps[i]
-        if self._may_leave(i) and self.size(i):
+        if self._may_leave(i) and self.count_step_tokens(i):
             for n in range(step.start, step.end):
                 self._gone(n, reason, step.end - 1)
 
-    def fold(self, block: Block, reason: str) -> bool:
+    def summarize_block(self, block: StepBlock, reason: str) -> bool:
         """Replace a block of steps by one summary in the result that was the longest. Return True if it was done."""
-        steps = [i for i in block.steps if self.size(i)]
+        steps = [i for i in block.steps if self.count_step_tokens(i)]
         carrier = self._carrier(steps)
         if block in self.folded or carrier is None:
             return False
         if len(steps) == 1:
-            self.extract(carrier, reason)
+            self.extract_results(carrier, reason)
             self._move(carrier, Level.SESSION)
             self.folded.add(block)
             return True
         told = [self.layout.steps[i] for i in block.steps]
-        brief = [self.priorities[i] < self.sizes.low for i in block.steps]
+        brief = [self.priorities[i] < self.limits.low_priority for i in block.steps]
         self.folded.add(block)
         ask = self._ask(told)
-        answer = self.view.answers.get(ask.id, "")
+        answer = self.view.helper_answers.get(ask.id, "")
         if answer.strip():
-            text = extracts.answered(self.view, told, answer, 2 * self.sizes.summary)
+            text = extracts.render_answer(self.view, told, answer, 2 * self.limits.summary_chars)
         else:
             self.asks.append(ask)
-            name = ("fold", self.view.keys[told[-1].end - 1], tuple(brief), self.sizes)
+            name = ("fold", self.view.keys[told[-1].end - 1], tuple(brief), self.limits)
             first = self.view.messages[told[0].start]
-            text = first.derive(lambda _: extracts.of_steps(self.view, told, brief, self.sizes.summary), name)
+            text = first.derive(
+                lambda _: extracts.extract_steps(self.view, told, brief, self.limits.summary_chars), name
+            )
         return self._carry(steps, carrier, text, reason, told[-1].end - 1, again=False)
 
-    def brief(self, group: int, blocks: Sequence[Block], reason: str) -> None:
+    def summarize_group(self, group: int, blocks: Sequence[StepBlock], reason: str) -> None:
         """Replace a group's work by one short summary: a summary of its blocks' summaries if a helper has made one."""
-        steps = [i for block in blocks for i in block.steps if self.size(i)]
+        steps = [i for block in blocks for i in block.steps if self.count_step_tokens(i)]
         carrier = self._carrier(steps)
         if carrier is not None:
             told = [self.layout.steps[i] for block in blocks for i in block.steps]
-            text, name = "", ("brief", group, len(told), self.view.keys[told[-1].end - 1], self.sizes)
+            text, name = "", ("brief", group, len(told), self.view.keys[told[-1].end - 1], self.limits)
             ask = self._ask_again(group, blocks, told)
-            answer = self.view.answers.get(ask.id, "") if ask is not None else ""
+            answer = self.view.helper_answers.get(ask.id, "") if ask is not None else ""
             first = self.view.messages[told[0].start]
             if answer.strip():
-                text = extracts.answered(self.view, told, answer, 2 * self.sizes.brief)
+                text = extracts.render_answer(self.view, told, answer, 2 * self.limits.brief_chars)
             else:
                 self.asks += [ask] if ask is not None else []
                 short = [True] * len(told)
-                text = first.derive(lambda _: extracts.of_steps(self.view, told, short, self.sizes.brief), name)
+                text = first.derive(
+                    lambda _: extracts.extract_steps(self.view, told, short, self.limits.brief_chars), name
+                )
             self._carry(steps, carrier, text, reason, told[-1].end - 1, again=True)
-        self.tell(group, self.sizes.told // 2, reason)
+        self.shorten_prompts(group, self.limits.excerpt_chars // 2, reason)
 
-    def tell(self, group: int, limit: int, reason: str) -> None:
+    def shorten_prompts(self, group: int, max_chars: int, reason: str) -> None:
         """Shorten a finished group's prompts and answer to their beginnings, and move them to the session level."""
         answer = self.layout.answers[group]
         for i in (*self.layout.prompts[group], *(() if answer is None else (answer,))):
             step = self.layout.steps[i]
             message = self.view.messages[step.start]
-            if self.layout.fixed[i]:
+            if self.layout.is_fixed[i]:
                 continue
-            if len(message.text) > limit + 40 and message.shape in ("string", "parts"):
-                name = public_id(self.view.keys[step.start]) if self.recalls else ""
-                text = message.derive(lambda m, k=name: extracts.shortened(m.text, limit, k), ("told", limit, name))
+            if len(message.text) > max_chars + 40 and message.shape in ("string", "parts"):
+                name = public_id(self.view.keys[step.start]) if self.has_recall else ""
+                text = message.derive(
+                    lambda m, k=name: extracts.shorten_text(m.text, max_chars, k), ("told", max_chars, name)
+                )
                 self._write(step.start, text, reason, self.view.groups[group].end - 1)
             self._move(i, Level.SESSION)
 
-    def digest(self, groups: Sequence[int], reason: str) -> bool:
+    def summarize_groups(self, groups: Sequence[int], reason: str) -> bool:
         """Replace consecutive finished groups by one summary in the first message of the first group. Return True if it
         was done.
 
@@ -199,7 +205,7 @@ class Ladder:
         """
         inside = [i for i, g in enumerate(self.layout.group_of) if g in groups and self.layout.kinds[i] != "system"]
         prompts = self.layout.prompts[groups[0]]
-        if not prompts or any(self.layout.fixed[i] for i in inside):
+        if not prompts or any(self.layout.is_fixed[i] for i in inside):
             return False
         bearer = self.layout.steps[prompts[0]].start
         if self.view.messages[bearer].shape not in ("string", "parts"):
@@ -211,17 +217,21 @@ class Ladder:
             if answer is None:
                 return False
             stay.add(answer)
-        ask = extracts.ask(self.view, told, self.sizes.brief, self.sizes.ids, self.sizes.prompt)
-        answer_text = self.view.answers.get(ask.id, "")
+        ask = extracts.build_ask(self.view, told, self.limits.brief_chars, self.limits.min_ids, self.limits.prompt)
+        answer_text = self.view.helper_answers.get(ask.id, "")
         if answer_text.strip():
-            text = extracts.answered(self.view, told, answer_text, 2 * self.sizes.brief)
+            text = extracts.render_answer(self.view, told, answer_text, 2 * self.limits.brief_chars)
         else:
-            text = extracts.of_talk(self.view, told, self.sizes.brief if len(groups) == 1 else self.sizes.summary)
+            text = extracts.extract_messages(
+                self.view, told, self.limits.brief_chars if len(groups) == 1 else self.limits.summary_chars
+            )
         leaving = [i for i in inside if i not in stay]
-        if edited_size(self.view, bearer, text) >= self.size(prompts[0]) + sum(map(self.size, leaving)):
+        if count_edited_tokens(self.view, bearer, text) >= self.count_step_tokens(prompts[0]) + sum(
+            map(self.count_step_tokens, leaving)
+        ):
             return False
         mine = {self.view.keys[n] for step in told for n in range(step.start, step.end)}
-        self.asks = [known for known in self.asks if not mine.issuperset(known.about)]
+        self.asks = [known for known in self.asks if not mine.issuperset(known.message_keys)]
         if not answer_text.strip():
             self.asks.append(ask)
         since = self.view.groups[groups[-1]].end - 1
@@ -239,8 +249,8 @@ class Ladder:
         best, most = None, 0
         for i in steps:
             n = self._first_result(i)
-            if n is not None and self.view.whole[n] > most:
-                best, most = i, self.view.whole[n]
+            if n is not None and self.view.original_tokens[n] > most:
+                best, most = i, self.view.original_tokens[n]
         return best
 
     def _first_result(self, i: int) -> int | None:
@@ -254,9 +264,9 @@ class Ladder:
         again: True if the summary replaces an earlier one.
         """
         at = self._first_result(carrier)
-        size = edited_size(self.view, at, text) if at is not None else 0
+        size = count_edited_tokens(self.view, at, text) if at is not None else 0
         leaving = [i for i in steps if i != carrier and self._may_leave(i)]
-        if at is None or size >= self.tokens[at] + sum(map(self.size, leaving)):
+        if at is None or size >= self.tokens[at] + sum(map(self.count_step_tokens, leaving)):
             return False
         there = not again and self._is_ours(carrier)  # an earlier request wrote it: now the others can follow
         if not (self.view.literal or there) and size >= self.view.tokens[at]:
@@ -266,7 +276,7 @@ class Ladder:
         step = self.layout.steps[carrier]
         for n in range(at + 1, step.end):
             if self._editable(n):
-                self._write(n, ELSEWHERE, reason, since)
+                self._write(n, ELSEWHERE_TEXT, reason, since)
         for i in leaving:
             for n in range(self.layout.steps[i].start, self.layout.steps[i].end):
                 self._gone(n, reason, since, needs=at)
@@ -276,21 +286,25 @@ class Ladder:
 
     def _ask(self, told: Sequence[Step]) -> Ask:
         first = self.view.messages[told[0].start]
-        name = ("ask", self.view.keys[told[-1].end - 1], len(told), self.sizes)
-        sizes = self.sizes
-        return first.derive(lambda _: extracts.ask(self.view, told, sizes.summary, sizes.ids, sizes.prompt), name)
+        name = ("ask", self.view.keys[told[-1].end - 1], len(told), self.limits)
+        sizes = self.limits
+        return first.derive(
+            lambda _: extracts.build_ask(self.view, told, sizes.summary_chars, sizes.min_ids, sizes.prompt), name
+        )
 
-    def _ask_again(self, group: int, blocks: Sequence[Block], told: Sequence[Step]) -> Ask | None:
+    def _ask_again(self, group: int, blocks: Sequence[StepBlock], told: Sequence[Step]) -> Ask | None:
         """The question for a summary of summaries, None until every block of the group has its summary from a
         helper."""
-        parts = [self.view.answers.get(self._ask([self.layout.steps[i] for i in b.steps]).id, "") for b in blocks]
+        parts = [
+            self.view.helper_answers.get(self._ask([self.layout.steps[i] for i in b.steps]).id, "") for b in blocks
+        ]
         if not parts or not all(part.strip() for part in parts):
             return None
         prompts = [self.layout.steps[i] for i in self.layout.prompts[group]]
         first = self.view.messages[told[0].start]
-        name = ("ask again", self.view.keys[told[-1].end - 1], tuple(parts), self.sizes)
-        limit, asked = self.sizes.brief, self.sizes.prompt
-        return first.derive(lambda _: extracts.ask_again(self.view, [*prompts, *told], parts, limit, asked), name)
+        name = ("ask again", self.view.keys[told[-1].end - 1], tuple(parts), self.limits)
+        limit, asked = self.limits.brief_chars, self.limits.prompt
+        return first.derive(lambda _: extracts.build_merge_ask(self.view, [*prompts, *told], parts, limit, asked), name)
 
     def _editable(self, n: int) -> bool:
         message = self.view.messages[n]
@@ -298,7 +312,7 @@ class Ladder:
 
     def _may_leave(self, i: int) -> bool:
         """True if the prompt stays valid without this step."""
-        if self.layout.fixed[i]:
+        if self.layout.is_fixed[i]:
             return False
         step, group = self.layout.steps[i], self.view.groups[self.layout.group_of[i]]
         message = self.view.messages[step.start]
@@ -313,24 +327,24 @@ class Ladder:
         return bool(message.calls) and step.end < group.end and self.view.messages[step.end].role == "assistant"
 
     def _write(self, n: int, text: str, reason: str, since: int, *, grow: bool = False) -> None:
-        after = edited_size(self.view, n, text)
+        after = count_edited_tokens(self.view, n, text)
         if after < self.tokens[n] or grow:
-            self._set(n, Change(text, reason, since, None), after)
+            self._set(n, MessageChange(text, reason, since, None), after)
 
     def _gone(self, n: int, reason: str, since: int, needs: int | None = None) -> None:
         if self.tokens[n] or n in self.changes:
-            self._set(n, Change(None, reason, since, needs), 0)
+            self._set(n, MessageChange(None, reason, since, needs), 0)
 
-    def _set(self, n: int, change: Change, after: int) -> None:
+    def _set(self, n: int, change: MessageChange, after: int) -> None:
         self.changes[n] = change
         more = after - self.tokens[n]
         self.tokens[n] = after
         self.total += more
-        self.used[self.levels[self._step_of[n]]] += more
+        self.level_tokens[self.levels[self._step_of[n]]] += more
 
     def _move(self, i: int, level: Level) -> None:
         if self.levels[i] is not level and self.levels[i] is not Level.PERMANENT:
-            size = self.size(i)
-            self.used[self.levels[i]] -= size
-            self.used[level] += size
+            size = self.count_step_tokens(i)
+            self.level_tokens[self.levels[i]] -= size
+            self.level_tokens[level] += size
             self.levels[i] = level

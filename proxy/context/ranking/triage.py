@@ -8,38 +8,42 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from proxy.context.ranking.ladder import Ladder
-from proxy.context.ranking.levels import Block, Level
+from proxy.context.ranking.ladder import CompressionLadder
+from proxy.context.ranking.levels import Level, StepBlock
 
-Over = Callable[[], bool]
-MERGED = 10
+IsOver = Callable[[], bool]
+GROUPS_PER_SUMMARY = 10
 """Groups that share one summary if one summary for each is too much."""
 
 
-def of_step(ladder: Ladder, i: int, reason: str) -> str:
+def render_step_reason(ladder: CompressionLadder, i: int, reason: str) -> str:
     """The reason of an edit of a step that was chosen by its priority."""
     return f"priority {ladder.priorities[i]} of 100: {reason}"
 
 
-def ranked(ladder: Ladder, level: Level) -> list[int]:
+def rank_steps(ladder: CompressionLadder, level: Level) -> list[int]:
     """The steps of a level that may change, lowest priority first, then oldest first."""
-    found = (i for i, at in enumerate(ladder.levels) if at is level and not ladder.layout.fixed[i] and ladder.size(i))
+    found = (
+        i
+        for i, at in enumerate(ladder.levels)
+        if at is level and not ladder.layout.is_fixed[i] and ladder.count_step_tokens(i)
+    )
     return sorted(found, key=lambda i: (ladder.priorities[i], i))
 
 
-def of_group(ladder: Ladder, group: int) -> list[Block]:
+def find_blocks(ladder: CompressionLadder, group: int) -> list[StepBlock]:
     """The group's blocks, oldest first."""
-    return [block for block in ladder.layout.blocks_of[group] if block.steps]
+    return [block for block in ladder.layout.blocks_by_group[group] if block.steps]
 
 
-def finish(ladder: Ladder, group: int, reason: str) -> None:
+def finish_group(ladder: CompressionLadder, group: int, reason: str) -> None:
     """Summarise a finished group, which belongs to the session level from now on (FEATURES.md E2)."""
-    for block in of_group(ladder, group):
-        ladder.fold(block, reason)
-    ladder.tell(group, ladder.sizes.told, reason)
+    for block in find_blocks(ladder, group):
+        ladder.summarize_block(block, reason)
+    ladder.shorten_prompts(group, ladder.limits.excerpt_chars, reason)
 
 
-def compress_working(ladder: Ladder, over: Over, reason: str) -> None:
+def compress_working(ladder: CompressionLadder, is_over: IsOver, reason: str) -> None:
     """Replace results by extracts, then steps by one summary that moves to the session level, then shorten prompts and
     answers.
 
@@ -47,35 +51,35 @@ def compress_working(ladder: Ladder, over: Over, reason: str) -> None:
     it.
     """
     if ladder.view.literal:
-        for i in ranked(ladder, Level.WORKING):
-            if not over():
+        for i in rank_steps(ladder, Level.WORKING):
+            if not is_over():
                 return
-            ladder.extract(i, of_step(ladder, i, reason))
-    for rank, block in _ranked_blocks(ladder, (b for b in ladder.layout.blocks if b.done)):
-        if not over():
+            ladder.extract_results(i, render_step_reason(ladder, i, reason))
+    for rank, block in _ranked_blocks(ladder, (b for b in ladder.layout.blocks if b.is_complete)):
+        if not is_over():
             return
-        ladder.fold(block, _of_block(rank, reason))
+        ladder.summarize_block(block, _render_block_reason(rank, reason))
     for rank, group in _ranked_groups(ladder):
-        if not over():
+        if not is_over():
             return
-        ladder.tell(group, ladder.sizes.told, _of_group(rank, reason))
+        ladder.shorten_prompts(group, ladder.limits.excerpt_chars, _render_group_reason(rank, reason))
 
 
-def compress_session(ladder: Ladder, over: Over, reason: str) -> None:
+def compress_session(ladder: CompressionLadder, is_over: IsOver, reason: str) -> None:
     """Shorten the text that has been summarised: summaries of summaries."""
     last = len(ladder.view.groups) - 1
     for rank, group in _ranked_groups(ladder):
-        if not over():
+        if not is_over():
             return
-        blocks = [b for b in of_group(ladder, group) if b in ladder.folded]
-        ladder.brief(group, blocks, _of_group(rank, reason))
-    for rank, block in _ranked_blocks(ladder, (b for b in of_group(ladder, last) if b in ladder.folded)):
-        if not over():
+        blocks = [b for b in find_blocks(ladder, group) if b in ladder.folded]
+        ladder.summarize_group(group, blocks, _render_group_reason(rank, reason))
+    for rank, block in _ranked_blocks(ladder, (b for b in find_blocks(ladder, last) if b in ladder.folded)):
+        if not is_over():
             return
-        ladder.brief(last, [block], _of_block(rank, reason))
+        ladder.summarize_group(last, [block], _render_block_reason(rank, reason))
 
 
-def leave(ladder: Ladder, over: Over, reason: str) -> None:
+def remove_groups(ladder: CompressionLadder, is_over: IsOver, reason: str) -> None:
     """Remove finished groups and summaries.
 
     A finished group leaves one summary of itself, then one for `MERGED` groups together, then one for all groups. Then
@@ -83,43 +87,43 @@ def leave(ladder: Ladder, over: Over, reason: str) -> None:
     """
     last = len(ladder.view.groups) - 1
     for rank, group in _ranked_groups(ladder):
-        if not over():
+        if not is_over():
             return
-        chosen = _of_group(rank, reason)
-        if not ladder.digest([group], chosen):
-            for block in of_group(ladder, group):
+        chosen = _render_group_reason(rank, reason)
+        if not ladder.summarize_groups([group], chosen):
+            for block in find_blocks(ladder, group):
                 _drop(ladder, block, chosen)
-    for size in (MERGED, last):
+    for size in (GROUPS_PER_SUMMARY, last):
         for first in range(1, last, size or 1):
-            if not over():
+            if not is_over():
                 return
-            ladder.digest(range(first, min(first + size, last)), reason)
-    for rank, block in _ranked_blocks(ladder, (b for b in of_group(ladder, last) if b in ladder.folded)):
-        if not over():
+            ladder.summarize_groups(range(first, min(first + size, last)), reason)
+    for rank, block in _ranked_blocks(ladder, (b for b in find_blocks(ladder, last) if b in ladder.folded)):
+        if not is_over():
             return
-        _drop(ladder, block, _of_block(rank, reason))
+        _drop(ladder, block, _render_block_reason(rank, reason))
 
 
-def _drop(ladder: Ladder, block: Block, reason: str) -> None:
+def _drop(ladder: CompressionLadder, block: StepBlock, reason: str) -> None:
     for i in block.steps:
-        ladder.drop(i, reason)
+        ladder.remove_step(i, reason)
 
 
-def _of_block(rank: int, reason: str) -> str:
+def _render_block_reason(rank: int, reason: str) -> str:
     return f"priority {rank} of 100, the highest of its block: {reason}"
 
 
-def _of_group(rank: int, reason: str) -> str:
+def _render_group_reason(rank: int, reason: str) -> str:
     return f"priority {rank} of 100, the highest of its group: {reason}"
 
 
-def _ranked_blocks(ladder: Ladder, blocks: Iterable[Block]) -> list[tuple[int, Block]]:
+def _ranked_blocks(ladder: CompressionLadder, blocks: Iterable[StepBlock]) -> list[tuple[int, StepBlock]]:
     """The blocks, each with the highest priority in it, lowest first."""
     found = [(max(ladder.priorities[i] for i in block.steps), block) for block in blocks if block.steps]
     return sorted(found, key=lambda one: (one[0], one[1].steps))
 
 
-def _ranked_groups(ladder: Ladder) -> list[tuple[int, int]]:
+def _ranked_groups(ladder: CompressionLadder) -> list[tuple[int, int]]:
     """The finished groups, all but the last, each with the highest priority in it, lowest first."""
     worth = [0] * len(ladder.view.groups)
     for i, group in enumerate(ladder.layout.group_of):

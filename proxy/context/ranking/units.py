@@ -15,16 +15,18 @@ from proxy.chat.message import Message
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class RemovableUnit:
     """Messages that leave together."""
 
-    members: tuple[int, ...]
+    message_indexes: tuple[int, ...]
     """Indexes of the messages."""
-    needs: int = -1
+    required_unit: int = -1
     """The number of the unit without which this one cannot stay, -1 for none."""
 
 
-def units(messages: Sequence[Message], steps: Sequence[Step], *, after_tool: str, alternate: bool) -> list[Unit]:
+def find_units(
+    messages: Sequence[Message], steps: Sequence[Step], *, after_tool: str, alternate: bool
+) -> list[RemovableUnit]:
     """The units of a conversation, in the order of their first messages; every message is in one unit.
 
     after_tool, alternate: as the model has them. If an upstream takes no user message behind a tool result, a step
@@ -47,22 +49,22 @@ def units(messages: Sequence[Message], steps: Sequence[Step], *, after_tool: str
                 closing = number
             elif before_user:
                 needs[number] = closing
-    return [Unit(tuple(range(s.start, s.end)), n) for s, n in zip(steps, needs, strict=True)]
+    return [RemovableUnit(tuple(range(s.start, s.end)), n) for s, n in zip(steps, needs, strict=True)]
 
 
 def _closes(message: Message) -> bool:
     return message.role == "assistant" and not message.calls
 
 
-def _turns(messages: Sequence[Message], steps: Sequence[Step]) -> list[Unit]:
+def _turns(messages: Sequence[Message], steps: Sequence[Step]) -> list[RemovableUnit]:
     """Units for upstreams that insist on user and assistant taking turns."""
     runs: list[list[Step]] = [[]]  # user messages in a row and all up to the next ones
-    systems: list[Unit] = []
+    systems: list[RemovableUnit] = []
     answered = prompted = False
     for step in steps:
         message = messages[step.start]
         if message.is_system:
-            systems.append(Unit((step.start,)))
+            systems.append(RemovableUnit((step.start,)))
             continue
         if message.role == "user":
             if answered and prompted:
@@ -71,16 +73,16 @@ def _turns(messages: Sequence[Message], steps: Sequence[Step]) -> list[Unit]:
         else:
             answered = True
         runs[-1].append(step)
-    found: list[Unit] = systems
+    found: list[RemovableUnit] = systems
     for number, run in enumerate(runs):
         if run:
             found += _run(messages, run, len(found), is_last=number == len(runs) - 1)
-    order = sorted(range(len(found)), key=lambda n: found[n].members[0])
+    order = sorted(range(len(found)), key=lambda n: found[n].message_indexes[0])
     place = {old: new for new, old in enumerate(order)}
-    return [Unit(found[n].members, place.get(found[n].needs, -1)) for n in order]
+    return [RemovableUnit(found[n].message_indexes, place.get(found[n].required_unit, -1)) for n in order]
 
 
-def _run(messages: Sequence[Message], run: Sequence[Step], at: int, *, is_last: bool) -> list[Unit]:
+def _run(messages: Sequence[Message], run: Sequence[Step], at: int, *, is_last: bool) -> list[RemovableUnit]:
     """The units of one run, numbered from `at`. The unit that the others need comes first."""
     prompts = [n for n, step in enumerate(run) if messages[step.start].role == "user"]
     head = set(range(prompts[-1] + 1 if prompts else 0))
@@ -90,42 +92,42 @@ def _run(messages: Sequence[Message], run: Sequence[Step], at: int, *, is_last: 
     rest = [n for n in range(len(run)) if n not in head]
     members = tuple(i for n in sorted(head) for i in range(run[n].start, run[n].end))
     if not members:
-        return [Unit(tuple(range(run[n].start, run[n].end))) for n in rest]
-    return [Unit(members), *(Unit(tuple(range(run[n].start, run[n].end)), at) for n in rest)]
+        return [RemovableUnit(tuple(range(run[n].start, run[n].end))) for n in rest]
+    return [RemovableUnit(members), *(RemovableUnit(tuple(range(run[n].start, run[n].end)), at) for n in rest)]
 
 
-def closure(found: Sequence[Unit], wanted: Iterable[int]) -> set[int]:
+def find_required(all_units: Sequence[RemovableUnit], wanted: Iterable[int]) -> set[int]:
     """The numbers of the wanted units and of all units that they need."""
     kept: set[int] = set()
     for number in wanted:
         at = number
         while at >= 0 and at not in kept:
             kept.add(at)
-            at = found[at].needs
+            at = all_units[at].required_unit
     return kept
 
 
-def best(
-    found: Sequence[Unit],
+def select_best(
+    all_units: Sequence[RemovableUnit],
     tokens: Sequence[int],
     scores: Sequence[float],
-    must: Iterable[int],
+    required: Iterable[int],
     budget: int,
-    among: Iterable[int],
+    candidates: Iterable[int],
 ) -> set[int]:
     """The numbers of the units that stay: those of `must`, whatever their size, then the best of `among` that fit.
 
     A unit is worth as much as the best of its messages; of equal units the newer one stays. A unit that does not fit is
     passed over, because a smaller unit of less worth may fit.
     """
-    kept = closure(found, must)
-    sizes = [sum(tokens[i] for i in unit.members) for unit in found]
+    kept = find_required(all_units, required)
+    sizes = [sum(tokens[i] for i in unit.message_indexes) for unit in all_units]
     left = budget - sum(sizes[n] for n in kept)
-    worth = [max(scores[i] for i in unit.members) for unit in found]
-    for number in sorted(among, key=lambda n: (-worth[n], -n)):
+    worth = [max(scores[i] for i in unit.message_indexes) for unit in all_units]
+    for number in sorted(candidates, key=lambda n: (-worth[n], -n)):
         if number in kept:
             continue
-        more = closure(found, (number,)) - kept
+        more = find_required(all_units, (number,)) - kept
         size = sum(sizes[n] for n in more)
         if size <= left:
             kept |= more

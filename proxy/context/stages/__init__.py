@@ -14,7 +14,7 @@ from proxy.context.stages.summarize_old import SummarizeOld
 from proxy.context.stages.truncate_results import TruncateResults
 from proxy.context.stages.window_by_iteration import WindowByIteration
 
-BUILT_IN: dict[str, type] = {
+BUILT_IN_STAGES: dict[str, type] = {
     "isolate_tools": IsolateTools,
     "close_window": CloseWindow,
     "truncate_results": TruncateResults,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from proxy.context.pins import opening
+from proxy.context.pins import find_opening_prompt
 from proxy.context.plan import Proposal, View
 from proxy.context.stage import When
 
@@ -30,7 +30,7 @@ class CloseWindow:
         first = self._first(view)
         if first == 0:
             return
-        stay = opening(view)
+        stay = find_opening_prompt(view)
         reason = f"outside the last {len(view.groups) - first} groups"
         for position, group in enumerate(view.groups[:first]):
             pushed = min(position + len(view.groups) - first, len(view.groups) - 1)

@@ -12,16 +12,24 @@ from typing import ClassVar
 from proxy.context.evidence import terms
 from proxy.context.plan import Ask, Edit, Note, Proposal, View
 from proxy.context.ranking import triage
-from proxy.context.ranking.ladder import STAGE, Ladder, Sizes
-from proxy.context.ranking.levels import WEIGHTS, Level, PriorityWeights, compiled, lay_out, pattern, priorities
+from proxy.context.ranking.ladder import STAGE, CompressionLadder, SummaryLimits
+from proxy.context.ranking.levels import (
+    DEFAULT_WEIGHTS,
+    Level,
+    PriorityWeights,
+    build_layout,
+    compile_pattern,
+    compile_rules,
+    compute_priorities,
+)
 from proxy.context.stage import When
 from proxy.context.wording import extracts, placeholders
 from proxy.errors import ConfigError
 
-TOTAL = 16_000
+DEFAULT_TOTAL = 16_000
 """Total tokens for which the level budgets are set. With the model's budget as the total, the level budgets grow in
 proportion."""
-LEVELS = tuple(level.name.lower() for level in Level)
+LEVEL_NAMES = tuple(level.name.lower() for level in Level)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +41,7 @@ class CompressLevels:
     content is left out first.
     """
 
-    total: int | str = TOTAL
+    total: int | str = DEFAULT_TOTAL
     """Tokens of the whole prompt. "model": the budget of the model, with the level budgets in proportion (they are set
     for 16000)."""
     permanent: int = 2_000
@@ -48,13 +56,13 @@ class CompressLevels:
     """Seconds after which the session level is compressed further."""
     working_s: int = 300
     """Seconds after which the working level is compressed."""
-    recency: float = WEIGHTS.recency
+    recency: float = DEFAULT_WEIGHTS.recency
     """Weight of recency in a priority: 1 / (1 + minutes)."""
-    references: float = WEIGHTS.references
+    references: float = DEFAULT_WEIGHTS.references
     """Weight of the later mentions of a step."""
-    relevance: float = WEIGHTS.relevance
+    relevance: float = DEFAULT_WEIGHTS.relevance
     """Weight of the similarity to the current task."""
-    mark: float = WEIGHTS.mark
+    mark: float = DEFAULT_WEIGHTS.mark
     """Weight of a pin. The weights may have any sum: a priority is their share, 0 to 100."""
     low: int = 30
     """Priority (0 to 100) below which a step is summarised by its call alone."""
@@ -70,7 +78,7 @@ class CompressLevels:
     """Characters of a prompt or an answer that stay when its group is finished and summarised."""
     ids: int = 5
     """Number of identifiers that a helper's summary has to contain."""
-    summary_prompt: str = extracts.PROMPT
+    summary_prompt: str = extracts.SUMMARY_PROMPT
     """The prompt of the helper model; `<CHARACTERS>` is the maximum length of its summary."""
     verbose: int = 1_500
     """Tokens above which the results of a step are verbose, and the step is volatile."""
@@ -114,7 +122,7 @@ class CompressLevels:
         placeholders.check(f"stages.{STAGE}.summary_prompt", self.summary_prompt, ("CHARACTERS",), None)
         for name in ("rules", "decisions", "exploring", "dead_ends", "new_task", "goes_on"):
             try:
-                pattern(getattr(self, name))
+                compile_pattern(getattr(self, name))
             except (re.error, TypeError) as problem:
                 allowed = f"a list of regular expressions ({problem})"
                 raise ConfigError(f"stages.{STAGE}.{name}", getattr(self, name), allowed) from problem
@@ -124,7 +132,7 @@ class CompressLevels:
             weight = getattr(self, name)
             if not math.isfinite(weight) or weight < 0:
                 raise ConfigError(f"stages.{STAGE}.{name}", weight, "a weight of 0 or more")
-        if not self.weights.sum:
+        if not self.weights.total:
             raise ConfigError(f"stages.{STAGE}.recency", self.recency, "a weight above 0, of this or another term")
 
     @property
@@ -139,7 +147,7 @@ class CompressLevels:
 
     def __call__(self, view: View) -> Iterable[Proposal]:
         """Return the proposal for each message that changes, oldest first."""
-        return self._decide(view).proposals()
+        return self._decide(view).build_proposals()
 
     def asks(self, view: View) -> Iterable[Ask]:
         """Return questions for summaries that a helper could write better than the extracts in use."""
@@ -149,13 +157,13 @@ class CompressLevels:
         """Yield the tokens of each level in the outgoing prompt and, for new edits, their tokens before and after
         (FEATURES.md E9)."""
         ladder = self._decide(view)
-        used = dict.fromkeys(LEVELS, 0.0)
+        used = dict.fromkeys(LEVEL_NAMES, 0.0)
         for i, (step, level) in enumerate(zip(ladder.layout.steps, ladder.levels, strict=True)):
-            size = sum(view.whole[step.start : step.end])
+            size = sum(view.original_tokens[step.start : step.end])
             for n in range(step.start, step.end) if ladder.layout.kinds[i] != "system" else ():
                 if view.keys[n] in edits:
-                    size += edits[view.keys[n]].after - view.whole[n]
-            used[LEVELS[level]] += size
+                    size += edits[view.keys[n]].after - view.original_tokens[n]
+            used[LEVEL_NAMES[level]] += size
         yield Note("levels", ", ".join(f"{name} {size:.0f}" for name, size in used.items()), used)
         budgets = self._budgets(view)
         yield Note("level_budgets", "", budgets)
@@ -173,62 +181,64 @@ class CompressLevels:
     def _limit(self, view: View) -> int | None:
         if self.total == "model":
             return view.budget
-        total = self.total if isinstance(self.total, int) else TOTAL
+        total = self.total if isinstance(self.total, int) else DEFAULT_TOTAL
         return min(total, view.budget) if view.budget else total
 
     def _budget(self, view: View, tokens: int) -> float:
         """Return the budget of a level: as it is set, or in proportion to the budget of the model."""
         limit = self._limit(view) if self.total == "model" else None
-        return tokens * (limit or TOTAL) / TOTAL
+        return tokens * (limit or DEFAULT_TOTAL) / DEFAULT_TOTAL
 
     def _budgets(self, view: View) -> dict[str, float]:
         """Return the token budget of each level; volatile content has the remaining tokens."""
         named = {"permanent": self.permanent, "session": self.session, "working": self.working}
         return {level: self._budget(view, tokens) for level, tokens in named.items()}
 
-    def _decide(self, view: View) -> Ladder:
-        return view.once(self, lambda: self._decided(view))
+    def _decide(self, view: View) -> CompressionLadder:
+        return view.compute_once(self, lambda: self._decided(view))
 
-    def _decided(self, view: View) -> Ladder:
-        rules = compiled(self.rules, self.decisions, self.exploring, self.dead_ends, self.verbose, self.recent)
-        layout = lay_out(view, rules, self.block)
-        sizes = Sizes(self.summary_chars, self.brief_chars, self.told_chars, self.ids, self.low, self.summary_prompt)
-        ladder = Ladder(view, layout, (), sizes)
+    def _decided(self, view: View) -> CompressionLadder:
+        rules = compile_rules(self.rules, self.decisions, self.exploring, self.dead_ends, self.verbose, self.recent)
+        layout = build_layout(view, rules, self.block)
+        sizes = SummaryLimits(
+            self.summary_chars, self.brief_chars, self.told_chars, self.ids, self.low, self.summary_prompt
+        )
+        ladder = CompressionLadder(view, layout, (), sizes)
         if not self._is_quiet(view, ladder):
-            ladder.priorities = priorities(view, layout, self.weights)
+            ladder.priorities = compute_priorities(view, layout, self.weights)
             self._finish_tasks(view, ladder)
             self._age(view, ladder)
             self._empty_levels(view, ladder)
             self._fit_total(view, ladder)
         return ladder
 
-    def _is_quiet(self, view: View, ladder: Ladder) -> bool:
+    def _is_quiet(self, view: View, ladder: CompressionLadder) -> bool:
         """True if no compression can be due: few tokens, a new conversation, and one group."""
         limit = self._limit(view)
         return (
             len(view.groups) == 1
             and (limit is None or ladder.total <= self.full * limit)
-            and ladder.used[Level.WORKING] <= self.full * self._budget(view, self.working)
-            and ladder.used[Level.SESSION] <= self.full * self._budget(view, self.session)
+            and ladder.level_tokens[Level.WORKING] <= self.full * self._budget(view, self.working)
+            and ladder.level_tokens[Level.SESSION] <= self.full * self._budget(view, self.session)
             and view.now - _begun(view) <= self.working_s
         )
 
-    def _finish_tasks(self, view: View, ladder: Ladder) -> None:
+    def _finish_tasks(self, view: View, ladder: CompressionLadder) -> None:
         """Summarise answered tasks and all tasks before a new task. Volatile steps before a new task are left out (E2,
         E5)."""
         began = max((g for g in range(1, len(view.groups)) if self._is_new_task(view, g)), default=0)
         for i, level in enumerate(ladder.levels):
             if level is Level.VOLATILE and ladder.layout.group_of[i] < began:
-                ladder.drop(i, "volatile, and of a task that is finished")
+                ladder.remove_step(i, "volatile, and of a task that is finished")
         for group in range(len(view.groups) - 1):
             if group < began or self._is_answered(view, ladder, group):
-                triage.finish(ladder, group, "its task is finished")
+                triage.finish_group(ladder, group, "its task is finished")
 
-    def _is_answered(self, view: View, ladder: Ladder, group: int) -> bool:
+    def _is_answered(self, view: View, ladder: CompressionLadder, group: int) -> bool:
         """True if the model has answered the group in text and the next prompt does not continue the same task."""
         if ladder.layout.answers[group] is None:
             return False
-        after, goes_on = view.groups[group + 1], pattern(self.goes_on)
+        after, goes_on = view.groups[group + 1], compile_pattern(self.goes_on)
         prompt = "\n".join(m.text for m in view.messages[after.start : after.prompt_end] if m.role == "user")
         return goes_on is None or not goes_on.search(prompt)
 
@@ -240,16 +250,18 @@ class CompressLevels:
     def _begins(self, view: View, group: int) -> bool:
         here, before = view.groups[group], view.groups[group - 1]
         prompt = "\n".join(m.text for m in view.messages[here.start : here.prompt_end] if m.role == "user")
-        goes_on, new_task = pattern(self.goes_on), pattern(self.new_task)
+        goes_on, new_task = compile_pattern(self.goes_on), compile_pattern(self.new_task)
         if goes_on and goes_on.search(prompt):
             return False
         if new_task and new_task.search(prompt):
             return True
-        words = terms.terms(prompt).counts.keys()
-        known = set().union(*(terms.of(m).counts.keys() for m in view.messages[before.start : before.end]))
+        words = terms.count_terms(prompt).counts.keys()
+        known = set().union(
+            *(terms.count_message_terms(m).counts.keys() for m in view.messages[before.start : before.end])
+        )
         return len(words) >= self.least_words and len(words & known) < self.same_task * len(words)
 
-    def _age(self, view: View, ladder: Ladder) -> None:
+    def _age(self, view: View, ladder: CompressionLadder) -> None:
         """Compress content older than the age limit of its level: finished groups, and blocks of the active group."""
         if len(view.times) != len(view.messages):
             return
@@ -257,30 +269,34 @@ class CompressLevels:
         for group, found in enumerate(view.groups[:-1]):
             age = view.now - view.times[found.end - 1]
             if age > self.working_s:
-                triage.finish(ladder, group, f"older than {self.working_s} s")
+                triage.finish_group(ladder, group, f"older than {self.working_s} s")
             if age > self.session_s:
-                ladder.brief(group, triage.of_group(ladder, group), f"older than {self.session_s} s")
-        for block in triage.of_group(ladder, active):
+                ladder.summarize_group(group, triage.find_blocks(ladder, group), f"older than {self.session_s} s")
+        for block in triage.find_blocks(ladder, active):
             ages = {i: view.now - view.times[ladder.layout.steps[i].end - 1] for i in block.steps}
             old = [i for i, age in ages.items() if age > self.working_s]
-            if block.done and len(old) == len(ages) and old:
-                ladder.fold(block, f"older than {self.working_s} s")
+            if block.is_complete and len(old) == len(ages) and old:
+                ladder.summarize_block(block, f"older than {self.working_s} s")
                 if min(ages.values()) > self.session_s:
-                    ladder.brief(active, [block], f"older than {self.session_s} s")
+                    ladder.summarize_group(active, [block], f"older than {self.session_s} s")
             elif view.literal:
                 for i in old:
-                    ladder.extract(i, f"older than {self.working_s} s")
+                    ladder.extract_results(i, f"older than {self.working_s} s")
 
-    def _empty_levels(self, view: View, ladder: Ladder) -> None:
+    def _empty_levels(self, view: View, ladder: CompressionLadder) -> None:
         """Reduce the levels that are too full. Working content is compressed and moves to the session level. Session
         content is compressed further, and leaves only if the session is still over its budget."""
         working, session = self._budget(view, self.working), self._budget(view, self.session)
         full = self.full
-        triage.compress_working(ladder, lambda: ladder.used[Level.WORKING] > full * working, "working is full")
-        triage.compress_session(ladder, lambda: ladder.used[Level.SESSION] > full * session, "the session is full")
-        triage.leave(ladder, lambda: ladder.used[Level.SESSION] > session, "the session is over its budget")
+        triage.compress_working(ladder, lambda: ladder.level_tokens[Level.WORKING] > full * working, "working is full")
+        triage.compress_session(
+            ladder, lambda: ladder.level_tokens[Level.SESSION] > full * session, "the session is full"
+        )
+        triage.remove_groups(
+            ladder, lambda: ladder.level_tokens[Level.SESSION] > session, "the session is over its budget"
+        )
 
-    def _fit_total(self, view: View, ladder: Ladder) -> None:
+    def _fit_total(self, view: View, ladder: CompressionLadder) -> None:
         """Fit the whole prompt: volatile content leaves first, then the other levels are reduced, lowest priority
         first."""
         limit = self._limit(view)
@@ -291,13 +307,13 @@ class CompressLevels:
             return ladder.total > self.full * limit
 
         reason = "the prompt is full"
-        for i in triage.ranked(ladder, Level.VOLATILE):
+        for i in triage.rank_steps(ladder, Level.VOLATILE):
             if not full():
                 return
-            ladder.drop(i, triage.of_step(ladder, i, f"volatile: {reason}"))
+            ladder.remove_step(i, triage.render_step_reason(ladder, i, f"volatile: {reason}"))
         triage.compress_working(ladder, full, reason)
         triage.compress_session(ladder, full, reason)
-        triage.leave(ladder, lambda: ladder.total > limit, "the prompt is over its budget")
+        triage.remove_groups(ladder, lambda: ladder.total > limit, "the prompt is over its budget")
 
 
 def _begun(view: View) -> float:

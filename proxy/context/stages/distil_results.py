@@ -7,21 +7,21 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from proxy.chat.group import Step
-from proxy.chat.tokens import PER_MESSAGE, estimate
+from proxy.chat.tokens import PER_MESSAGE, estimate_text_tokens
 from proxy.context.evidence import reflecting
-from proxy.context.evidence.reflecting import KIND, Reflecting
+from proxy.context.evidence.reflecting import REFLECTION_KIND, ReflectionSettings
 from proxy.context.plan import Ask, Proposal, View
 from proxy.context.stage import When
 from proxy.errors import ConfigError
 from proxy.memory import reflection
 
 NAME = "distil_results"
-ASKED = 4
+MAX_ASKED_BATCHES = 4
 """Maximum number of batches that a helper is asked about, the newest first: older batches had their chance."""
 
 
 @dataclass(frozen=True, slots=True)
-class DistilResults(Reflecting):
+class DistilResults(ReflectionSettings):
     """Replace older tool calls by a line each, `searched 'x' → found 3 results; too general`; the newest results stay
     whole.
 
@@ -38,21 +38,21 @@ class DistilResults(Reflecting):
 
     def __post_init__(self) -> None:
         """Validate the settings, which come from a file. Raises ConfigError if `place` is not tail or result."""
-        Reflecting.__post_init__(self)
+        ReflectionSettings.__post_init__(self)
         if self.place not in ("tail", "result"):
             raise ConfigError("stages.distil_results.place", self.place, "tail or result")
 
     def __call__(self, view: View) -> Iterable[Proposal]:
         """Yield proposals for every step older than the newest results."""
-        looked = reflecting.look(view, self)
-        results = [one.result for one in looked.done]
+        looked = reflecting.find_reflections(view, self)
+        results = [one.result_index for one in looked.calls]
         if len(results) <= self.recent:
             return
         first = results[-self.recent] if self.recent else len(view.messages)
         since = dict(zip(results, results[self.recent :], strict=False))
         last = len(view.messages) - 1
         at_tail = self.place == "tail" and view.model.after_tool != "none"
-        by_result = {one.result: one for one in looked.done}
+        by_result = {one.result_index: one for one in looked.calls}
         for step in view.steps:
             if step.end - step.start == 1 or step.end > first or step.end > last:
                 continue
@@ -63,31 +63,39 @@ class DistilResults(Reflecting):
                 continue
             for n in range(step.start + 1, step.end):
                 if n in by_result:
-                    yield from self._line(view, n, reflecting.tell(view, by_result[n], looked), since.get(n, last))
+                    yield from self._line(
+                        view, n, reflecting.render_call(view, by_result[n], looked), since.get(n, last)
+                    )
 
     def _line(self, view: View, n: int, line: str, since: int) -> Iterator[Proposal]:
         message = view.messages[n]
         if message.shape not in ("string", "parts") or len(line) >= len(message.text):
             return
-        if not view.literal and view.edit(n) is not None:
+        if not view.literal and view.find_edit(n) is not None:
             return
-        yield Proposal(n, "text", NAME, "told in a line", PER_MESSAGE + estimate(line), line, since)
+        yield Proposal(n, "text", NAME, "told in a line", PER_MESSAGE + estimate_text_tokens(line), line, since)
 
     def asks(self, view: View) -> Iterator[Ask]:
         """Yield a question for each batch without an answer. `now` is set if the results of the batch are no longer the
         newest."""
-        if self.mode(view.options) != "helper":
+        if self.read_mode(view.options) != "helper":
             return
-        looked = reflecting.look(view, self)
+        looked = reflecting.find_reflections(view, self)
         newest = _newest(view)
-        for batch in reversed(looked.batches[-ASKED:]):
-            if batch.ask not in view.answers:
-                yield self._ask(view, batch, now=newest is None or batch.done[-1].source != newest.start)
+        for batch in reversed(looked.batches[-MAX_ASKED_BATCHES:]):
+            if batch.ask_id not in view.helper_answers:
+                yield self._ask(view, batch, now=newest is None or batch.calls[-1].call_index != newest.start)
 
-    def _ask(self, view: View, batch: reflecting.Batch, *, now: bool) -> Ask:
-        shown = [reflection.excerpt(one.call, view.messages[one.result]) for one in batch.done]
-        wanted = reflecting.goal(view.state, view.messages, view.is_result)
-        return Ask(KIND, reflection.question(wanted, shown), batch.keys, longest=reflection.MAX, now=now)
+    def _ask(self, view: View, batch: reflecting.CallBatch, *, now: bool) -> Ask:
+        shown = [reflection.render_excerpt(one.call, view.messages[one.result_index]) for one in batch.calls]
+        wanted = reflecting.find_goal(view.state, view.messages, view.is_result)
+        return Ask(
+            REFLECTION_KIND,
+            reflection.build_helper_prompt(wanted, shown),
+            batch.result_keys,
+            max_chars=reflection.MAX_CHARS,
+            urgent=now,
+        )
 
 
 def _newest(view: View) -> Step | None:

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from proxy.chat.key import public_id
-from proxy.context.pins import pinned, task
+from proxy.context.pins import find_task_prompt, is_pinned
 from proxy.context.plan import Edit, Note, Proposal, View
-from proxy.context.ranking.importance import Weights, scores
-from proxy.context.ranking.units import Unit, best, units
+from proxy.context.ranking.importance import ImportanceWeights, score_messages
+from proxy.context.ranking.units import RemovableUnit, find_units, select_best
 from proxy.context.stage import When
 
 NAME = "drop_unimportant"
 
 
 @dataclass(frozen=True, slots=True)
-class DropUnimportant(Weights):
+class DropUnimportant(ImportanceWeights):
     """While the prompt is over its budget, leave out the messages with the lowest scores: recency, role, keywords and
     length, after REPLOID's context manager. Steps stay whole, and a prompt within its budget is sent unchanged.
 
@@ -34,22 +34,22 @@ class DropUnimportant(Weights):
         """Yield a proposal to leave out every message that does not stay: all of them apply, or none."""
         if view.budget is None or view.total <= view.budget:
             return
-        found = units(view.messages, view.steps, after_tool=view.model.after_tool, alternate=view.model.alternate)
+        found = find_units(view.messages, view.steps, after_tool=view.model.after_tool, alternate=view.model.alternate)
         stays = _stay(view)
         must, among = [], []
         for number, unit in enumerate(found):
-            if any(i in stays for i in unit.members):
+            if any(i in stays for i in unit.message_indexes):
                 must.append(number)
             elif not _is_gone(view, unit):
                 among.append(number)
-        worth = scores(view.messages, self)
+        worth = score_messages(view.messages, self)
         room = view.budget if view.literal else int(view.budget * self.low)
-        kept = best(found, view.tokens, worth, must, room - view.head, among)
+        kept = select_best(found, view.tokens, worth, must, room - view.prefix_tokens, among)
         last = len(view.messages) - 1
         for number in among:
             if number in kept:
                 continue
-            for i in found[number].members:
+            for i in found[number].message_indexes:
                 reason = f"scores {worth[i]:.0f} of 100, and better ones fill the budget of {room} tokens"
                 yield Proposal(i, "gone", NAME, reason, 0, since=last, joint=True)
 
@@ -69,23 +69,23 @@ def _stay(view: View) -> frozenset[int]:
 def _standing(view: View) -> Iterator[int]:
     last_user = -1
     for n, message in enumerate(view.messages):
-        if message.is_system or pinned(view, n):
+        if message.is_system or is_pinned(view, n):
             yield n
-        elif message.marked:
-            yield from marked_with(view, n)
+        elif message.has_cache_mark:
+            yield from find_kept_with_mark(view, n)
         if message.role == "user":
             last_user = n
-    yield from task(view)
+    yield from find_task_prompt(view)
     yield last_user
     yield len(view.messages) - 1
 
 
-def marked_with(view: View, n: int) -> Sequence[int]:
+def find_kept_with_mark(view: View, n: int) -> Sequence[int]:
     """Return the indices that stay with a message that has the client's cache mark: its group if the group is finished,
     else the message alone."""
     group = next(g for g in view.groups if g.start <= n < g.end)
-    return range(group.start, group.end) if group.end <= view.active else (n,)
+    return range(group.start, group.end) if group.end <= view.active_start else (n,)
 
 
-def _is_gone(view: View, unit: Unit) -> bool:
-    return all((edit := view.edit(i)) is not None and edit.action == "gone" for i in unit.members)
+def _is_gone(view: View, unit: RemovableUnit) -> bool:
+    return all((edit := view.find_edit(i)) is not None and edit.action == "gone" for i in unit.message_indexes)

@@ -27,25 +27,25 @@ class IsolateTools:
 
     def __call__(self, view: View) -> Iterable[Proposal]:
         """Yield a proposal for every message with tool traffic of another strategy before the active group."""
-        mine = family(view.strategy)
-        if all(family(s) == mine for s in set(view.strategies)):
+        mine = find_family(view.strategy)
+        if all(find_family(s) == mine for s in set(view.strategies)):
             return
         for step in view.steps:
-            if step.start >= view.active:
+            if step.start >= view.active_start:
                 return
             for n in range(step.start, step.end):
                 message = view.messages[n]
-                if family(view.strategies[n]) == mine or not (message.calls or message.is_result):
+                if find_family(view.strategies[n]) == mine or not (message.calls or message.is_result):
                     continue
                 reason = f"tool traffic made for {view.strategies[n]}, not for {view.strategy}"
                 if message.calls and message.text:
-                    count = view.weigh.count
+                    count = view.weigh.count_text
                     calls = sum(PER_CALL + count(call.name) + count(call.arguments) for call in message.calls)
-                    yield Proposal(n, "text_only", "isolate_tools", reason, view.whole[n] - calls)
+                    yield Proposal(n, "text_only", "isolate_tools", reason, view.original_tokens[n] - calls)
                 else:
                     yield Proposal(n, "gone", "isolate_tools", reason, 0)
 
 
-def family(strategy: str) -> str:
+def find_family(strategy: str) -> str:
     """Return the common name of compatible strategies."""
     return _FAMILY.get(strategy, strategy)

@@ -15,10 +15,10 @@ from proxy.chat.key import public_id
 from proxy.chat.message import Call, Message
 from proxy.chat.tokens import PER_MESSAGE
 from proxy.context.evidence import listing, refetch
-from proxy.context.evidence.listing import Lines
+from proxy.context.evidence.listing import NumberedLines
 from proxy.context.plan import Edit, Proposal, View
 from proxy.context.stage import When
-from proxy.context.view import edited_size
+from proxy.context.view import count_edited_tokens
 
 _RECENT = 6
 """Maximum number of earlier texts that are compared line by line: the newest ones that share enough lines."""
@@ -70,9 +70,13 @@ class ReferRepeats:
         earlier: list[int] | None = None
         for n in range(_new_from(view), len(view.messages)):
             message = view.messages[n]
-            if not view.is_result[n] or not message.text or view.edit(n) is not None:
+            if not view.is_result[n] or not message.text or view.find_edit(n) is not None:
                 continue
-            if view.whole[n] >= self.least and message.shape in ("string", "parts") and not _is_recall(view, n):
+            if (
+                view.original_tokens[n] >= self.least
+                and message.shape in ("string", "parts")
+                and not _is_recall(view, n)
+            ):
                 earlier = _targets(view, n) if earlier is None else earlier
                 proposal = self._cheaper(view, n, earlier)
                 if proposal is not None:
@@ -83,29 +87,29 @@ class ReferRepeats:
                 earlier.append(n)
 
     def _cheaper(self, view: View, n: int, earlier: Sequence[int]) -> Proposal | None:
-        if self.again and is_fault(view, n, self.again):
+        if self.again and is_page_fault(view, n, self.again):
             return None
         lines = _shown_lines(view, n)
         text = self._referring(view, n, earlier, lines)
         if text is not None:
             write = _Write(self, view, n, tuple(earlier), text)
-            after = PER_MESSAGE + view.weigh.count(text)
+            after = PER_MESSAGE + view.weigh.count_text(text)
             return Proposal(n, "text", "refer_repeats", "stands in an earlier result", after, text, n, write)
         if not self.thin or not lines.is_listing:
             return None
-        text = "\n".join(listing.thinned(lines, 0, len(lines.whole)))
+        text = "\n".join(listing.thin_numbers(lines, 0, len(lines.whole)))
         if len(view.messages[n].text) - len(text) < self.save // 4:
             return None
-        after = PER_MESSAGE + view.weigh.count(text)
-        return Proposal(n, "text", "refer_repeats", _THINNED, after, text, n, whole=True)
+        after = PER_MESSAGE + view.weigh.count_text(text)
+        return Proposal(n, "text", "refer_repeats", _THINNED, after, text, n, lossless=True)
 
-    def again_without(self, view: View, n: int, earlier: Sequence[int], gone: frozenset[int]) -> str | None:
+    def rewrite_without(self, view: View, n: int, earlier: Sequence[int], gone: frozenset[int]) -> str | None:
         """Return the text of a proposal, made without the messages that are cut in the same batch. None if that saves
         too little."""
         return self._referring(view, n, [k for k in earlier if k not in gone], _shown_lines(view, n), gone)
 
     def _referring(
-        self, view: View, n: int, earlier: Sequence[int], lines: Lines, gone: frozenset[int] = frozenset()
+        self, view: View, n: int, earlier: Sequence[int], lines: NumberedLines, gone: frozenset[int] = frozenset()
     ) -> str | None:
         """Return the result with references in place of its repeats, None if that saves too little."""
         near = [target for target in self._near(view, n, earlier, lines) if target.at not in gone]
@@ -123,12 +127,12 @@ class ReferRepeats:
             at, before = end, -1
         return "\n".join([*out, *self._kept(lines, at, len(lines.whole), before)]) if saved >= self.save else None
 
-    def _kept(self, lines: Lines, start: int, end: int, before: int) -> Sequence[str]:
+    def _kept(self, lines: NumberedLines, start: int, end: int, before: int) -> Sequence[str]:
         if self.thin and lines.is_listing:
-            return listing.thinned(lines, start, end, before)
+            return listing.thin_numbers(lines, start, end, before)
         return lines.whole[start:end]
 
-    def _near(self, view: View, n: int, earlier: Sequence[int], lines: Lines) -> list[_Target]:
+    def _near(self, view: View, n: int, earlier: Sequence[int], lines: NumberedLines) -> list[_Target]:
         """Return the newest texts that share enough lines with the result, newest first. The texts are earlier results
         and, for a listing, texts that the agent wrote in its calls."""
         mine = view.messages[n].derive(_bare_hashes if lines.is_listing else _hashes)
@@ -138,7 +142,7 @@ class ReferRepeats:
             checkpoint()
             theirs = message.derive(_bare_hashes if lines.is_listing else _hashes)
             if not mine.isdisjoint(theirs) and len(mine & theirs) >= self.lines // 2:
-                held = listing.lines_of(message)
+                held = listing.read_lines(message)
                 if held.is_plain:
                     found.append(_Target(other, None, "", held.bare if lines.is_listing else held.whole, held))
                     if len(found) == _RECENT:
@@ -153,7 +157,7 @@ class ReferRepeats:
         for at in reversed(_writing(view, n)):
             for call, name, text, hashes in view.messages[at].derive(_written):
                 if not mine.isdisjoint(hashes) and len(mine & hashes) >= self.lines // 2:
-                    held = listing.split(text)
+                    held = listing.split_lines(text)
                     if held.is_plain:
                         found.append(_Target(at, call, name, held.whole, held))
             if len(found) >= _RECENT:
@@ -203,7 +207,7 @@ class _Write:
         named = {name for *_, name in _references(self.text)}
         if not any(public_id(self.view.keys[k]) in named for k in gone):
             return self.text
-        return self.stage.again_without(self.view, self.n, self.earlier, gone)
+        return self.stage.rewrite_without(self.view, self.n, self.earlier, gone)
 
 
 _THINNED = "every tenth line number"
@@ -219,28 +223,28 @@ class _Target(NamedTuple):
     call: Call | None
     name: str
     lines: Sequence[str]
-    held: Lines
+    held: NumberedLines
 
 
-def is_fault(view: View, n: int, again: int) -> bool:
+def is_page_fault(view: View, n: int, again: int) -> bool:
     """True if a result answers a page fault: the agent fetched the source again after its earlier result was changed.
 
     The earlier result of the same source is a stub, or has references and is at most `again` steps old.
     """
-    found = refetch.refetches(view)
+    found = refetch.find_refetches(view)
     at = found.get(n)
-    while at is not None and (at.kind != "reread" or _overlap(view.messages[n], view.messages[at.of])):
-        edit = view.edit(at.of)
+    while at is not None and (at.kind != "reread" or _overlap(view.messages[n], view.messages[at.earlier_index])):
+        edit = view.find_edit(at.earlier_index)
         if edit is not None and edit.action != "append":
             if edit.stage != "refer_repeats":
                 return True
-            if (_REFERENCE.search(edit.text or "") or _LEFT.search(edit.text or "")) and view.requests[
+            if (_REFERENCE.search(edit.text or "") or _LEFT.search(edit.text or "")) and view.request_counts[
                 n
-            ] - view.requests[at.of] <= again:
+            ] - view.request_counts[at.earlier_index] <= again:
                 return True
-        if view.requests[n] - view.requests[at.of] > again:
+        if view.request_counts[n] - view.request_counts[at.earlier_index] > again:
             return False
-        at = found.get(at.of)
+        at = found.get(at.earlier_index)
     return False
 
 
@@ -251,16 +255,16 @@ def _overlap(one: Message, other: Message) -> bool:
     return 2 * len(mine & other.derive(_bare_hashes)) > len(mine)
 
 
-def _shown_lines(view: View, n: int) -> Lines:
+def _shown_lines(view: View, n: int) -> NumberedLines:
     """Return the lines of a new result, as a listing only if the tool added the line numbers.
 
     Where the format does not prove that, a tool must show or edit a file, and the file must not be a table.
     """
-    lines = listing.lines_of(view.messages[n])
+    lines = listing.read_lines(view.messages[n])
     if not lines.is_listing or lines.is_sure:
         return lines
     call = _call_of(view, n)
-    source = refetch.source_of(call) if call is not None else None
+    source = refetch.find_source(call) if call is not None else None
     by_tool = source is not None and source.action in ("shows", "writes") and not source.by_shell
     if source is not None and by_tool and not source.path.lower().endswith(_TABLES):
         return lines
@@ -274,7 +278,7 @@ def _targets(view: View, end: int) -> list[int]:
         found = known or []
         return found + [n for n in range(begin, len(view.messages)) if _stands_whole(view, n)]
 
-    found: list[int] = view.settled("refer_repeats", more)
+    found: list[int] = view.memo_edited("refer_repeats", more)
     return found[: bisect_left(found, end)]
 
 
@@ -283,7 +287,7 @@ def _stands_whole(view: View, n: int) -> bool:
     count: it is a copy of another message, under another id."""
     if not view.is_result[n] or not view.messages[n].text or _is_recall(view, n):
         return False
-    edit = view.edit(n)
+    edit = view.find_edit(n)
     return edit is None or (edit.stage == "refer_repeats" and not _REFERENCE.search(edit.text or ""))
 
 
@@ -301,7 +305,7 @@ def _writing(view: View, end: int) -> list[int]:
             n for n in range(begin, len(view.messages)) if view.messages[n].calls and _wrote(view.messages[n])
         ]
 
-    found: list[int] = view.grown("written", more)
+    found: list[int] = view.memo("written", more)
     return found[: bisect_left(found, end)]
 
 
@@ -339,18 +343,18 @@ def _common(mine: Sequence[str], at: int, last: int, theirs: Sequence[str], k: i
 
 
 def _hashes(message: Message) -> frozenset[int]:
-    return _hashes_of(listing.lines_of(message).whole)
+    return _hashes_of(listing.read_lines(message).whole)
 
 
 def _bare_hashes(message: Message) -> frozenset[int]:
-    return _hashes_of(listing.lines_of(message).bare)
+    return _hashes_of(listing.read_lines(message).bare)
 
 
 def _hashes_of(lines: Sequence[str]) -> frozenset[int]:
     return frozenset(hash(line) for line in lines if len(line) >= _LINE)
 
 
-def _reference(view: View, n: int, lines: Lines, start: int, end: int, target: _Target, first: int) -> str:
+def _reference(view: View, n: int, lines: NumberedLines, start: int, end: int, target: _Target, first: int) -> str:
     """Return the reference that replaces lines[start:end]: the position of the same lines, the result or call, and the
     steps since."""
     last = first + end - start
@@ -361,7 +365,7 @@ def _reference(view: View, n: int, lines: Lines, start: int, end: int, target: _
         if target.call is None and numbers and numbers[first] != first + 1:
             there = f" ({numbers[first]}-{numbers[last - 1]})"
     kind, call = ("result", _call_of(view, target.at)) if target.call is None else ("call", target.call)
-    ago = view.requests[n] - view.requests[target.at] + (target.call is not None)
+    ago = view.request_counts[n] - view.request_counts[target.at] + (target.call is not None)
     name = public_id(view.keys[target.at])
     what = f", {target.name}" if target.name else ""
     return (
@@ -388,9 +392,9 @@ def _shown(call: Call | None) -> str:
     return f"{call.name} {arguments if len(arguments) <= 60 else f'{arguments[:40]}...{arguments[-17:]}'}"
 
 
-def referred(view: View) -> dict[bytes, list[tuple[int, int]]]:
+def find_referred_lines(view: View) -> dict[bytes, list[tuple[int, int]]]:
     """Return, by the id of an earlier result, the (start, end) lines that references in the prompt name."""
-    return view.settled("referred", partial(_referred, view))
+    return view.memo_edited("referred", partial(_referred, view))
 
 
 def _referred(
@@ -415,7 +419,7 @@ def _references(text: str) -> list[tuple[int, int, str, str]]:
     return [(int(a) - 1, int(b), kind, name) for a, b, kind, name in _REFERENCE.findall(text)]
 
 
-def dangling(view: View, edits: Mapping[bytes, Edit], made: Mapping[bytes, Edit]) -> frozenset[bytes]:
+def find_dangling_edits(view: View, edits: Mapping[bytes, Edit], made: Mapping[bytes, Edit]) -> frozenset[bytes]:
     """Return the keys of these edits that are new and refer to text that `made` takes out of the prompt."""
     named: dict[str, list[bytes]] = {}
     for k, edit in edits.items():
@@ -428,7 +432,7 @@ def dangling(view: View, edits: Mapping[bytes, Edit], made: Mapping[bytes, Edit]
     return frozenset(k for name in cut for k in named.get(name, ()))
 
 
-def mark_left(view: View, edits: Mapping[bytes, Edit]) -> Mapping[bytes, Edit]:
+def mark_broken_references(view: View, edits: Mapping[bytes, Edit]) -> Mapping[bytes, Edit]:
     """Return the edits with each broken reference marked: its text does not stay whole in the prompt. The mark names
     the call that returns the text, if the model has recall.
 
@@ -444,20 +448,22 @@ def mark_left(view: View, edits: Mapping[bytes, Edit]) -> Mapping[bytes, Edit]:
             continue
         if places is None:
             places = {public_id(key): at for at, key in enumerate(view.keys)}
-        text = _POINTER.sub(partial(_said_left, view, n, edits, places), edit.text or "")
+        text = _POINTER.sub(partial(_mark_reference, view, n, edits, places), edit.text or "")
         if text != edit.text:
-            made[k] = replace(edit, text=text, after=min(edit.after, edited_size(view, n, text)))
+            made[k] = replace(edit, text=text, after=min(edit.after, count_edited_tokens(view, n, text)))
     return {**edits, **made} if made else edits
 
 
-def _said_left(view: View, n: int, edits: Mapping[bytes, Edit], places: Mapping[str, int], found: re.Match[str]) -> str:
+def _mark_reference(
+    view: View, n: int, edits: Mapping[bytes, Edit], places: Mapping[str, int], found: re.Match[str]
+) -> str:
     """Return the reference unchanged, or the words that its text has left the prompt."""
     own, lines, first, last, named, kind, name = found.groups()
     at = places.get(name)
     ours = at is not None and at < n and found[0] not in view.messages[n].text
     if at is None or not ours or _stand(view, at, edits.get(view.keys[at]), kind, int(first) - 1, int(last)):
         return found[0]
-    again = f'; recall("{name}")' if "recall" in view.offered else ""
+    again = f'; recall("{name}")' if "recall" in view.offered_tools else ""
     return f"[{own}: {lines} of {named}, which has left{again}]"
 
 
@@ -468,8 +474,8 @@ def _stand(view: View, at: int, edit: Edit | None, kind: str, first: int, last: 
         return True
     if kind == "call" or edit.text is None:
         return edit.action not in ("gone", "text_only")
-    there = set(listing.split(edit.text).bare) | set(edit.text.split("\n"))
-    whole = listing.lines_of(message)
+    there = set(listing.split_lines(edit.text).bare) | set(edit.text.split("\n"))
+    whole = listing.read_lines(message)
     return all(line in there or whole.bare[k] in there for k, line in enumerate(whole.whole[first:last], first) if line)
 
 

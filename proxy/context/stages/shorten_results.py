@@ -12,16 +12,16 @@ from typing import ClassVar
 from proxy.chat.key import public_id
 from proxy.chat.message import Message
 from proxy.context.evidence import commands, facts, refetch, sights
-from proxy.context.evidence.commands import CALL, Command
-from proxy.context.plan import Content, Proposal, View
+from proxy.context.evidence.commands import PLAIN_CALL, ShellCommand
+from proxy.context.plan import ContentKind, Proposal, View
 from proxy.context.stage import When
-from proxy.context.stages.refer_repeats import referred
-from proxy.context.wording.stub import Keep, Writer, rough
+from proxy.context.stages.refer_repeats import find_referred_lines
+from proxy.context.wording.stub import StubLimits, StubWriter, estimate_stub_chars
 
-Rules = tuple[tuple[int, int], ...]
+StalenessRules = tuple[tuple[int, int], ...]
 """Pairs of (user turns since, steps since). A result is stale as soon as one pair is reached."""
 
-Open = tuple[int, Content, int, Command]
+ShortenCandidate = tuple[int, ContentKind, int, ShellCommand]
 """(index, kind, tokens of its stub, command that the message is the result of)"""
 
 _SHELL = frozenset(("bash", "sh", "shell", "zsh", "powershell", "terminal", "console", "command", "cmd", "exec", "run"))
@@ -43,16 +43,16 @@ class ShortenResults:
     command output go stale early, and large ones as soon as the agent has answered them.
     """
 
-    view_rules: Rules = ((0, 18), (1, 8), (2, 4))
+    view_rules: StalenessRules = ((0, 18), (1, 8), (2, 4))
     """Staleness rules of a view: pairs of (user turns since, steps since)."""
-    other_rules: Rules = ((0, 3),)
+    other_rules: StalenessRules = ((0, 3),)
     """Staleness rules of a search, a listing or command output."""
-    big_rules: Rules = ((0, 1),)
+    big_rules: StalenessRules = ((0, 1),)
     """Staleness rules of such a result with `big` tokens or more: stale once the agent has answered it. Nothing follows
     the result in the cache at that time, so that the cut is nearly free."""
     big: int = 250
     """Tokens from which a result counts as large."""
-    unknown_rules: Rules = ((0, 4),)
+    unknown_rules: StalenessRules = ((0, 4),)
     """Staleness rules of the result of an unknown tool."""
     along_view: int = 3
     """Steps after which a view is cut together with a batch that changes the prompt in front of it anyway."""
@@ -79,14 +79,14 @@ class ShortenResults:
 
     def __call__(self, view: View) -> Iterable[Proposal]:
         """Yield a proposal for each stale result, and riders for results that are no longer new."""
-        share = self.recalled_share if "recall" in view.offered else self.share
-        batch = _Batch(view, Keep(self.errors, self.chars, share))
-        now = view.requests[-1]
+        share = self.recalled_share if "recall" in view.offered_tools else self.share
+        batch = _Batch(view, StubLimits(self.errors, self.chars, share))
+        now = view.request_counts[-1]
         turns = _Turns(view)
-        again = refetch.refetches(view)
-        for n, kind, after, command in view.settled("shorten_results", partial(self._open, view), self):
-            since = turns.stale_since(n, self._rules(kind, view.whole[n]))
-            age = now - view.requests[n]
+        again = refetch.find_refetches(view)
+        for n, kind, after, command in view.memo_edited("shorten_results", partial(self._open, view), self):
+            since = turns.stale_since(n, self._rules(kind, view.original_tokens[n]))
+            age = now - view.request_counts[n]
             if age < self.again and n in again and again[n].kind == "repeat":
                 continue
             if since is None and age < (self.along_other if kind == "other" else self.along_view):
@@ -99,29 +99,29 @@ class ShortenResults:
                 reason,
                 after,
                 since=turns.index_of(since - 1) if since is not None else n,
-                write=batch.writer(n, command, is_view=kind != "other"),
+                write_text=batch.writer(n, command, is_view=kind != "other"),
                 rider=since is None,
                 content=kind,
             )
 
-    def _open(self, view: View, begin: int, known: list[Open] | None) -> list[Open]:
+    def _open(self, view: View, begin: int, known: list[ShortenCandidate] | None) -> list[ShortenCandidate]:
         """Return the results that can be shortened and for which the stub saves enough."""
         found = list(known or ())
-        kept = referred(view)
-        for n, kind, command in results(view, frozenset(self.files), begin):
-            message, whole = view.messages[n], view.whole[n]
-            if whole < self.least or message.shape not in ("string", "parts") or message.media:
+        kept = find_referred_lines(view)
+        for n, kind, command in find_results(view, frozenset(self.files), begin):
+            message, whole = view.messages[n], view.original_tokens[n]
+            if whole < self.least or message.shape not in ("string", "parts") or message.media_count:
                 continue
-            edit = view.edit(n)
+            edit = view.find_edit(n)
             if edit is not None and edit.action != "append" and edit.stage != "refer_repeats":
                 continue
-            left = rough(message, command, is_view=kind != "other") + _referred_chars(view, n, kept)
+            left = estimate_stub_chars(message, command, is_view=kind != "other") + _referred_chars(view, n, kept)
             after = left * whole // max(1, len(message.text)) + 12
             if after <= view.tokens[n] - whole * self.save:
                 found.append((n, kind, after, command))
         return found
 
-    def _rules(self, kind: Content, tokens: int) -> Rules:
+    def _rules(self, kind: ContentKind, tokens: int) -> StalenessRules:
         if kind == "view":
             return self.view_rules
         if kind == "unknown":
@@ -133,9 +133,9 @@ class _Turns:
     """Counts of steps and user turns of a view. A step is a request and is counted by its answer."""
 
     def __init__(self, view: View) -> None:
-        self._requests = view.requests
-        self._now = view.requests[-1]
-        self._answers = view.ground.answers
+        self._requests = view.request_counts
+        self._now = view.request_counts[-1]
+        self._answers = view.history.assistant_indexes
         self._starts = [group.start for group in view.groups]
 
     def stale_since(self, n: int, rules: Sequence[Sequence[int]]) -> int | None:
@@ -164,32 +164,32 @@ class _Turns:
 class _Batch:
     """Builder of the stubs of a batch. The contents of the prompt are indexed once, when the first stub is written."""
 
-    def __init__(self, view: View, keep: Keep) -> None:
+    def __init__(self, view: View, keep: StubLimits) -> None:
         self._view = view
         self._keep = keep
-        self._made: Writer | None = None
+        self._made: StubWriter | None = None
         self._referred: dict[bytes, list[tuple[int, int]]] = {}
         self._newest: Mapping[int, frozenset[str]] = {}
 
-    def writer(self, n: int, command: Command, *, is_view: bool) -> _Write:
+    def writer(self, n: int, command: ShellCommand, *, is_view: bool) -> _Write:
         """Return the callable that writes the stub of messages[n]."""
         return _Write(self, n, command, is_view)
 
-    def write(self, n: int, command: Command, gone: frozenset[int], *, is_view: bool) -> str:
+    def write(self, n: int, command: ShellCommand, gone: frozenset[int], *, is_view: bool) -> str:
         """Return the stub of messages[n]. gone: the indices of all messages that are shortened in the same batch."""
         if self._made is None:
-            self._made = Writer(facts.Standing(self._view), self._keep)
-            self._referred = referred(self._view)
-            self._newest = sights.newest_lines(self._view, gone)
+            self._made = StubWriter(facts.PromptIndex(self._view), self._keep)
+            self._referred = find_referred_lines(self._view)
+            self._newest = sights.find_newest_lines(self._view, gone)
         view = self._view
         message = view.messages[n]
         name = public_id(view.keys[n])
         wanted = self._referred.get(name.encode(), ())
         if n in self._newest:
-            wanted = [*wanted, *sights.spans(message.text, self._newest[n])]
-        held = facts.of(message, view.edit(n))
-        shown = name if "recall" in view.offered else ""
-        return self._made.write(message, held, wanted, command, is_view=is_view, name=shown)
+            wanted = [*wanted, *sights.find_spans(message.text, self._newest[n])]
+        held = facts.hash_message(message, view.find_edit(n))
+        shown = name if "recall" in view.offered_tools else ""
+        return self._made.write_stub(message, held, wanted, command, is_view=is_view, message_id=shown)
 
 
 def _referred_chars(view: View, n: int, found: Mapping[bytes, Sequence[tuple[int, int]]]) -> int:
@@ -206,18 +206,20 @@ def _referred_chars(view: View, n: int, found: Mapping[bytes, Sequence[tuple[int
 class _Write:
     batch: _Batch
     n: int
-    command: Command
+    command: ShellCommand
     is_view: bool
 
     def __call__(self, gone: frozenset[int]) -> str:
         return self.batch.write(self.n, self.command, gone, is_view=self.is_view)
 
 
-def results(view: View, files: frozenset[str] = frozenset(), begin: int = 0) -> Iterator[tuple[int, Content, Command]]:
+def find_results(
+    view: View, files: frozenset[str] = frozenset(), begin: int = 0
+) -> Iterator[tuple[int, ContentKind, ShellCommand]]:
     """Yield (index, kind, command) of each result from `begin` on. User messages that contain tool output are
     included."""
-    kinds: dict[str, Content] = {}
-    ran: Mapping[str, Command] = {}
+    kinds: dict[str, ContentKind] = {}
+    ran: Mapping[str, ShellCommand] = {}
     calling = begin - 1
     while calling > 0 and not view.messages[calling].calls:
         calling -= 1
@@ -225,22 +227,22 @@ def results(view: View, files: frozenset[str] = frozenset(), begin: int = 0) -> 
         message = view.messages[n]
         if message.calls:
             kinds = message.derive(
-                lambda m: {c.id: kind_of(c.name, c.arguments, files) for c in m.calls}, ("kinds", files)
+                lambda m: {c.id: classify_call(c.name, c.arguments, files) for c in m.calls}, ("kinds", files)
             )
-            ran = commands.by_call(message)
+            ran = commands.parse_calls(message)
         elif view.is_result[n] and n >= begin:
-            kind: Content = kinds.get(message.call_id or "", "unknown")
-            command = ran.get(message.call_id or "", CALL)
+            kind: ContentKind = kinds.get(message.call_id or "", "unknown")
+            command = ran.get(message.call_id or "", PLAIN_CALL)
             yield n, "view" if kind == "unknown" and message.derive(is_listing) else kind, command
 
 
-def kind_of(name: str, arguments: str, files: frozenset[str] = frozenset()) -> Content:
+def classify_call(name: str, arguments: str, files: frozenset[str] = frozenset()) -> ContentKind:
     """Return the kind of a call's result, by the words of the tool's name and, for a shell, by the command."""
     if name in files:
         return "view"
-    words = facts.words_of(name)
+    words = facts.split_tool_name(name)
     if words & _SHELL:
-        return "view" if _SHOWS.match(facts.written(arguments)) else "other"
+        return "view" if _SHOWS.match(facts.read_argument_texts(arguments)) else "other"
     return "other" if words & _LOOK else "view" if words & _FILE else "unknown"
 
 

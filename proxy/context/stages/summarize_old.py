@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from proxy.context.pins import pinned, task
+from proxy.context.pins import find_task_prompt, is_pinned
 from proxy.context.plan import Ask, Proposal, View
-from proxy.context.ranking.units import closure, units
+from proxy.context.ranking.units import find_required, find_units
 from proxy.context.stage import When
-from proxy.context.stages.drop_unimportant import marked_with
+from proxy.context.stages.drop_unimportant import find_kept_with_mark
 from proxy.context.wording import placeholders, summary
 
 NAME = "summarize_old"
@@ -45,13 +45,13 @@ class SummarizeOld:
         """Yield proposals that leave out all old messages and append the summary: all of them apply, or none."""
         if self.only_over and (view.budget is None or view.total <= view.budget):
             return
-        old = view.once(self, lambda: _look(view, self.keep))
+        old = view.compute_once(self, lambda: _look(view, self.keep))
         if old is None:
             return
         fresh = [n for n in old.covered if not _is_gone(view, n)]
         if not fresh or (not view.literal and not self.only_over and len(fresh) < self.keep):
             return  # where edits last, wait for a batch of `keep` messages
-        edit = view.edit(old.bearer)
+        edit = view.find_edit(old.bearer)
         before = edit.text or "" if edit is not None and edit.action == "append" else ""
         # An existing summary stays; if another message carries the summary now, it covers all old messages again.
         told = fresh if edit is not None and edit.stage == NAME else old.covered
@@ -61,8 +61,8 @@ class SummarizeOld:
         reason = f"older than the last {self.keep} messages"
         last = len(view.messages) - 1
         for n in fresh:
-            yield Proposal(n, "gone", NAME, reason, 0, since=last, needs=old.bearer, joint=True)
-        after = view.whole[old.bearer] + view.weigh.count(before + text)
+            yield Proposal(n, "gone", NAME, reason, 0, since=last, needs_index=old.bearer, joint=True)
+        after = view.original_tokens[old.bearer] + view.weigh.count_text(before + text)
         why = f"says what {len(told)} older messages were"
         yield Proposal(old.bearer, "append", NAME, why, after, before + text, since=last, joint=True)
 
@@ -72,18 +72,24 @@ class SummarizeOld:
         if self.only_over and (view.budget is None or view.total <= view.budget * self.ahead):
             return
         now = not self.only_over or (view.budget is not None and view.total > view.budget)
-        old = view.once(self, lambda: _look(view, self.keep))
+        old = view.compute_once(self, lambda: _look(view, self.keep))
         if old is None:
             return
         gone = {n for n in old.covered if _is_gone(view, n)}
         batches, rest = self._batches(view, old.first)
         for batch in [*batches, *_pieces(view, rest)] if now else batches:
             ask = _ask(view, batch)
-            if ask.id in view.answers or not gone.isdisjoint(batch) or not set(batch) & old.covered_set:
+            if ask.id in view.helper_answers or not gone.isdisjoint(batch) or not set(batch) & old.covered_set:
                 continue
             messages = [view.messages[n] for n in batch]
-            longest = sum(map(summary.size, messages))
-            yield Ask("summary", summary.question(messages, self.summary_prompt), ask.about, longest=longest, now=now)
+            longest = sum(map(summary.count_chars, messages))
+            yield Ask(
+                "summary",
+                summary.build_question(messages, self.summary_prompt),
+                ask.message_keys,
+                max_chars=longest,
+                urgent=now,
+            )
 
     def _text(self, view: View, told: Sequence[int], first: int) -> str | None:
         """Return the text on these messages: answers for the batches that have one, a count of the rest. None if the
@@ -93,15 +99,19 @@ class SummarizeOld:
         batches, rest = self._batches(view, first)
         for batch in (piece for one in [*batches, rest] for piece in _pieces(view, one)):
             if not left.isdisjoint(batch):
-                source = sum(summary.size(view.messages[n]) for n in batch)
-                answer = summary.accepted(view.answers.get(_ask(view, batch).id), source) if view.answers else None
+                source = sum(summary.count_chars(view.messages[n]) for n in batch)
+                answer = (
+                    summary.accept_summary(view.helper_answers.get(_ask(view, batch).id), source)
+                    if view.helper_answers
+                    else None
+                )
                 if answer is not None:
                     parts.append(f"{summary.HEADING}\n{answer}")
                     left.difference_update(batch)
         if left:
-            parts.append(summary.counted(view.messages[n] for n in sorted(left)))
+            parts.append(summary.render_count(view.messages[n] for n in sorted(left)))
         text = "\n\n" + "\n\n".join(parts)
-        return text if len(text) < sum(summary.size(view.messages[n]) for n in told) else None
+        return text if len(text) < sum(summary.count_chars(view.messages[n]) for n in told) else None
 
     def _batches(self, view: View, first: int) -> tuple[list[list[int]], list[int]]:
         """Return the batches of messages before `first`, and the messages that are no batch yet.
@@ -127,8 +137,8 @@ def _pieces(view: View, batch: list[int]) -> Iterator[list[int]]:
     growing, and the remainder."""
     begin = 0
     while begin < len(batch):
-        ends = range(len(batch), begin, -1) if view.answers else ()
-        end = next((end for end in ends if _ask(view, batch[begin:end]).id in view.answers), len(batch))
+        ends = range(len(batch), begin, -1) if view.helper_answers else ()
+        end = next((end for end in ends if _ask(view, batch[begin:end]).id in view.helper_answers), len(batch))
         yield batch[begin:end]
         begin = end
 
@@ -155,20 +165,22 @@ def _look(view: View, keep: int) -> _Old | None:
     if group is None:
         return None
     begun = (n for n in range(group.start, group.prompt_end) if view.messages[n].role == "user")
-    prompts = sorted({*(n for n in task(view) if view.messages[n].role == "user"), *begun})
+    prompts = sorted({*(n for n in find_task_prompt(view) if view.messages[n].role == "user"), *begun})
     bearer = next((n for n in prompts if view.messages[n].shape != "none"), None)
     if bearer is None:
         return None
     stay = {*prompts, len(view.messages) - 1}
     stay.add(max(n for n, m in enumerate(view.messages) if m.role == "user"))
     for n, message in enumerate(view.messages):
-        if n >= first or message.is_system or pinned(view, n):
+        if n >= first or message.is_system or is_pinned(view, n):
             stay.add(n)
-        elif message.marked:
-            stay.update(marked_with(view, n))
-    found = units(view.messages, view.steps, after_tool=view.model.after_tool, alternate=view.model.alternate)
-    kept = closure(found, (number for number, unit in enumerate(found) if not stay.isdisjoint(unit.members)))
-    covered = sorted(n for number, unit in enumerate(found) if number not in kept for n in unit.members)
+        elif message.has_cache_mark:
+            stay.update(find_kept_with_mark(view, n))
+    found = find_units(view.messages, view.steps, after_tool=view.model.after_tool, alternate=view.model.alternate)
+    kept = find_required(
+        found, (number for number, unit in enumerate(found) if not stay.isdisjoint(unit.message_indexes))
+    )
+    covered = sorted(n for number, unit in enumerate(found) if number not in kept for n in unit.message_indexes)
     return _Old(tuple(covered), frozenset(covered), bearer, first)
 
 
@@ -188,5 +200,5 @@ def _ask(view: View, batch: Sequence[int]) -> Ask:
 
 
 def _is_gone(view: View, n: int) -> bool:
-    edit = view.edit(n)
+    edit = view.find_edit(n)
     return edit is not None and edit.action == "gone"

@@ -10,14 +10,14 @@ from typing import ClassVar
 
 from proxy.chat.key import public_id
 from proxy.chat.message import Message
-from proxy.chat.tokens import PER_MESSAGE, estimate
+from proxy.chat.tokens import PER_MESSAGE, estimate_text_tokens
 from proxy.context.plan import Proposal, View
 from proxy.context.stage import When
 
-HINT = "... [TRUNCATED. Use query_db(sql=\"SELECT content FROM messages WHERE id='<ID>'\") to see full output]"
+QUERY_HINT = "... [TRUNCATED. Use query_db(sql=\"SELECT content FROM messages WHERE id='<ID>'\") to see full output]"
 """Hint of std::slop, word for word."""
-RECALL = '... [TRUNCATED. <MISSING> characters are missing; recall("<ID>") has all]'
-MISSING = "... [TRUNCATED. <MISSING> characters are missing]"
+RECALL_HINT = '... [TRUNCATED. <MISSING> characters are missing; recall("<ID>") has all]'
+BARE_HINT = "... [TRUNCATED. <MISSING> characters are missing]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,33 +38,33 @@ class TruncateResults:
     """Characters kept of a result of an inactive group."""
     head: float = 0.2
     """Share of the kept characters from the beginning of the result; the rest is from its end."""
-    hint: str = HINT
+    hint: str = QUERY_HINT
     """Text after the kept part if the model has the tool query_db. <ID> is the id of the message, <MISSING> the number
     of characters left out."""
-    recall_hint: str = RECALL
+    recall_hint: str = RECALL_HINT
     """The same text if the model has the tool recall, but not query_db."""
-    bare_hint: str = MISSING
+    bare_hint: str = BARE_HINT
     """The same text if the model has neither tool."""
     when: ClassVar[When] = "schedule"
 
     def __call__(self, view: View) -> Iterable[Proposal]:
         """Yield a proposal for each result over the limit of its tier."""
         results = [n for n, is_result in enumerate(view.is_result) if is_result]
-        active = [n for n in results if n >= view.active]
+        active = [n for n in results if n >= view.active_start]
         recent = set(active[-self.recent :] if self.recent else ())
-        hint = self.hint_for(view.offered)
+        hint = self.select_hint(view.offered_tools)
         # A group has been inactive since the start of the next group.
         ended = {n: after.start for group, after in pairwise(view.groups) for n in range(group.start, group.end)}
         for at, n in enumerate(results):
-            limit, tier, since = self.inactive_chars, "inactive group", ended.get(n, view.active)
+            limit, tier, since = self.inactive_chars, "inactive group", ended.get(n, view.active_start)
             if n in recent:
                 limit, tier, since = self.recent_chars, "newest results", n
-            elif n >= view.active:
+            elif n >= view.active_start:
                 limit, tier, since = self.active_chars, "older results", results[at + self.recent]
             message = view.messages[n]
             if len(message.text) <= limit or message.shape not in ("string", "parts"):
                 continue
-            if not view.literal and (n in recent or view.edit(n) is not None):
+            if not view.literal and (n in recent or view.find_edit(n) is not None):
                 continue
             # Literal policies run this with every request: the cut text is made once for each limit.
             name = public_id(view.keys[n])
@@ -72,13 +72,13 @@ class TruncateResults:
             reason = f"{tier}: {len(message.text)} characters cut to {limit}"
             yield Proposal(n, "text", "truncate_results", reason, after, text, since)
 
-    def hint_for(self, offered: frozenset[str]) -> str:
+    def select_hint(self, offered: frozenset[str]) -> str:
         """Return the hint for a model that has these tools of the proxy."""
         return self.hint if "query_db" in offered else self.recall_hint if "recall" in offered else self.bare_hint
 
     def _cut(self, limit: int, name: str, hint: str, message: Message) -> tuple[str, int]:
         text = self.cut(message.text, limit, name, hint)
-        return text, PER_MESSAGE + estimate(text)
+        return text, PER_MESSAGE + estimate_text_tokens(text)
 
     def cut(self, text: str, limit: int, message_id: str, hint: str) -> str:
         """Return `limit` characters of the text, from both ends, and the hint, which does not count against the

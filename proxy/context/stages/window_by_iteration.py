@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from proxy.context.evidence.iteration import Iteration, iteration, reached
-from proxy.context.evidence.streams import Streams, streams
+from proxy.context.evidence.iteration import CurrentIteration, find_iteration_message, read_iteration
+from proxy.context.evidence.streams import Streams, find_streams
 from proxy.context.plan import Proposal, View
 from proxy.context.stage import When
 
@@ -41,11 +41,11 @@ class WindowByIteration:
 
     def __call__(self, view: View) -> Iterable[Proposal]:
         """Yield a proposal to leave out every message outside the window of this iteration."""
-        at = iteration(view, 0)
+        at = read_iteration(view, 0)
         if at.number < min(self.moderate, self.aggressive, self.emergency):
             return
         facts_only = at.number >= min(self.aggressive, self.emergency)
-        kept = streams(view)
+        kept = find_streams(view)
         facts = kept.results
         if at.number >= self.emergency:
             reason = f"iteration {at.number}: only the last {self.results} results stay"
@@ -54,11 +54,11 @@ class WindowByIteration:
             reason = f"iteration {at.number}: only results stay"
         else:
             reason = f"iteration {at.number}: results, {self.exchanges} exchanges and {self.thoughts} thoughts stay"
-        stay = set(range(view.groups[-1].start, at.begins)) if view.groups else set()
+        stay = set(range(view.groups[-1].start, at.start)) if view.groups else set()
         if facts_only:
             stay = {n for n in stay if view.messages[n].role == "user"}
         for fact in facts:
-            stay.update(kept.whole(fact))
+            stay.update(kept.find_step_positions(fact))
         if not facts_only:
             stay.update(self._talk(view, kept, stay))
         since = _Since(self, view, kept, at)
@@ -74,7 +74,7 @@ class WindowByIteration:
             left -= 0 if n in stay else view.tokens[n]
             if left < 0:
                 return
-            yield from kept.whole(n) if n in kept.ends else (n,)
+            yield from kept.find_step_positions(n) if n in kept.end_positions else (n,)
         for group in reversed(view.groups[:-1][-self.exchanges :] if self.exchanges else ()):
             left -= sum(view.tokens[n] for n in range(group.start, group.end) if n not in stay)
             if left < 0:
@@ -85,23 +85,25 @@ class WindowByIteration:
 class _Since:
     """Lookup of the message with which it became possible to leave another message out."""
 
-    def __init__(self, stage: WindowByIteration, view: View, kept: Streams, at: Iteration) -> None:
+    def __init__(self, stage: WindowByIteration, view: View, kept: Streams, at: CurrentIteration) -> None:
         self._last = len(view.messages) - 1
         self._moderate, self._aggressive, self._emergency = (
             self._reached(view, at, number) for number in (stage.moderate, stage.aggressive, stage.emergency)
         )
         old = view.groups[:-1]
         spared = old[-stage.exchanges :] if stage.exchanges else []
-        self._spared = range(spared[0].start if spared else at.begins, at.begins)
-        self._begins = at.begins
+        self._spared = range(spared[0].start if spared else at.start, at.start)
+        self._begins = at.start
         results, thoughts = kept.results, kept.thoughts
-        last_of = {kept.source.get(n, n): n for n in results}
+        last_of = {kept.call_positions.get(n, n): n for n in results}
         later = {n: results[i + stage.results] for i, n in enumerate(results[: max(0, len(results) - stage.results)])}
-        self._facts = {m: later.get(last, self._last) for last in last_of.values() for m in kept.whole(last)}
+        self._facts = {
+            m: later.get(last, self._last) for last in last_of.values() for m in kept.find_step_positions(last)
+        }
         self._thoughts = dict(zip(thoughts, thoughts[stage.thoughts :], strict=False))
 
-    def _reached(self, view: View, at: Iteration, number: int) -> int:
-        return min(self._last, reached(view, at, number)) if at.number >= number else self._last
+    def _reached(self, view: View, at: CurrentIteration, number: int) -> int:
+        return min(self._last, find_iteration_message(view, at, number)) if at.number >= number else self._last
 
     def __call__(self, n: int) -> int:
         if n in self._facts:

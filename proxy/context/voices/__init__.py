@@ -8,14 +8,14 @@ from proxy.context.voices.reflect import Reflect
 from proxy.context.voices.report_progress import ReportProgress
 from proxy.context.voices.retrieve import Retrieve
 from proxy.context.voices.show_scratchpad import ShowScratchpad
-from proxy.context.voices.tell_ledger import TellLedger
+from proxy.context.voices.tell_ledger import ReportActivity
 from proxy.context.voices.warn_of_loops import WarnOfLoops
 
-BUILT_IN: dict[str, type] = {
+BUILT_IN_INJECTIONS: dict[str, type] = {
     "show_scratchpad": ShowScratchpad,
     "quote_memos": QuoteMemos,
     "report_progress": ReportProgress,
-    "tell_ledger": TellLedger,
+    "tell_ledger": ReportActivity,
     "warn_of_loops": WarnOfLoops,
     "count_down": CountDown,
     "retrieve": Retrieve,

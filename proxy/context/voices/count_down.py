@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from proxy.context.evidence.iteration import check_urgency, iteration, urgency
+from proxy.context.evidence.iteration import check_urgency, read_iteration, read_urgency
 from proxy.context.plan import Insert, View
 from proxy.context.wording import placeholders
 
@@ -40,12 +40,12 @@ class CountDown:
 
     def __call__(self, view: View) -> Iterable[Insert]:
         """Yield the text of this request, if its iteration is late enough."""
-        at = iteration(view, self.max_iterations)
-        level = urgency(view, self.urgency)
+        at = read_iteration(view, self.max_iterations)
+        level = read_urgency(view, self.urgency)
         if at.number < min(self.aggressive, self.emergency) or level == "off":
             return
         if at.number >= self.emergency:
             words = self.firm_emergency if level == "firm" else self.gentle_emergency
         else:
             words = self.firm if level == "firm" else self.gentle
-        yield Insert("tail", "count_down", f"\n\n{placeholders.fill(words, LEFT=at.left)}", alone=True)
+        yield Insert("tail", "count_down", f"\n\n{placeholders.fill(words, LEFT=at.remaining)}", may_stand_alone=True)

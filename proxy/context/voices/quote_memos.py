@@ -27,14 +27,14 @@ class QuoteMemos:
         """Yield one insert with all memos, the best first; memos that do not fit the budget are left out."""
         found = list(view.memos if view.literal else self._new(view))
         while found:
-            text = "\n\n" + memos.render(found)
-            size = view.weigh.count(text)
+            text = "\n\n" + memos.render_memos(found)
+            size = view.weigh.count_text(text)
             if view.budget is None or (size <= self.share * view.budget and view.total + size <= view.budget):
-                yield Insert("tail", "memos", text, kept=not view.literal)
+                yield Insert("tail", "memos", text, persistent=not view.literal)
                 return
             found.pop()
 
     def _new(self, view: View) -> Iterable[memos.Memo]:
         """Return the memos that are not in the prompt yet."""
         standing = [e.text for e in view.edits.values() if e.text and memos.START in e.text] if view.memos else ()
-        return (memo for memo in view.memos if not any(memos.quoted(memo) in text for text in standing))
+        return (memo for memo in view.memos if not any(memos.render_memo(memo) in text for text in standing))

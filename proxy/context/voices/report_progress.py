@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from proxy.context.evidence.iteration import iteration
-from proxy.context.evidence.streams import research
+from proxy.context.evidence.iteration import read_iteration
+from proxy.context.evidence.streams import find_research
 from proxy.context.plan import Insert, View
 from proxy.errors import ConfigError
 
@@ -33,13 +33,13 @@ class ReportProgress:
     def __call__(self, view: View) -> Iterable[Insert]:
         """Yield the note of this request: the calls answered since the prompt, and the number of them that read a
         page."""
-        at = iteration(view, self.max_iterations)
+        at = read_iteration(view, self.max_iterations)
         if at.number < self.since:
             return
-        done = research(view, at.begins, self.pages)
-        tools, pages = _some(done.used, "tool"), _some(len(done.read), "page")
-        text = f"[PROGRESS: Iteration {at.number}/{at.most} | {tools} used | {pages} read]"
-        yield Insert("tail", "report_progress", f"\n\n{text}", alone=True)
+        done = find_research(view, at.start, self.pages)
+        tools, pages = _some(done.call_count, "tool"), _some(len(done.page_calls), "page")
+        text = f"[PROGRESS: Iteration {at.number}/{at.maximum} | {tools} used | {pages} read]"
+        yield Insert("tail", "report_progress", f"\n\n{text}", may_stand_alone=True)
 
 
 def _some(count: int, what: str) -> str:

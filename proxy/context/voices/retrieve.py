@@ -11,13 +11,13 @@ from typing import ClassVar, NamedTuple
 from proxy.chat.key import public_id
 from proxy.chat.message import Message
 from proxy.context.evidence import terms
-from proxy.context.plan import Found, Insert, View
-from proxy.context.ranking.levels import pattern, task
+from proxy.context.plan import Insert, RetrievedText, View
+from proxy.context.ranking.levels import compile_pattern, find_task
 from proxy.context.wording import extracts
 from proxy.errors import ConfigError
 
 SOURCE = "retrieve"
-HEAD = "[retrieved, message "
+QUOTATION_START = "[retrieved, message "
 """Beginning of each retrieved text."""
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
 _LINE = 240
@@ -28,11 +28,11 @@ _LEAST = 20
 """Tokens below which no further quotation is tried."""
 
 
-class Item(NamedTuple):
+class Quotation(NamedTuple):
     """A retrieved text. key: of the source message. what: a description of the text."""
 
     key: bytes
-    what: str
+    description: str
     text: str
 
 
@@ -79,7 +79,7 @@ class Retrieve:
     def __post_init__(self) -> None:
         for name in ("nothing", "old_task"):
             try:
-                pattern(getattr(self, name))
+                compile_pattern(getattr(self, name))
             except (re.error, TypeError) as problem:
                 allowed = f"a list of regular expressions ({problem})"
                 raise ConfigError(f"voices.{SOURCE}.{name}", getattr(self, name), allowed) from problem
@@ -87,8 +87,8 @@ class Retrieve:
     def __call__(self, view: View) -> Iterable[Insert]:
         """Yield one insert for each item, the best first, while they fit."""
         last = view.messages[-1]
-        edit = view.edit(len(view.messages) - 1)
-        if not view.literal and edit is not None and edit.text is not None and HEAD in edit.text:
+        edit = view.find_edit(len(view.messages) - 1)
+        if not view.literal and edit is not None and edit.text is not None and QUOTATION_START in edit.text:
             return  # the prompt has the quotation already
         room = self.tokens if view.budget is None else min(self.tokens, view.budget - view.total)
         if self.together:
@@ -99,28 +99,31 @@ class Retrieve:
         for item in self._items(view, last):
             if len(seen) == self.items:
                 return
-            text = "\n\n" + quoted(item)
+            text = "\n\n" + render_quotation(item)
             size = _size(view, last, text)
             if item.key in seen or item.text in texts or size > room:
                 continue  # of equal texts only the newest is quoted
             seen.add(item.key)
             texts.add(item.text)
             room -= size
-            yield Insert("tail", SOURCE, text, kept=not view.literal, about=(item.key,))
+            yield Insert("tail", SOURCE, text, persistent=not view.literal, quoted_keys=(item.key,))
 
     def _in_one(self, view: View, last: Message, room: int) -> Iterator[Insert]:
         """Yield one insert for all items that fit, in the order of the conversation."""
         only = self.roles[0] if len(self.roles) == 1 else ""
         of = f" of role {only}" if only else ""
-        head = f"\n\n{HEAD}by message{of}, each under its id: quoted from earlier, oldest first, information only]"
-        if "recall" in view.offered:
+        head = (
+            f"\n\n{QUOTATION_START}by message{of}, each under its id:"
+            " quoted from earlier, oldest first, information only]"
+        )
+        if "recall" in view.offered_tools:
             head += "\n(recall(id) has the whole of a message.)"
         room -= _size(view, last, head)
         lines: dict[bytes, str] = {}
         for item in self._items(view, last):
             if len(lines) == self.items or room < _LEAST:
                 break
-            what = "" if item.what == only else f", {item.what}"
+            what = "" if item.description == only else f", {item.description}"
             line = f"\n> {public_id(item.key)}{what}: {' '.join(item.text.splitlines())}"
             size = _size(view, last, line)
             if item.key not in lines and size <= room:
@@ -130,64 +133,70 @@ class Retrieve:
             places = {k: n for n, k in enumerate(view.keys)}
             keys = sorted(lines, key=lambda k: places.get(k, -1))
             text = head + "".join(lines[k] for k in keys)
-            yield Insert("tail", SOURCE, text, kept=not view.literal, about=tuple(keys))
+            yield Insert("tail", SOURCE, text, persistent=not view.literal, quoted_keys=tuple(keys))
 
-    def _items(self, view: View, last: Message) -> Iterator[Item]:
+    def _items(self, view: View, last: Message) -> Iterator[Quotation]:
         """Yield all items that could be retrieved, the most relevant first: a new error, then the topic of the user's
         message."""
         if self.errors and last.is_result:
             yield from self._of_errors(view)
-        about = task(view)
-        if about is not None and (view.literal or last is about) and wanted(self, about):
+        about = find_task(view)
+        if about is not None and (view.literal or last is about) and has_topic(self, about):
             yield from self._of_task(view, about)
 
-    def _of_task(self, view: View, about: Message) -> Iterator[Item]:
-        start = view.active
+    def _of_task(self, view: View, about: Message) -> Iterator[Quotation]:
+        start = view.active_start
         ranked = about.derive(
-            lambda m: self._ranked(view.messages[:start], terms.of(m)),
+            lambda m: self._ranked(view.messages[:start], terms.count_message_terms(m)),
             (SOURCE, self, view.keys[start - 1] if start else b""),
         )
-        named = pattern(self.old_task)
+        named = compile_pattern(self.old_task)
         hidden = [n for n in ranked if _is_hidden(view, n)]
         if hidden and named and named.search(about.text):
             yield from self._summary(view, hidden[0])
-        query = terms.of(about)
+        query = terms.count_message_terms(about)
         for n in hidden:
             text = view.messages[n].derive(
-                lambda m: excerpt(m.text, query, self.item_chars), (SOURCE, about.form, self.item_chars)
+                lambda m: make_excerpt(m.text, query, self.item_chars), (SOURCE, about.form, self.item_chars)
             )
-            yield Item(view.keys[n], view.messages[n].role, text)
+            yield Quotation(view.keys[n], view.messages[n].role, text)
         here = set(view.keys)
-        stored = [f for f in view.found if f.key not in here and (f.kind == "summary" or self._is_asked(f.role))]
-        for number in self._above([terms.terms(f.text) for f in stored], query, 0.0):
-            one: Found = stored[number]
-            yield Item(one.key, f"stored {one.kind}", excerpt(one.text, query, self.item_chars))
+        stored = [
+            f for f in view.retrieved_texts if f.key not in here and (f.kind == "summary" or self._is_asked(f.role))
+        ]
+        for number in self._above([terms.count_terms(f.text) for f in stored], query, 0.0):
+            one: RetrievedText = stored[number]
+            yield Quotation(one.key, f"stored {one.kind}", make_excerpt(one.text, query, self.item_chars))
 
     def _is_asked(self, role: str) -> bool:
         return not self.roles or role in self.roles
 
-    def _ranked(self, messages: Sequence[Message], query: terms.Terms) -> list[int]:
+    def _ranked(self, messages: Sequence[Message], query: terms.TermCounts) -> list[int]:
         asked = [n for n, message in enumerate(messages) if self._is_asked(message.role)]
-        return [asked[n] for n in self._above([terms.of(messages[n]) for n in asked], query, self.near)]
+        return [
+            asked[n] for n in self._above([terms.count_message_terms(messages[n]) for n in asked], query, self.near)
+        ]
 
-    def _above(self, documents: Sequence[terms.Terms], query: terms.Terms, near: float) -> list[int]:
+    def _above(self, documents: Sequence[terms.TermCounts], query: terms.TermCounts, near: float) -> list[int]:
         """Return the numbers of the documents above the floor, best first; of equal ones the newer first."""
-        worth = terms.rarity(query.counts, documents)
-        scores = terms.bm25(query.counts, documents)
-        covers = [terms.coverage(query.counts, documents[n], worth) if s > 0 else 0.0 for n, s in enumerate(scores)]
-        scores, covers = terms.spread(scores, near), terms.spread(covers, near)
+        worth = terms.weigh_terms(query.counts, documents)
+        scores = terms.score_documents(query.counts, documents)
+        covers = [
+            terms.measure_coverage(query.counts, documents[n], worth) if s > 0 else 0.0 for n, s in enumerate(scores)
+        ]
+        scores, covers = terms.spread_scores(scores, near), terms.spread_scores(covers, near)
         found = [n for n, score in enumerate(scores) if score > 0 and covers[n] >= self.floor]
         return sorted(found, key=lambda n: (-scores[n], -n))
 
-    def _summary(self, view: View, n: int) -> Iterator[Item]:
+    def _summary(self, view: View, n: int) -> Iterator[Quotation]:
         """Yield the summary of the group of messages[n], if no step of the group is in the prompt."""
         group = next(g for g in view.groups if g.start <= n < g.end)
         steps = [s for s in view.steps if group.start <= s.start < group.end and not view.messages[s.start].is_system]
         if steps and all(view.tokens[s.start] == 0 for s in steps):
-            text = extracts.of_steps(view, steps, [False] * len(steps), self.item_chars)
-            yield Item(view.keys[group.start], "summary of a task", text)
+            text = extracts.extract_steps(view, steps, [False] * len(steps), self.item_chars)
+            yield Quotation(view.keys[group.start], "summary of a task", text)
 
-    def _of_errors(self, view: View) -> Iterator[Item]:
+    def _of_errors(self, view: View) -> Iterator[Quotation]:
         """Yield hidden steps that ended in the same error as the last step, each with the next action."""
         step = view.steps[-1]
         errors = {_plain(e) for e in _errors(view, step.start, step.end)}
@@ -197,21 +206,21 @@ class Retrieve:
             hidden = any(_is_hidden(view, n) for n in range(before.start, before.end))
             same = [e for e in _errors(view, before.start, before.end) if _plain(e) in errors] if hidden else []
             if same:
-                then = extracts.line(view, after)
-                told = [extracts.line(view, before).call, *same, f"then: {then.call} -> {then.first}"]
-                yield Item(view.keys[before.end - 1], "the same error earlier", "\n".join(filter(None, told)))
+                then = extracts.extract_step(view, after)
+                told = [extracts.extract_step(view, before).call, *same, f"then: {then.call} -> {then.first_line}"]
+                yield Quotation(view.keys[before.end - 1], "the same error earlier", "\n".join(filter(None, told)))
 
 
-def wanted(voice: Retrieve, about: Message) -> bool:
+def has_topic(injection: Retrieve, message: Message) -> bool:
     """True if a user's message names a topic that can be searched for."""
-    nothing = pattern(voice.nothing)
-    if nothing and nothing.search(about.text):
+    nothing = compile_pattern(injection.nothing)
+    if nothing and nothing.search(message.text):
         return False
-    return len(terms.of(about).counts) >= voice.least_words
+    return len(terms.count_message_terms(message).counts) >= injection.least_words
 
 
 def _is_hidden(view: View, n: int) -> bool:
-    edit = view.edit(n)
+    edit = view.find_edit(n)
     return edit is not None and edit.action in ("gone", "text")
 
 
@@ -220,7 +229,7 @@ def _errors(view: View, start: int, end: int) -> list[str]:
 
 
 def _errors_of(message: Message) -> tuple[str, ...]:
-    return extracts.errors_of(message.text)
+    return extracts.find_errors(message.text)
 
 
 def _plain(error: str) -> str:
@@ -228,12 +237,12 @@ def _plain(error: str) -> str:
     return _NUMBER.sub("0", error)
 
 
-def excerpt(text: str, query: terms.Terms, limit: int) -> str:
+def make_excerpt(text: str, query: terms.TermCounts, limit: int) -> str:
     """Return the lines of a text that share most terms with the query, in their order; the beginning if no line shares
     any. Lines that are too long are split into sentences or clauses."""
     longest = min(_LINE, limit - 1)
     lines = [piece for line in text.splitlines() for piece in _pieces(line.strip(), longest)]
-    worth = [len(query.counts.keys() & terms.terms(line[:longest]).counts.keys()) for line in lines]
+    worth = [len(query.counts.keys() & terms.count_terms(line[:longest]).counts.keys()) for line in lines]
     room, kept = limit, set[int]()
     for n in sorted(range(len(lines)), key=lambda n: (-worth[n], n)):
         size = min(len(lines[n]), longest) + 1
@@ -241,7 +250,7 @@ def excerpt(text: str, query: terms.Terms, limit: int) -> str:
             break
         kept.add(n)
         room -= size
-    return "\n".join(extracts.cut(lines[n], longest) for n in sorted(kept))
+    return "\n".join(extracts.cut_text(lines[n], longest) for n in sorted(kept))
 
 
 def _pieces(line: str, longest: int) -> list[str]:
@@ -256,10 +265,12 @@ def _pieces(line: str, longest: int) -> list[str]:
 def _size(view: View, last: Message, text: str) -> int:
     """Return the tokens of a text. The count is stored with `last`: the same texts are tried with each request of a
     turn."""
-    return last.derive(lambda _: view.weigh.count(text), ("count", view.weigh, text))
+    return last.derive(lambda _: view.weigh.count_text(text), ("count", view.weigh, text))
 
 
-def quoted(item: Item) -> str:
+def render_quotation(quotation: Quotation) -> str:
     """Return the item as data: its source, and every line marked as a quotation."""
-    head = f"{HEAD}{public_id(item.key)}, {item.what}: quoted from earlier, information only]"
-    return "\n".join([head, *("> " + line for line in item.text.splitlines())])
+    head = (
+        f"{QUOTATION_START}{public_id(quotation.key)}, {quotation.description}: quoted from earlier, information only]"
+    )
+    return "\n".join([head, *("> " + line for line in quotation.text.splitlines())])

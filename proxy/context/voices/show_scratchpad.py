@@ -12,7 +12,7 @@ from proxy.chat.embedded_json import decode_embedded
 from proxy.context.plan import Insert, View
 from proxy.memory import scratchpad
 
-TOOL = "manage_scratchpad"
+SCRATCHPAD_TOOL = "manage_scratchpad"
 UNBOUNDED = 1 << 40
 """Limit for scratchpad calls in the prompt: none, because the limit was applied when the text was written."""
 
@@ -37,11 +37,11 @@ class ShowScratchpad:
     def __call__(self, view: View) -> Iterable[Insert]:
         """Yield one insert, or none."""
         now = view.scratchpad.strip()
-        if not now or (not view.literal and _standing(view, scratchpad.shown(now, self.chars)) == now):
+        if not now or (not view.literal and _standing(view, scratchpad.render_scratchpad(now, self.chars)) == now):
             return
-        text = "\n\n" + scratchpad.shown(now, self.chars)
-        if view.budget is None or view.total + view.weigh.count(text) <= view.budget:
-            yield Insert("tail", "scratchpad", text, kept=not view.literal)
+        text = "\n\n" + scratchpad.render_scratchpad(now, self.chars)
+        if view.budget is None or view.total + view.weigh.count_text(text) <= view.budget:
+            yield Insert("tail", "scratchpad", text, persistent=not view.literal)
 
 
 def _standing(view: View, shown: str) -> str | None:
@@ -52,13 +52,13 @@ def _standing(view: View, shown: str) -> str | None:
     """
     known: str | None = None
     for n, message in enumerate(view.messages):
-        edit = view.edit(n)
+        edit = view.find_edit(n)
         if edit is not None and edit.text and scratchpad.START in edit.text:
             known = view.scratchpad.strip() if shown in edit.text else None
         if not message.calls or (edit is not None and edit.action != "append"):
             continue
         for call in message.calls:
-            if call.name == TOOL:
+            if call.name == SCRATCHPAD_TOOL:
                 known = _after(call.arguments, known)
     return known
 
@@ -70,7 +70,7 @@ def _after(arguments: str, known: str | None) -> str | None:
     except (ValueError, RecursionError):
         return known
     if call.action == "update":
-        return scratchpad.updated(call.content, UNBOUNDED)
+        return scratchpad.replace_text(call.content, UNBOUNDED)
     if call.action == "append" and known is not None:
-        return scratchpad.appended(known, call.content, UNBOUNDED)
+        return scratchpad.append_text(known, call.content, UNBOUNDED)
     return known if call.action == "read" else None

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from proxy.context.evidence.ledger import record
+from proxy.context.evidence.ledger import build_activity_record
 from proxy.context.plan import Edit, Insert, View
 
 HEADING = "[From the record of your own work so far; {count} results were shortened or left out.]"
@@ -16,7 +16,7 @@ _RECORD = re.compile(r"\n\n" + _TOLD.pattern + r"(?:\n[^\n]+)*")
 
 
 @dataclass(frozen=True, slots=True)
-class TellLedger:
+class ReportActivity:
     """Report files read, edited and created, commands with their outcomes, last errors and open items. The record comes
     with the first batch of edits, and again when `every` more results have left.
 
@@ -33,17 +33,17 @@ class TellLedger:
         """Yield the record at the tail, as a kept insert, if enough results have left since the last record."""
         if not view.edits:
             return
-        count, told = view.settled("tell_ledger", partial(_counted, view))
+        count, told = view.memo_edited("tell_ledger", partial(_counted, view))
         if count < (told + self.every if told else 1):
             return
-        kinds = record(view.messages, _left(view)).kinds()
+        kinds = build_activity_record(view.messages, _left(view)).list_entries()
         heading = "\n\n" + HEADING.format(count=count)
-        while kinds and view.weigh.count("\n".join([heading, *map(str, kinds)])) > self.tokens:
+        while kinds and view.weigh.count_text("\n".join([heading, *map(str, kinds)])) > self.tokens:
             longest = max(kinds, key=lambda kind: len(str(kind)))
             longest.entries.pop()
             kinds = [kind for kind in kinds if kind.entries]
         if kinds:
-            yield Insert("tail", "ledger", "\n".join([heading, *map(str, kinds)]), kept=True)
+            yield Insert("tail", "ledger", "\n".join([heading, *map(str, kinds)]), persistent=True)
 
 
 def _counted(view: View, _: int, known: tuple[int, int] | None) -> tuple[int, int]:
@@ -57,7 +57,7 @@ def _told(view: View) -> int:
     return max((count for count, _, _ in _records(view.edits, view)), default=0)
 
 
-def newest_record(edits: Mapping[bytes, Edit], view: View) -> tuple[bytes, str] | None:
+def find_newest_record(edits: Mapping[bytes, Edit], view: View) -> tuple[bytes, str] | None:
     """Return (the key of its message, its text) of the newest record in the prompt, None if there is none.
 
     When the message is shortened, the record stays after the stub. Without it, the record would be repeated too early.
@@ -87,10 +87,13 @@ def _left(view: View) -> list[bool]:
     """Return a bool for each message: true for a result that has left."""
     edits, keys = view.edits, view.keys
     return [
-        is_result and (edit := edits.get(keys[n])) is not None and _takes(edit) and not view.messages[n].is_system
+        is_result
+        and (edit := edits.get(keys[n])) is not None
+        and _removes_result(edit)
+        and not view.messages[n].is_system
         for n, is_result in enumerate(view.is_result)
     ]
 
 
-def _takes(edit: Edit) -> bool:
+def _removes_result(edit: Edit) -> bool:
     return edit.action in ("text", "gone") and edit.stage != "refer_repeats"

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from proxy.context.evidence.iteration import check_urgency, urgency
-from proxy.context.evidence.signs import Signs
-from proxy.context.evidence.stuck import KINDS, Loop, loops
+from proxy.context.evidence.iteration import check_urgency, read_urgency
+from proxy.context.evidence.signs import LoopSettings
+from proxy.context.evidence.stuck import LOOP_KINDS, Loop, find_loops
 from proxy.context.plan import Insert, View
 from proxy.context.wording import placeholders
 from proxy.errors import ConfigError
@@ -55,7 +55,7 @@ _COVERED: Mapping[str, frozenset[str]] = {
 """Kinds of loop that are left out, by kind, if one of these other kinds is present too."""
 
 
-class Words(NamedTuple):
+class WarningText(NamedTuple):
     """The text for a kind of loop at an urgency."""
 
     kind: str
@@ -64,57 +64,59 @@ class Words(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class WarnOfLoops(Signs):
+class WarnOfLoops(LoopSettings):
     """Insert one note at the tail when the newest step continues a loop, of the most informative kind.
 
     A kind is reported once, and again only when its count has doubled since (FEATURES.md B6).
     """
 
-    kinds: tuple[str, ...] = KINDS
+    kinds: tuple[str, ...] = LOOP_KINDS
     """The kinds of loop that are reported."""
     urgency: str = "firm"
     """Urgency: off, gentle or firm; `x-context-urgency` overrides it."""
-    texts: tuple[Words, ...] = ()
+    texts: tuple[WarningText, ...] = ()
     """Texts that replace the built-in ones: tables with `kind`, `urgency` (firm or gentle) and `text`. `<RUN>` is the
     number of repeats, `<WHAT>` the call, error or theme, where the kind has one."""
 
     def __post_init__(self) -> None:
         """Validate the kinds, the urgency and the texts, which come from a file. Raises ConfigError if one is
         invalid."""
-        Signs.__post_init__(self)
+        LoopSettings.__post_init__(self)
         check_urgency(self.urgency)
         for kind in self.kinds:
-            if kind not in KINDS:
-                raise ConfigError("voices.warn_of_loops.kinds", kind, "some of " + ", ".join(KINDS))
-        object.__setattr__(self, "texts", tuple(map(_words, self.texts)))
+            if kind not in LOOP_KINDS:
+                raise ConfigError("voices.warn_of_loops.kinds", kind, "some of " + ", ".join(LOOP_KINDS))
+        object.__setattr__(self, "texts", tuple(map(_read_warning_text, self.texts)))
 
     def __call__(self, view: View) -> Iterable[Insert]:
         """Yield at most one note."""
-        level = urgency(view, self.urgency)
+        level = read_urgency(view, self.urgency)
         if level == "off" or not _acts(view):
             return
-        loop = worth_telling(loops(view, self), view.said, self.kinds)
+        loop = select_loop(find_loops(view, self), view.note_counts, self.kinds)
         if loop is not None:
             own = {(words.kind, words.urgency): words.text for words in self.texts}
             words = own.get((loop.kind, level), TEXTS[loop.kind, level])
             # An error is quoted: the text of a tool must not end the quotation.
-            text = placeholders.fill(words, RUN=loop.run, WHAT=loop.what.replace('"', "'"))
-            yield Insert("tail", "warn_of_loops", f"\n\n{text}", said=(loop.kind, loop.total), alone=True)
+            text = placeholders.fill(words, RUN=loop.run_length, WHAT=loop.subject.replace('"', "'"))
+            yield Insert(
+                "tail", "warn_of_loops", f"\n\n{text}", note_count=(loop.kind, loop.total), may_stand_alone=True
+            )
 
 
-def _words(given: object) -> Words:
+def _read_warning_text(given: object) -> WarningText:
     """Return texts from a file, or from the code, as Words. Raises ConfigError if they are invalid."""
-    if isinstance(given, Words):
+    if isinstance(given, WarningText):
         return given
     key = "voices.warn_of_loops.texts"
-    if not isinstance(given, Mapping) or set(given) != set(Words._fields):
-        raise ConfigError(key, given, "tables with " + ", ".join(Words._fields))
+    if not isinstance(given, Mapping) or set(given) != set(WarningText._fields):
+        raise ConfigError(key, given, "tables with " + ", ".join(WarningText._fields))
     kind, urgency, text = given["kind"], given["urgency"], given["text"]
-    if kind not in KINDS or urgency not in ("firm", "gentle"):
-        allowed = f"tables with a kind ({', '.join(KINDS)}) and an urgency (firm, gentle)"
+    if kind not in LOOP_KINDS or urgency not in ("firm", "gentle"):
+        allowed = f"tables with a kind ({', '.join(LOOP_KINDS)}) and an urgency (firm, gentle)"
         raise ConfigError(key, given, allowed)
     placeholders.check(key, text, (), ("RUN", "WHAT") if kind in _NAMED else ("RUN",))
-    return Words(kind, urgency, text)
+    return WarningText(kind, urgency, text)
 
 
 def _acts(view: View) -> bool:
@@ -122,16 +124,18 @@ def _acts(view: View) -> bool:
     row. Chat, in which the user and the model take turns, is no loop."""
     if view.request.tool_names or any(view.is_result) or any(message.calls for message in view.messages):
         return True
-    return any(n == m + 1 for m, n in pairwise(view.ground.answers))
+    return any(n == m + 1 for m, n in pairwise(view.history.assistant_indexes))
 
 
-def worth_telling(found: Sequence[Loop], said: Mapping[str, int], kinds: Sequence[str] = KINDS) -> Loop | None:
+def select_loop(
+    found: Sequence[Loop], note_counts: Mapping[str, int], kinds: Sequence[str] = LOOP_KINDS
+) -> Loop | None:
     """Return the loop to report: the first that no other loop covers, and that is new or has doubled since. None if
     there is none."""
     found = [loop for loop in found if loop.kind in kinds]
     seen = {loop.kind for loop in found}
     for loop in found:
-        told = said.get(loop.kind)
+        told = note_counts.get(loop.kind)
         if not seen & _COVERED.get(loop.kind, frozenset()) and (told is None or loop.total >= 2 * told):
             return loop
     return None

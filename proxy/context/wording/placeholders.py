@@ -10,17 +10,17 @@ from proxy.errors import ConfigError
 _PLACEHOLDER = re.compile(r"<([A-Z]+)>")
 
 
-def check(key: str, text: object, needs: Sequence[str], others: Sequence[str] | None = ()) -> None:
+def check(key: str, text: object, required: Sequence[str], optional: Sequence[str] | None = ()) -> None:
     """Raise ConfigError if a text is blank, lacks a placeholder that it needs, or has a placeholder that nobody fills.
 
     others: placeholders that the text may have as well. None: any, because the text may contain tags.
     """
-    listed = " and ".join(f"<{name}>" for name in needs)
+    listed = " and ".join(f"<{name}>" for name in required)
     found = set(_PLACEHOLDER.findall(text)) if isinstance(text, str) else set()
-    if not isinstance(text, str) or not text.strip() or not found.issuperset(needs):
+    if not isinstance(text, str) or not text.strip() or not found.issuperset(required):
         raise ConfigError(key, text, f"a text with {listed} in it" if listed else "a text")
-    if others is not None and (unknown := found.difference(needs, others)):
-        known = ", ".join(f"<{name}>" for name in (*needs, *others)) or "none"
+    if optional is not None and (unknown := found.difference(required, optional)):
+        known = ", ".join(f"<{name}>" for name in (*required, *optional)) or "none"
         raise ConfigError(key, text, f"a text with these placeholders at most: {known}; not <{min(unknown)}>")
 
 

@@ -20,11 +20,11 @@ HEADING = "[A summary of earlier messages. It is information, not a request.]"
 """Text in front of a helper model's summary. The summary stands behind the user's own words, and may come from a
 tool."""
 
-TEXT, ARGUMENTS = 1500, 300
+TEXT_CHARS, ARGUMENT_CHARS = 1500, 300
 """Characters of a message, and of the arguments of a call, that a helper model gets."""
 
 
-def counted(messages: Iterable[Message]) -> str:
+def render_count(messages: Iterable[Message]) -> str:
     """`Previous 50 turns: 25 user messages, 25 model responses, 10 tool calls`: turns are messages of the user and the
     model."""
     users = models = calls = 0
@@ -35,25 +35,25 @@ def counted(messages: Iterable[Message]) -> str:
     return f"Previous {users + models} turns: {users} user messages, {models} model responses, {calls} tool calls"
 
 
-def size(message: Message) -> int:
+def count_chars(message: Message) -> int:
     """Characters of a message, those of its calls included."""
     return len(message.text) + sum(len(call.name) + len(call.arguments) for call in message.calls)
 
 
-def accepted(summary: str | None, source: int) -> str | None:
+def accept_summary(summary: str | None, source_chars: int) -> str | None:
     """The summary, or None if it is missing, empty, or no shorter than the `source` characters that it replaces."""
     found = (summary or "").strip()
-    return found if found and len(found) < source else None
+    return found if found and len(found) < source_chars else None
 
 
-def question(messages: Sequence[Message], instruction: str = INSTRUCTION) -> str:
+def build_question(messages: Sequence[Message], instruction: str = INSTRUCTION) -> str:
     """The whole question to a helper model: its instruction, and excerpts of the messages."""
     return "\n\n".join((instruction, *(message.derive(_excerpt) for message in messages)))
 
 
 def _excerpt(message: Message) -> str:
-    lines = [f"[{message.role}] {_cut(message.text, TEXT)}".rstrip()]
-    lines += [f"[calls {call.name}] {_cut(call.arguments, ARGUMENTS)}".rstrip() for call in message.calls]
+    lines = [f"[{message.role}] {_cut(message.text, TEXT_CHARS)}".rstrip()]
+    lines += [f"[calls {call.name}] {_cut(call.arguments, ARGUMENT_CHARS)}".rstrip() for call in message.calls]
     return "\n".join(lines)
 
 

@@ -6,94 +6,63 @@ with a remark in their place.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
 
-from proxy.chat import key, slices
-from proxy.chat.dialects.completions import blanked, read_message
-from proxy.exchange.parts import Parts
-from proxy.exchange.record import Forms
-from proxy.exchange.steering.place import PAGE, Here
-from proxy.exchange.turn import Turn
-from proxy.exchange.weave import read_round, write_round
-from proxy.store.base import FormRow, Row
-from proxy.store.blanking import BlankFormRow, BlankRoundRow, BlankRow
-
-TEXT = "[removed by the operator]"
+from proxy.chat.dialects.completions import erase_content
+from proxy.exchange.erased_rows import ERASED_TEXT, erase_in_array
+from proxy.exchange.parts import Services
+from proxy.exchange.record import MessageForms
+from proxy.exchange.steering.place import PAGE_SIZE, SelectedBranch
+from proxy.exchange.weave import decode_round, encode_round
+from proxy.store.base import Row
+from proxy.store.blanking import EraseFormRow, EraseMessageRow, EraseRoundRow
 
 
-async def blank(parts: Parts, here: Here, chosen: Sequence[int]) -> None:
+async def erase_messages(services: Services, selected: SelectedBranch, chosen: Sequence[int]) -> None:
     """Blank the text of these messages of the history in the store, in every form. StoreUnavailable passes through."""
-    place = (here.record.tenant, here.record.session)
-    messages = here.request.messages
-    rows: list[Row] = [BlankRow(*place, here.keys[n], blanked(messages[n].raw, TEXT)) for n in chosen]
-    keys = {here.keys[n] for n in chosen}
-    for row in await parts.store.rounds(*place, sorted(keys)):
+    place = (selected.record.tenant, selected.record.session)
+    messages = selected.request.messages
+    rows: list[Row] = [
+        EraseMessageRow(*place, selected.keys[n], erase_content(messages[n].raw, ERASED_TEXT)) for n in chosen
+    ]
+    keys = {selected.keys[n] for n in chosen}
+    for row in await services.store.read_hidden_rounds(*place, sorted(keys)):
         if row.key in keys:
-            one = read_round(row.key, row.head, row.body, row.created_at)
+            one = decode_round(row.key, row.head, row.body, row.created_at)
             silent = replace(
                 one,
-                replaces=tuple(blanked(raw, TEXT) for raw in one.replaces),
-                results=tuple(blanked(raw, TEXT) for raw in one.results),
+                replaces=tuple(erase_content(raw, ERASED_TEXT) for raw in one.replaces),
+                results=tuple(erase_content(raw, ERASED_TEXT) for raw in one.results),
             )
-            rows.append(BlankRoundRow(*place, row.key, write_round(silent)))
+            rows.append(EraseRoundRow(*place, row.key, encode_round(silent)))
     positions = {sum(not m.is_system for m in messages[:n]): messages[n].raw for n in chosen}
-    rows += await _forms(parts, here, positions)
-    await parts.store.put(rows)
-    live = parts.threads.session(*place)
+    rows += await _erase_forms(services, selected, positions)
+    await services.store.put(rows)
+    live = services.live_sessions.find_session(*place)
     if live is not None:
         live.forget_rounds()  # they are read back as they are now
 
 
-async def _forms(parts: Parts, here: Here, positions: dict[int, bytes]) -> list[Row]:
+async def _erase_forms(services: Services, selected: SelectedBranch, positions: dict[int, bytes]) -> list[Row]:
     """Return the rows that blank these positions of the conversation in the other forms that the thread's exchanges
     have."""
-    place = (here.record.tenant, here.record.session)
+    place = (selected.record.tenant, selected.record.session)
     made: dict[str, Row] = {}
     before: float | None = None
-    while page := await parts.store.exchanges(*place, PAGE, before):
+    while page := await services.store.read_exchanges(*place, PAGE_SIZE, before):
         for one in page:
-            forms = msgspec.json.decode(one.forms, type=Forms)
+            forms = msgspec.json.decode(one.forms, type=MessageForms)
             for at, form in forms.other:
-                if form and at in positions and one.thread == here.thread.name:
-                    made[form] = BlankFormRow(*place, bytes.fromhex(form), blanked(positions[at], TEXT))
-            if forms.whole and forms.whole not in made and one.thread == here.thread.name:
-                array = await parts.store.form(*place, bytes.fromhex(forms.whole))
+                if form and at in positions and one.thread == selected.branch.name:
+                    made[form] = EraseFormRow(*place, bytes.fromhex(form), erase_content(positions[at], ERASED_TEXT))
+            if forms.whole and forms.whole not in made and one.thread == selected.branch.name:
+                array = await services.store.read_form(*place, bytes.fromhex(forms.whole))
                 if array is not None:
-                    made[forms.whole] = BlankFormRow(*place, bytes.fromhex(forms.whole), _array(array, positions))
+                    made[forms.whole] = EraseFormRow(
+                        *place, bytes.fromhex(forms.whole), erase_in_array(array, positions)
+                    )
         before = page[-1].started_at
     return list(made.values())
-
-
-def silence(turn: Turn, removed: Collection[bytes]) -> None:
-    """Blank the forms of removed messages in the turn's rows, so that a client that resends the messages in other bytes
-    does not restore them."""
-    if not removed or not any(k in removed for k in turn.keys):
-        return
-    messages = turn.request.messages
-    raws = {m.form: m.raw for m, k in zip(messages, turn.keys, strict=True) if k in removed and not m.is_system}
-    start, end = turn.request.spans["messages"]
-    whole = key.form(turn.request.body[start:end])
-    open_ = [m for m in messages if not m.is_system]
-    positions = {at: m.raw for at, m in enumerate(open_) if m.form in raws}
-    for n, row in enumerate(turn.rows):
-        if isinstance(row, FormRow) and row.form in raws:
-            turn.rows[n] = msgspec.structs.replace(row, body=blanked(raws[row.form], TEXT))
-        elif isinstance(row, FormRow) and row.form == whole:
-            turn.rows[n] = msgspec.structs.replace(row, body=_array(row.body, positions))
-
-
-def _array(array: bytes, positions: dict[int, bytes]) -> bytes:
-    """Return an array of messages with these positions blanked; system messages are not counted."""
-    raws: list[bytes] = []
-    at = 0
-    for start, end in slices.elements(array) or []:
-        raw = array[start:end]
-        if read_message(raw).is_system:
-            raws.append(raw)
-            continue
-        raws.append(blanked(raw, TEXT) if at in positions else raw)
-        at += 1
-    return b"[" + b",".join(raws) + b"]"

@@ -7,36 +7,36 @@ from collections.abc import Sequence
 import msgspec
 
 from proxy.errors import ProxyError
-from proxy.exchange.parts import Parts
+from proxy.exchange.parts import Services
 from proxy.exchange.steering import adjusting, deciding, rebuilding, showing, telling
-from proxy.exchange.steering.grammar import HELP, MARK, Command, parse
-from proxy.exchange.steering.shapes import Changed, GroupLine, ShownInsert, ShownMessage, ShownPrompt
+from proxy.exchange.steering.grammar import HELP, REPLY_MARK, InbandCommand, parse_command
+from proxy.exchange.steering.shapes import DecisionResult, GroupListItem, PromptDetails, PromptInsert, PromptMessage
 
-SHOWN = 200_000
+MAX_REPLY_CHARS = 200_000
 """Limit in characters on a reply."""
 
 
-async def run(parts: Parts, tenant: str, session: str, line: str, *, thread: str | None = None) -> str:
+async def run_command(services: Services, tenant: str, session: str, line: str, *, thread: str | None = None) -> str:
     """Return the reply to a command; the help where the line is no command. Raises nothing of ours: the reply says why
     a command failed."""
-    command = parse(line) or Command("help")
+    command = parse_command(line) or InbandCommand("help")
     try:
-        text = await _run(parts, tenant, session, command, thread)
+        text = await _run(services, tenant, session, command, thread)
     except ProxyError as problem:
         text = str(problem)
-    if len(text) > SHOWN:
-        text = text[:SHOWN] + "\n[cut here: the admin API and the command line show all of it]"
-    return f"{MARK} {text}"
+    if len(text) > MAX_REPLY_CHARS:
+        text = text[:MAX_REPLY_CHARS] + "\n[cut here: the admin API and the command line show all of it]"
+    return f"{REPLY_MARK} {text}"
 
 
-async def _run(parts: Parts, tenant: str, session: str, command: Command, thread: str | None) -> str:
-    place = (parts, tenant, session)
+async def _run(services: Services, tenant: str, session: str, command: InbandCommand, thread: str | None) -> str:
+    place = (services, tenant, session)
     match command.name:
         case "window":
-            await adjusting.window(*place, command.number)
+            await adjusting.set_window(*place, command.number)
             return "The whole history stays." if not command.number else f"The last {command.number} groups stay."
         case "show":
-            shown = await showing.next_prompt(*place, thread=thread)
+            shown = await showing.preview_next_prompt(*place, thread=thread)
             return f"{shown.tokens_after} of {shown.tokens_before} tokens\n\n" + _whole(shown)
         case "rebuild":
             rebuilt = await rebuilding.rebuild(*place, thread=thread)
@@ -50,22 +50,22 @@ async def _run(parts: Parts, tenant: str, session: str, command: Command, thread
         case "remove":
             return _changed("Removed for good", await deciding.remove(*place, [command.group], thread=thread))
         case "list":
-            return _listed((await showing.listing(*place, thread=thread))[-command.number :])
+            return _listed((await showing.list_groups(*place, thread=thread))[-command.number :])
         case "show_group":
-            return _prompt(await showing.group(*place, command.group, thread=thread))
+            return _prompt(await showing.read_group(*place, command.group, thread=thread))
         case "scratchpad":
-            pad = await telling.scratchpad(*place)
+            pad = await telling.read_scratchpad(*place)
             return pad.text or "The scratchpad is empty."
         case _:
             return HELP
 
 
-def _changed(what: str, changed: Changed) -> str:
+def _changed(what: str, changed: DecisionResult) -> str:
     note = f" ({changed.note})" if changed.note else ""
     return f"{what}: group {', '.join(changed.groups)}, {len(changed.messages)} messages, {changed.tokens} tokens{note}"
 
 
-def _listed(lines: Sequence[GroupLine]) -> str:
+def _listed(lines: Sequence[GroupListItem]) -> str:
     made = [
         f"{line.id}  {line.status:<8} {line.sent:>7} of {line.tokens:>7} tokens"
         f"  {line.snapshot if line.snapshot is not None else '-':>8}  {line.title}"
@@ -74,7 +74,7 @@ def _listed(lines: Sequence[GroupLine]) -> str:
     return "\n".join(["group       status      prompt    whole           reported  prompt", *made])
 
 
-def _whole(shown: ShownPrompt) -> str:
+def _whole(shown: PromptDetails) -> str:
     """Return the prompt with each text of ours behind the message that it is appended to, as it goes out."""
     behind = {n: [_insert(one) for one in shown.inserts if one.index == n] for n in {i.index for i in shown.inserts}}
     there = range(len(shown.messages))
@@ -82,15 +82,15 @@ def _whole(shown: ShownPrompt) -> str:
     return "\n\n".join([*made, *(text for n, texts in sorted(behind.items()) if n not in there for text in texts)])
 
 
-def _insert(insert: ShownInsert) -> str:
+def _insert(insert: PromptInsert) -> str:
     return f"[+ {insert.source}, from the proxy]\n{insert.text.strip()}"
 
 
-def _prompt(messages: Sequence[ShownMessage]) -> str:
+def _prompt(messages: Sequence[PromptMessage]) -> str:
     return "\n\n".join(_message(message) for message in messages)
 
 
-def _message(message: ShownMessage) -> str:
+def _message(message: PromptMessage) -> str:
     why = f" ({message.why.stage}: {message.why.reason})" if message.why is not None else ""
     head = f"[{message.role} {message.id or '-'} {message.status}{why}]"
     said = message.content if message.content is not None else None

@@ -14,22 +14,22 @@ import msgspec
 from msgspec import Struct
 
 from proxy.exchange import planning, windows
-from proxy.exchange.parts import Parts
-from proxy.exchange.record import Sent
+from proxy.exchange.parts import Services
+from proxy.exchange.record import SentTexts
 from proxy.exchange.steering import place
-from proxy.exchange.steering.counting import Sums, sent_tokens
+from proxy.exchange.steering.counting import SessionTotals, count_sent_tokens
 from proxy.store.base import ExchangeRecord
 from proxy.store.listing import SessionItem
 
-MOST = 2000
+MAX_EXCHANGES = 2000
 """Limit on the exchanges of a session that are added up, the newest."""
-REMEMBERED = 1000
+MAX_CACHED_SESSIONS = 1000
 """Limit on the sessions whose figures are kept."""
-LOOP = "warn_of_loops"
-HOUR = 3600
+LOOP_SOURCE = "warn_of_loops"
+HOUR_S = 3600
 
 
-class Point(Struct, frozen=True):
+class ExchangePoint(Struct, frozen=True):
     """Figures of an exchange. Tokens are by our own count; prompt, completion and cached are as the provider reports
     them. cost, cost_without: dollars, None without prices. cost_planned: dollars of the plan that was observed, None
     where there was none. loop: the model was told that it is in a loop. edited: it was the first exchange to go out
@@ -56,7 +56,7 @@ class Point(Struct, frozen=True):
     """Tokens by which the prompt was over its budget."""
 
 
-class Hour(Struct):
+class HourlyFigures(Struct):
     """Figures of the exchanges that began in an hour. at: the beginning of the hour, Unix seconds."""
 
     at: int
@@ -74,9 +74,9 @@ class Hour(Struct):
     cost_planned: float = 0.0
     """Dollars as in `cost`, but exchanges with an observed plan count as if that plan had gone out."""
 
-    def add(self, one: Point | Hour) -> None:
+    def add(self, one: ExchangePoint | HourlyFigures) -> None:
         """Add one exchange, or all of another hour."""
-        if isinstance(one, Hour):
+        if isinstance(one, HourlyFigures):
             self.exchanges += one.exchanges
             self.unpriced += one.unpriced
             self.loops += one.loops
@@ -96,7 +96,7 @@ class Hour(Struct):
         self.cost_planned += (one.cost if one.cost_planned is None else one.cost_planned) or 0.0
 
 
-class Figures(Struct, frozen=True):
+class SessionFigures(Struct, frozen=True):
     """Figures of a session in one line. tokens_before, tokens_after, limit, model: those of its newest request.
     utilisation: share of the limit, 0 to 1. cost, cost_without: dollars so far, None where a model has no price.
     cost_planned: dollars if the observed plans had gone out, None where none was observed."""
@@ -120,57 +120,63 @@ class Figures(Struct, frozen=True):
     """Tokens by which the session's newest prompt was over its budget."""
 
 
-class Told(Struct, frozen=True):
+class SessionTimeline(Struct, frozen=True):
     """A session's figures, in one line and by the hour."""
 
-    figures: Figures
-    hours: list[Hour]
+    figures: SessionFigures
+    hours: list[HourlyFigures]
 
 
-class Remembered:
+class TimelineCache:
     """Cache of the figures of sessions that were not used since."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[tuple[str, str], tuple[tuple[float, int], Told | None]] = OrderedDict()
+        self._known: OrderedDict[tuple[str, str], tuple[tuple[float, int], SessionTimeline | None]] = OrderedDict()
 
-    async def of(self, parts: Parts, item: SessionItem) -> Told | None:
+    async def find_timeline(self, services: Services, item: SessionItem) -> SessionTimeline | None:
         """Return the session's figures; None if it has no exchange."""
         name, stamp = (item.tenant, item.session), (item.last_at, item.exchanges)
         found = self._known.get(name)
         if found is not None and found[0] == stamp:
             self._known.move_to_end(name)
             return found[1]
-        exchanges = await newest(parts, *name, MOST)
+        exchanges = await read_newest_exchanges(services, *name, MAX_EXCHANGES)
         several = len({one.thread for one in exchanges}) > 1
-        kinds = await parts.store.thread_kinds(*name) if several else []
-        made = told(parts, exchanges, {one.thread for one in kinds if one.kind == "side"}) if exchanges else None
+        kinds = await services.store.read_branch_kinds(*name) if several else []
+        made = (
+            build_timeline(services, exchanges, {one.thread for one in kinds if one.kind == "side"})
+            if exchanges
+            else None
+        )
         if not exchanges or exchanges[-1].status != "open":
             self._known[name] = (stamp, made)
             self._known.move_to_end(name)
-            while len(self._known) > REMEMBERED:
+            while len(self._known) > MAX_CACHED_SESSIONS:
                 self._known.popitem(last=False)
         return made
 
 
-async def newest(parts: Parts, tenant: str, session: str, most: int) -> list[ExchangeRecord]:
+async def read_newest_exchanges(services: Services, tenant: str, session: str, limit: int) -> list[ExchangeRecord]:
     """Return a session's last exchanges, oldest first."""
     found: list[ExchangeRecord] = []
     before: float | None = None
-    while len(found) < most and (page := await parts.store.exchanges(tenant, session, place.PAGE, before)):
+    while len(found) < limit and (
+        page := await services.store.read_exchanges(tenant, session, place.PAGE_SIZE, before)
+    ):
         found += page
         before = page[-1].started_at
-    return found[:most][::-1]
+    return found[:limit][::-1]
 
 
-def points(parts: Parts, exchanges: Iterable[ExchangeRecord]) -> tuple[list[Point], Sums]:
+def build_points(services: Services, exchanges: Iterable[ExchangeRecord]) -> tuple[list[ExchangePoint], SessionTotals]:
     """Return a point for each of these exchanges, which come oldest first, and their sums."""
-    sums, made, edits = Sums(), [], dict[str, int]()
+    sums, made, edits = SessionTotals(), [], dict[str, int]()
     for one in exchanges:
-        paid = sums.add(one, planning.model_of(parts, one.model))
-        went = msgspec.json.decode(one.inserts, type=Sent)
-        sent = sent_tokens(one)
+        paid = sums.add_exchange(one, planning.look_up_model(services, one.model))
+        went = msgspec.json.decode(one.inserts, type=SentTexts)
+        sent = count_sent_tokens(one)
         made.append(
-            Point(
+            ExchangePoint(
                 exchange=one.exchange,
                 thread=one.thread,
                 started_at=one.started_at,
@@ -183,10 +189,10 @@ def points(parts: Parts, exchanges: Iterable[ExchangeRecord]) -> tuple[list[Poin
                 predicted=one.predicted,
                 cached_tokens=one.cached_tokens,
                 cost=paid.paid if paid is not None else None,
-                cost_without=paid.without if paid is not None else None,
+                cost_without=paid.without_proxy if paid is not None else None,
                 cost_planned=paid.planned if paid is not None else None,
                 fallback=one.fallback,
-                loop=any(source == LOOP for _, source, _ in went.inserts),
+                loop=any(source == LOOP_SOURCE for _, source, _ in went.inserts),
                 edited=one.edits > edits.get(one.thread, 0),
                 over_budget=max(0, sent - went.limit) if went.limit else 0,
             )
@@ -195,21 +201,23 @@ def points(parts: Parts, exchanges: Iterable[ExchangeRecord]) -> tuple[list[Poin
     return made, sums
 
 
-def told(parts: Parts, exchanges: list[ExchangeRecord], side: AbstractSet[str] = frozenset()) -> Told:
+def build_timeline(
+    services: Services, exchanges: list[ExchangeRecord], side_calls: AbstractSet[str] = frozenset()
+) -> SessionTimeline:
     """Return the figures of a session with these exchanges, oldest first; there is at least one. side: names of its
     threads that are side calls."""
-    made, sums = points(parts, exchanges)
-    hours: dict[int, Hour] = {}
+    made, sums = build_points(services, exchanges)
+    hours: dict[int, HourlyFigures] = {}
     for point in made:
-        at = int(point.started_at // HOUR) * HOUR
-        hours.setdefault(at, Hour(at)).add(point)
-    last = next((one for one in reversed(exchanges) if one.thread not in side), exchanges[-1])
-    sent = sent_tokens(last)
-    policy = parts.policies.get(last.policy)
-    model = planning.model_of(parts, last.model)
-    named = windows.named(parts, last.upstream, last.model)
-    limit = policy.limit_of(model, named) if policy is not None else named or model.window
-    figures = Figures(
+        at = int(point.started_at // HOUR_S) * HOUR_S
+        hours.setdefault(at, HourlyFigures(at)).add(point)
+    last = next((one for one in reversed(exchanges) if one.thread not in side_calls), exchanges[-1])
+    sent = count_sent_tokens(last)
+    policy = services.policies.get(last.policy)
+    model = planning.look_up_model(services, last.model)
+    named = windows.find_window(services, last.upstream, last.model)
+    limit = policy.find_limit(model, named) if policy is not None else named or model.window
+    figures = SessionFigures(
         exchanges=sums.exchanges,
         model=last.model,
         status=last.status,
@@ -219,12 +227,12 @@ def told(parts: Parts, exchanges: list[ExchangeRecord], side: AbstractSet[str] =
         utilisation=sent / limit if limit else None,
         needs_pruning=bool(limit and policy is not None and sent > policy.budget * limit),
         cost=sums.cost,
-        cost_without=sums.without,
-        cost_planned=sums.planned,
-        cached_predicted=sums.predicted,
-        cached_reported=sums.reported,
+        cost_without=sums.cost_without,
+        cost_planned=sums.cost_planned,
+        cached_predicted=sums.cached_predicted,
+        cached_reported=sums.cached_reported,
         fallbacks=sum(point.fallback is not None for point in made),
         loops=sum(point.loop for point in made),
         over_budget=next(point.over_budget for point in reversed(made) if point.exchange == last.exchange),
     )
-    return Told(figures, list(hours.values()))
+    return SessionTimeline(figures, list(hours.values()))

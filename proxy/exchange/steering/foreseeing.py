@@ -11,23 +11,23 @@ from functools import partial
 import msgspec
 
 from proxy.chat import key
-from proxy.chat.dialects.completions import user_message, write_request
+from proxy.chat.dialects.completions import make_user_message, write_request
 from proxy.chat.message import Request
 from proxy.context.plan import Edit
 from proxy.exchange import background, planning, recollect, weaving
-from proxy.exchange.identify import Place
-from proxy.exchange.parts import Parts
+from proxy.exchange.identify import Located
+from proxy.exchange.parts import Services
 from proxy.exchange.steering import keeping, place
-from proxy.exchange.steering.inforce import InForce
-from proxy.exchange.steering.place import Here
+from proxy.exchange.steering.inforce import StoredDecisions
+from proxy.exchange.steering.place import SelectedBranch
 from proxy.exchange.turn import Turn
 
-PROMPT = "(the client's next message)"
-RESULT = "(the result that the client will bring)"
+NEXT_MESSAGE_TEXT = "(the client's next message)"
+NEXT_RESULT_TEXT = "(the result that the client will bring)"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Foreseen:
+class Preview:
     """A planned turn. stand_ins: number of messages at the end that stand for the client's next messages."""
 
     turn: Turn
@@ -36,55 +36,68 @@ class Foreseen:
     @property
     def edits(self) -> dict[bytes, Edit]:
         """The plan's edits of the client's messages, by chain key."""
-        here = set(self.turn.woven.keys)
+        here = set(self.turn.spliced.keys)
         return {k: edit for k, edit in self.turn.plan.edits.items() if k in here}
 
 
-async def foresee(parts: Parts, here: Here, steered: InForce | None = None, *, prompted: bool = False) -> Foreseen:
+async def preview_prompt(
+    services: Services, selected: SelectedBranch, decisions: StoredDecisions | None = None, *, prompted: bool = False
+) -> Preview:
     """Plan the next request of a thread. steered: decisions to try, in place of those in force. prompted: the user
     speaks next, even where results are awaited."""
-    steered = steered if steered is not None else here.steered
-    raws = _next(here.request, prompted=prompted)
-    count = len(here.keys)
-    whole = [*(m.raw for m in here.request.messages), *raws]
-    request = await place.read(parts, await place.aside(count, partial(write_request, here.request, whole)))
-    keys = tuple(await place.aside(count, partial(key.chain, here.record.tenant, request.messages, here.keys)))
+    decisions = decisions if decisions is not None else selected.operator_decisions
+    raws = _stand_ins(selected.request, prompted=prompted)
+    count = len(selected.keys)
+    whole = [*(m.raw for m in selected.request.messages), *raws]
+    request = await place.parse_request(
+        services, await place.run_off_loop(count, partial(write_request, selected.request, whole))
+    )
+    keys = tuple(
+        await place.run_off_loop(
+            count, partial(key.compute_keys, selected.record.tenant, request.messages, selected.keys)
+        )
+    )
     # Facts that were found for the thread's last request are not available here: to the planner the whole history is
     # new.
-    thread = replace(here.thread, memory=replace(here.thread.memory, steered=steered), sizes=(0, 0))
-    target = parts.client.route(request.model)
-    model = planning.model_of(parts, request.model)
-    usual = parts.policies.get(here.exchange.policy) or planning.policy_of(parts, {}, target)
+    thread = replace(
+        selected.branch,
+        live_session=replace(selected.branch.live_session, stored_decisions=decisions),
+        body_sizes=(0, 0),
+    )
+    target = services.client.select_target(request.model)
+    model = planning.look_up_model(services, request.model)
+    usual = services.policies.get(selected.exchange.policy) or planning.find_policy(services, {}, target)
     turn = Turn(
         id="",
-        tenant=here.record.tenant,
-        place=Place(thread, "continuation", len(here.keys) - 1, here.record.explicit),
+        tenant=selected.record.tenant,
+        located=Located(thread, "continuation", len(selected.keys) - 1, selected.record.explicit),
         request=request,
         keys=keys,
-        policy=keeping.policy_for(parts, usual, steered),
+        policy=keeping.choose_policy(services, usual, decisions),
         model=model,
         upstream=target.name,
         strategy=target.strategy,
-        weigh=parts.weigh(model),
-        began=parts.now(),
+        weigh=services.find_token_counter(model),
+        started_at=services.now(),
     )
-    if count >= place.MANY or any(not turn.weigh.known(m) for m in request.messages):
+    if count >= place.OFF_LOOP_MESSAGES or any(not turn.weigh.has_count(m) for m in request.messages):
         await asyncio.to_thread(lambda: [turn.weigh(m) for m in request.messages])
-    await background.search(parts, turn)
-    if thread.offer is not None:
-        await weaving.dress(parts, turn, first=False)
-    await recollect.recollect(parts, turn, "")
-    await planning.decide(parts, turn)
-    return Foreseen(turn, len(raws))
+    await background.search_store(services, turn)
+    if thread.tool_offer is not None:
+        await weaving.add_rounds_and_tools(services, turn, first=False)
+    await recollect.load_notes(services, turn, "")
+    await planning.plan_request(services, turn)
+    return Preview(turn, len(raws))
 
 
-def _next(request: Request, *, prompted: bool) -> Sequence[bytes]:
+def _stand_ins(request: Request, *, prompted: bool) -> Sequence[bytes]:
     """Return stand-ins for the messages that the client will send next."""
     last = request.messages[-1]
     if last.role != "assistant":
-        return [user_message(PROMPT)] if prompted else []
+        return [make_user_message(NEXT_MESSAGE_TEXT)] if prompted else []
     if last.calls and not prompted:
         return [
-            msgspec.json.encode({"role": "tool", "tool_call_id": call.id, "content": RESULT}) for call in last.calls
+            msgspec.json.encode({"role": "tool", "tool_call_id": call.id, "content": NEXT_RESULT_TEXT})
+            for call in last.calls
         ]
-    return [user_message(PROMPT)]
+    return [make_user_message(NEXT_MESSAGE_TEXT)]

@@ -9,15 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-HEADS = ("/context", "/undo", "/message", "/messages", "/session")
-MARK = "[context-proxy]"
+COMMAND_WORDS = ("/context", "/undo", "/message", "/messages", "/session")
+REPLY_MARK = "[context-proxy]"
 """First characters of every reply, by which a reply is known when the client resends it."""
-LONGEST = 200
+MAX_COMMAND_CHARS = 200
 """Limit in characters on a command: a longer line is no command."""
-LISTED = 10
+DEFAULT_GROUPS = 10
 """Groups that are listed where no number is given."""
 
-Name = Literal[
+CommandName = Literal[
     "window", "show", "rebuild", "drop", "restore", "undo", "list", "show_group", "remove", "scratchpad", "help"
 ]
 
@@ -36,54 +36,54 @@ HELP = """Commands:
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class InbandCommand:
     """A parsed command. name: the command. group: the id of a group, number: a count, where the command has one."""
 
-    name: Name
+    name: CommandName
     group: str = ""
     number: int = 0
 
 
-def parse(text: str) -> Command | None:
+def parse_command(text: str) -> InbandCommand | None:
     """Return the command that a message is, None where it is none."""
     line = text.strip()
     words = line.split()
-    if not words or words[0] not in HEADS or "\n" in line or len(line) > LONGEST:
+    if not words or words[0] not in COMMAND_WORDS or "\n" in line or len(line) > MAX_COMMAND_CHARS:
         return None
     head, rest = words[0], words[1:]
     if head == "/undo":
-        return Command("undo") if not rest else Command("help")
+        return InbandCommand("undo") if not rest else InbandCommand("help")
     if head == "/session":
-        return Command("scratchpad") if rest == ["scratchpad"] else Command("help")
+        return InbandCommand("scratchpad") if rest == ["scratchpad"] else InbandCommand("help")
     found = _context(rest) if head == "/context" else _message(rest)
-    return found or Command("help")
+    return found or InbandCommand("help")
 
 
-def _context(words: list[str]) -> Command | None:
+def _context(words: list[str]) -> InbandCommand | None:
     match words:
         case ["window", number] if _is_number(number):
-            return Command("window", number=int(number))
+            return InbandCommand("window", number=int(number))
         case ["show"]:
-            return Command("show")
+            return InbandCommand("show")
         case ["rebuild"]:
-            return Command("rebuild")
+            return InbandCommand("rebuild")
         case ["drop", group]:
-            return Command("drop", group)
+            return InbandCommand("drop", group)
         case ["restore", group]:
-            return Command("restore", group)
+            return InbandCommand("restore", group)
     return None
 
 
-def _message(words: list[str]) -> Command | None:
+def _message(words: list[str]) -> InbandCommand | None:
     match words:
         case [] | ["list"]:
-            return Command("list", number=LISTED)
+            return InbandCommand("list", number=DEFAULT_GROUPS)
         case ["list", number] if _is_number(number) and int(number):
-            return Command("list", number=int(number))
+            return InbandCommand("list", number=int(number))
         case ["show", group]:
-            return Command("show_group", group)
+            return InbandCommand("show_group", group)
         case ["remove", group]:
-            return Command("remove", group)
+            return InbandCommand("remove", group)
     return None
 
 
@@ -93,4 +93,4 @@ def _is_number(word: str) -> bool:
 
 def is_reply(text: str) -> bool:
     """True if an assistant message is a reply of ours."""
-    return text.startswith(MARK)
+    return text.startswith(REPLY_MARK)

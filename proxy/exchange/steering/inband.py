@@ -17,50 +17,49 @@ from proxy.chat.dialects.completions import write_request
 from proxy.chat.message import Message, Request
 from proxy.errors import NotManaged, StoreUnavailable
 from proxy.exchange import identify
-from proxy.exchange.parts import Headers, Incoming, Outgoing, Parts
-from proxy.exchange.steering import commands
-from proxy.exchange.steering.grammar import HEADS, MARK, is_reply, parse
+from proxy.exchange.parts import Headers, Incoming, ResponseWriter, Services
+from proxy.exchange.steering.grammar import COMMAND_WORDS, REPLY_MARK, is_reply, parse_command
 
-LARGE = 256 * 1024
+LARGE_BYTES = 256 * 1024
 """Bytes of a body from which it is read in a worker thread."""
-PIECE = 400
+PIECE_CHARS = 400
 """Characters of a streamed reply in one event."""
-_HEADS = tuple(head.encode() for head in HEADS)
+_HEADS = tuple(head.encode() for head in COMMAND_WORDS)
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class ExtractedCommand:
     """A request without commands. line: the command with which it ends, None where it ends with none. request: the
     request as read, where there is a command. messages: those that are left."""
 
     incoming: Incoming
-    line: str | None = None
+    command_line: str | None = None
     request: Request | None = None
     messages: tuple[Message, ...] = ()
 
 
-async def take(parts: Parts, incoming: Incoming) -> Taken:
+async def extract_command(services: Services, incoming: Incoming) -> ExtractedCommand:
     """Return the request without its commands and their replies; the request itself where it has none, or cannot be
     read."""
     if not any(head in incoming.body for head in _HEADS):
-        return Taken(incoming)
+        return ExtractedCommand(incoming)
     try:
-        if len(incoming.body) < LARGE:
-            request, _ = parts.messages.request(incoming.body)
+        if len(incoming.body) < LARGE_BYTES:
+            request, _ = services.message_cache.get_request(incoming.body)
         else:
-            request, _ = await asyncio.to_thread(parts.messages.request, incoming.body)
+            request, _ = await asyncio.to_thread(services.message_cache.get_request, incoming.body)
     except NotManaged:
-        return Taken(incoming)  # the planner meets the same error, and passes the request through
-    left = list(without(request.messages))
+        return ExtractedCommand(incoming)  # the planner meets the same error, and passes the request through
+    left = list(drop_commands(request.messages))
     line = _last(request.messages)
     if line is not None:
-        return Taken(incoming, line, request, tuple(m for m in left if m is not request.messages[-1]))
+        return ExtractedCommand(incoming, line, request, tuple(m for m in left if m is not request.messages[-1]))
     if len(left) == len(request.messages):
-        return Taken(incoming)
-    return Taken(replace(incoming, body=write_request(request, [m.raw for m in left])))
+        return ExtractedCommand(incoming)
+    return ExtractedCommand(replace(incoming, body=write_request(request, [m.raw for m in left])))
 
 
-def without(messages: Sequence[Message]) -> Iterator[Message]:
+def drop_commands(messages: Sequence[Message]) -> Iterator[Message]:
     """Yield the messages that are neither commands nor replies to them. A line that the model answered was no command:
     the user wrote it to the model, before commands were switched on."""
     skip = False
@@ -79,11 +78,11 @@ def without(messages: Sequence[Message]) -> Iterator[Message]:
 
 
 def _is_command(message: Message) -> bool:
-    return message.role == "user" and not message.media and message.derive(_parsed)
+    return message.role == "user" and not message.media_count and message.derive(_parsed)
 
 
 def _parsed(message: Message) -> bool:
-    return parse(message.text) is not None
+    return parse_command(message.text) is not None
 
 
 def _last(messages: Sequence[Message]) -> str | None:
@@ -92,33 +91,33 @@ def _last(messages: Sequence[Message]) -> str | None:
     return last.text if last is not None and _is_command(last) else None
 
 
-async def answer(parts: Parts, taken: Taken, out: Outgoing) -> None:
+async def answer_command(services: Services, extracted: ExtractedCommand, out: ResponseWriter) -> None:
     """Run the command, and answer the client in the form that it asked for."""
-    request, incoming = taken.request, taken.incoming
-    if request is None or taken.line is None:
+    request, incoming = extracted.request, extracted.incoming
+    if request is None or extracted.command_line is None:
         return
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in incoming.headers}
-    settings = parts.settings.identity
-    tenant = incoming.tenant or identify.tenant_of(headers, settings.salt.get_secret_value())
-    named = identify.session_name(incoming.session, headers, request, settings)
-    keys = key.chain(tenant, taken.messages)
+    settings = services.settings.identity
+    tenant = incoming.tenant or identify.derive_tenant(headers, settings.salt.get_secret_value())
+    named = identify.find_session_name(incoming.session, headers, request, settings)
+    keys = key.compute_keys(tenant, extracted.messages)
     session = ""
     try:
-        found = await identify.whose(parts.threads, tenant, named, taken.messages, keys)
+        found = await identify.find_session_and_branch(services.live_sessions, tenant, named, extracted.messages, keys)
     except StoreUnavailable as problem:
-        text = f"{MARK} {problem}"
+        text = f"{REPLY_MARK} {problem}"
     else:
         if found is None:
-            text = f"{MARK} Nothing was said in this conversation yet."
+            text = f"{REPLY_MARK} Nothing was said in this conversation yet."
         else:
             session, thread = found
-            text = await commands.run(parts, tenant, session, taken.line, thread=thread)
-    await _reply(parts, request, session, text, out)
+            text = await services.run_command(services, tenant, session, extracted.command_line, thread=thread)
+    await _reply(services, request, session, text, out)
 
 
-async def _reply(parts: Parts, request: Request, session: str, text: str, out: Outgoing) -> None:
+async def _reply(services: Services, request: Request, session: str, text: str, out: ResponseWriter) -> None:
     told: Headers = [(b"x-context-session", session.encode("utf-8", "replace"))] if session else []
-    name, created = f"chatcmpl-{identify.new_id()}", int(parts.now())
+    name, created = f"chatcmpl-{identify.make_id()}", int(services.now())
     head = {"id": name, "created": created, "model": request.model}
     usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
     if not request.stream:
@@ -144,8 +143,8 @@ def _events(head: dict[str, object], text: str, usage: dict[str, int] | None) ->
 
     silent = {} if usage is None else {"usage": None}
     yield event([{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}], **silent)
-    for at in range(0, len(text), PIECE):
-        delta = {"content": text[at : at + PIECE]}
+    for at in range(0, len(text), PIECE_CHARS):
+        delta = {"content": text[at : at + PIECE_CHARS]}
         yield event([{"index": 0, "delta": delta, "finish_reason": None}], **silent)
     yield event([{"index": 0, "delta": {}, "finish_reason": "stop"}], **silent)
     if usage is not None:

@@ -10,67 +10,72 @@ import msgspec
 from proxy.context import operator
 from proxy.context.policy import Policy, ScheduleName
 from proxy.errors import StoreUnavailable
-from proxy.exchange.parts import Parts
-from proxy.exchange.steering.inforce import InForce, read
-from proxy.exchange.steering.shapes import SessionSettings
-from proxy.exchange.thread import SessionMemory
+from proxy.exchange.parts import Services
+from proxy.exchange.steering.inforce import SessionSettings, StoredDecisions, read_decisions
+from proxy.exchange.thread import LiveSession
 from proxy.exchange.turn import Turn
 from proxy.store.base import Row
 from proxy.store.written import SettingsRow
 
 
-async def refresh(parts: Parts, memory: SessionMemory) -> InForce:
+async def refresh(services: Services, live_session: LiveSession) -> StoredDecisions:
     """Return the decisions in force for a request of this session. If other processes write to the same store, they are
     read again; if that takes too long, the known ones count. Raises StoreUnavailable if none are known."""
-    if memory.steered is None:
-        known = memory.explicit or memory.stored
-        memory.steered = await read(parts.store, memory.tenant, memory.session) if known else InForce()
-    elif parts.store.shared:
+    if live_session.stored_decisions is None:
+        known = live_session.explicit or live_session.stored
+        live_session.stored_decisions = (
+            await read_decisions(services.store, live_session.tenant, live_session.session)
+            if known
+            else StoredDecisions()
+        )
+    elif services.store.shared:
         try:
-            async with asyncio.timeout(parts.settings.limits.commit_wait_ms / 1000):
-                memory.steered = await read(parts.store, memory.tenant, memory.session)
+            async with asyncio.timeout(services.settings.limits.commit_wait_ms / 1000):
+                live_session.stored_decisions = await read_decisions(
+                    services.store, live_session.tenant, live_session.session
+                )
         except (TimeoutError, StoreUnavailable):
-            parts.metrics.swallowed_total.labels(where="steering").inc()
-    return memory.steered
+            services.metrics.swallowed_total.labels(where="steering").inc()
+    return live_session.stored_decisions
 
 
-async def reload(parts: Parts, tenant: str, session: str) -> InForce:
+async def reload(services: Services, tenant: str, session: str) -> StoredDecisions:
     """Read the decisions again after one was made; the session's next requests have them."""
-    found = await read(parts.store, tenant, session)
-    memory = parts.threads.session(tenant, session)
+    found = await read_decisions(services.store, tenant, session)
+    memory = services.live_sessions.find_session(tenant, session)
     if memory is not None:
-        memory.steered = found
+        memory.stored_decisions = found
     return found
 
 
-def policy_for(parts: Parts, policy: Policy, known: InForce, named: str = "") -> Policy:
+def choose_policy(services: Services, policy: Policy, decisions: StoredDecisions, requested: str = "") -> Policy:
     """Return the session's policy, with its settings and decisions. policy: used where the session names none. named:
     the request's policy, which has priority over the session's."""
-    if known.is_empty:
+    if decisions.is_empty:
         return policy
-    if named not in parts.policies:
-        policy = parts.policies.get(known.settings.policy, policy)
+    if requested not in services.policies:
+        policy = services.policies.get(decisions.settings.policy, policy)
     schedules: dict[str, ScheduleName] = {name: name for name in ("always", "over_budget", "when_it_pays")}
-    wanted = schedules.get(known.settings.schedule)
+    wanted = schedules.get(decisions.settings.schedule)
     if wanted is not None and policy.mode == "rewrite":
         policy = replace(policy, schedule=wanted)
-    return operator.opened(policy, known.steering)
+    return operator.allow_rewrite(policy, decisions.planning_decisions)
 
 
-def used(turn: Turn) -> list[Row]:
+def clear_one_time_settings(turn: Turn) -> list[Row]:
     """Return the row that takes back one-time settings, once the request that uses them is planned; memory is
     updated."""
-    memory = turn.place.thread.memory
-    known = memory.steered
-    if known is None or turn.place.thread.kind == "side" or turn.plan.refused is not None or turn.observed:
+    memory = turn.located.thread.live_session
+    known = memory.stored_decisions
+    if known is None or turn.located.thread.kind == "side" or turn.plan.refusal is not None or turn.observed:
         return []
-    left = msgspec.structs.replace(known.settings, force="", ask=known.settings.ask and not turn.plan.asked)
+    left = msgspec.structs.replace(known.settings, force="", ask=known.settings.ask and not turn.plan.asks_for_state)
     if left == known.settings:
         return []
-    memory.steered = replace(known, settings=left)
-    return [settings_row(turn.tenant, memory.session, left)]
+    memory.stored_decisions = replace(known, settings=left)
+    return [make_settings_row(turn.tenant, memory.session, left)]
 
 
-def settings_row(tenant: str, session: str, settings: SessionSettings) -> SettingsRow:
+def make_settings_row(tenant: str, session: str, settings: SessionSettings) -> SettingsRow:
     """Return the row that stores a session's settings."""
     return SettingsRow(tenant, session, msgspec.json.encode(settings).decode())

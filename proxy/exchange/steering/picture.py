@@ -9,21 +9,21 @@ from msgspec import Struct
 
 from proxy.chat.key import public_id
 from proxy.chat.message import Message
-from proxy.chat.tokens import Weigh
+from proxy.chat.tokens import TokenCounter
 from proxy.context.plan import Edit
-from proxy.exchange.parts import Parts
+from proxy.exchange.parts import Services
 from proxy.exchange.steering import showing
-from proxy.exchange.steering.foreseeing import Foreseen, foresee
-from proxy.exchange.steering.place import Here, aside, find
-from proxy.exchange.steering.shapes import GroupLine, Status
+from proxy.exchange.steering.foreseeing import Preview, preview_prompt
+from proxy.exchange.steering.place import SelectedBranch, find_branch, run_off_loop
+from proxy.exchange.steering.shapes import GroupListItem, PromptStatus
 
-NEWEST = 1000
+MAX_BARS = 1000
 """Limit on the groups that are drawn, the newest."""
-SHOWN = 4000
+MAX_INSERT_CHARS = 4000
 """Characters of an inserted text that are shown."""
 
 
-class Piece(Struct, frozen=True, omit_defaults=True):
+class ChartSegment(Struct, frozen=True, omit_defaults=True):
     """A message as a piece of a bar. kind: system, user, thinking (the model's text), tool, or tools for the
     definitions. tokens: as it came. sent: tokens as it would go out. stage, reason: why these differ."""
 
@@ -31,20 +31,20 @@ class Piece(Struct, frozen=True, omit_defaults=True):
     tokens: int
     sent: int
     id: str = ""
-    status: Status = "in"
+    status: PromptStatus = "in"
     pinned: bool = False
     stage: str = ""
     reason: str = ""
 
 
-class Bar(Struct, frozen=True):
+class ChartBar(Struct, frozen=True):
     """A group and its messages, in order."""
 
-    group: GroupLine
-    pieces: list[Piece]
+    group: GroupListItem
+    pieces: list[ChartSegment]
 
 
-class Inserted(Struct, frozen=True):
+class ChartInsert(Struct, frozen=True):
     """A text of ours in the next prompt. after: the id of the message that the text stands in or behind, "" for
     none."""
 
@@ -54,7 +54,7 @@ class Inserted(Struct, frozen=True):
     after: str
 
 
-class Picture(Struct, frozen=True):
+class PromptChart(Struct, frozen=True):
     """The next prompt as a chart. head: tools and system messages. earlier: number of groups before the first bar.
     limit: tokens that the model takes. budget: the share of the limit, 0 to 1, that the policy fills. waits: the model
     waits for results, not for the user."""
@@ -67,81 +67,83 @@ class Picture(Struct, frozen=True):
     budget: float
     tokens: int
     sent: int
-    head: list[Piece]
-    bars: list[Bar]
+    head: list[ChartSegment]
+    bars: list[ChartBar]
     earlier: int
-    inserts: list[Inserted]
+    inserts: list[ChartInsert]
     refused: str
     waits: bool
 
 
-async def picture(parts: Parts, tenant: str, session: str, *, thread: str | None = None) -> Picture:
+async def build_chart(services: Services, tenant: str, session: str, *, thread: str | None = None) -> PromptChart:
     """Return the chart of the prompt that would go out if the client sent its history now. Raises NotFound;
     StoreUnavailable passes through."""
-    here = await find(parts, tenant, session, thread)
-    seen = await foresee(parts, here)
-    reported = await showing.snapshots(parts, here)
-    return await aside(len(here.keys), lambda: _drawn(here, seen, reported))
+    here = await find_branch(services, tenant, session, thread)
+    seen = await preview_prompt(services, here)
+    reported = await showing.read_reported_tokens(services, here)
+    return await run_off_loop(len(here.keys), lambda: _draw_chart(here, seen, reported))
 
 
-def _drawn(here: Here, seen: Foreseen, reported: Mapping[bytes, int]) -> Picture:
-    turn, plan = seen.turn, seen.turn.plan
-    edits = {} if turn.observed else seen.edits
-    pieces = [_piece(here, turn.weigh, edits, n) for n in range(len(here.keys))]
+def _draw_chart(selected: SelectedBranch, preview: Preview, reported: Mapping[bytes, int]) -> PromptChart:
+    turn, plan = preview.turn, preview.turn.plan
+    edits = {} if turn.observed else preview.edits
+    pieces = [_make_segment(selected, turn.weigh, edits, n) for n in range(len(selected.keys))]
     head = [piece for piece in pieces if piece.kind == "system"]
-    tools = turn.weigh.head(here.request.tools)
+    tools = turn.weigh.count_tools(selected.request.tools)
     if tools:
-        head.insert(0, Piece("tools", tools, tools))
+        head.insert(0, ChartSegment("tools", tools, tools))
     bars = [
-        Bar(line, [piece for piece in pieces[one.start : one.end] if piece.kind != "system"])
-        for one, line in zip(here.groups, showing.lines(here, seen, reported), strict=True)
+        ChartBar(line, [piece for piece in pieces[one.start : one.end] if piece.kind != "system"])
+        for one, line in zip(selected.groups, showing.build_group_items(selected, preview, reported), strict=True)
     ]
     # The plan's indices are those of the messages that upstream sees, including hidden rounds that are put back.
-    names = ["" if m.is_system else public_id(k) for m, k in zip(*_sent(seen), strict=True)]
+    names = ["" if m.is_system else public_id(k) for m, k in zip(*_sent(preview), strict=True)]
     inserts = [
-        Inserted(
+        ChartInsert(
             source=one.source,
-            tokens=turn.weigh.count(one.text),
-            text=one.text if len(one.text) <= SHOWN else one.text[: SHOWN - 1] + "…",
+            tokens=turn.weigh.count_text(one.text),
+            text=one.text if len(one.text) <= MAX_INSERT_CHARS else one.text[: MAX_INSERT_CHARS - 1] + "…",
             after=names[index] if 0 <= index < len(names) else "",
         )
-        for index, one in ([] if turn.observed else plan.placed)
+        for index, one in ([] if turn.observed else plan.placed_inserts)
     ]
-    return Picture(
-        session=here.record.session,
-        thread=here.thread.name,
+    return PromptChart(
+        session=selected.record.session,
+        thread=selected.branch.name,
         policy=turn.policy.name,
         model=turn.request.model,
-        limit=turn.policy.window_of(turn.model),
+        limit=turn.policy.find_window(turn.model),
         budget=turn.policy.budget,
         tokens=plan.before,
         sent=plan.before if turn.observed else plan.after,
         head=head,
-        bars=bars[-NEWEST:],
-        earlier=max(0, len(bars) - NEWEST),
+        bars=bars[-MAX_BARS:],
+        earlier=max(0, len(bars) - MAX_BARS),
         inserts=inserts,
-        refused=plan.refused or turn.fallback or "",
-        waits=bool(here.request.messages[-1].calls),
+        refused=plan.refusal or turn.fallback or "",
+        waits=bool(selected.request.messages[-1].calls),
     )
 
 
-def _sent(seen: Foreseen) -> tuple[Sequence[Message], Sequence[bytes]]:
-    return seen.turn.woven.request.messages, seen.turn.woven.keys
+def _sent(preview: Preview) -> tuple[Sequence[Message], Sequence[bytes]]:
+    return preview.turn.spliced.request.messages, preview.turn.spliced.keys
 
 
-def _piece(here: Here, weigh: Weigh, edits: Mapping[bytes, Edit], index: int) -> Piece:
-    message, chain_key = here.request.messages[index], here.keys[index]
+def _make_segment(
+    selected: SelectedBranch, weigh: TokenCounter, edits: Mapping[bytes, Edit], index: int
+) -> ChartSegment:
+    message, chain_key = selected.request.messages[index], selected.keys[index]
     size = weigh(message)
     if message.is_system:
-        return Piece("system", size, size)
+        return ChartSegment("system", size, size)
     edit = edits.get(chain_key)
-    made = Piece(
+    made = ChartSegment(
         kind=_kind(message),
         tokens=size,
         sent=size if edit is None else edit.after,
         id=public_id(chain_key),
-        status=showing.status_of(edit, chain_key, here.steered),
-        pinned=chain_key in here.steered.pins(here.thread.state.pins),
+        status=showing.find_status(edit, chain_key, selected.operator_decisions),
+        pinned=chain_key in selected.operator_decisions.find_pins(selected.branch.state.pins),
     )
     if edit is None:
         return made

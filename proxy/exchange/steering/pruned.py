@@ -6,21 +6,21 @@ from dataclasses import replace
 
 import msgspec
 
-from proxy.exchange.parts import Parts
-from proxy.exchange.steering.foreseeing import Foreseen, foresee
-from proxy.exchange.steering.place import Here
+from proxy.exchange.parts import Services
+from proxy.exchange.steering.foreseeing import Preview, preview_prompt
+from proxy.exchange.steering.place import SelectedBranch
 
 
-async def foresee_pruned(parts: Parts, here: Here) -> Foreseen:
+async def preview_pruned_prompt(services: Services, selected: SelectedBranch) -> Preview:
     """The next request of a thread, planned with the budget of a pruned one."""
-    settings = msgspec.structs.replace(here.steered.settings, force="prune")
-    return await foresee(parts, here, replace(here.steered, settings=settings))
+    settings = msgspec.structs.replace(selected.operator_decisions.settings, force="prune")
+    return await preview_prompt(services, selected, replace(selected.operator_decisions, settings=settings))
 
 
-async def is_prunable(parts: Parts, here: Here, plain: Foreseen) -> bool:
+async def is_prunable(services: Services, selected: SelectedBranch, preview: Preview) -> bool:
     """True where pruning would make the next prompt smaller. plain: the next prompt as it is."""
-    turn = plain.turn
-    if turn.policy.mode != "rewrite" or here.thread.state.stopped is not None or turn.plan.refused:
+    turn = preview.turn
+    if turn.policy.mode != "rewrite" or selected.branch.state.stopped is not None or turn.plan.refusal:
         return False
-    pruned = await foresee_pruned(parts, here)
-    return not pruned.turn.plan.refused and pruned.turn.plan.after < turn.plan.after
+    pruned = await preview_pruned_prompt(services, selected)
+    return not pruned.turn.plan.refusal and pruned.turn.plan.after < turn.plan.after

@@ -10,32 +10,34 @@ from __future__ import annotations
 
 from proxy.chat.key import public_id
 from proxy.errors import Conflict
-from proxy.exchange.parts import Parts
+from proxy.exchange.parts import Services
 from proxy.exchange.steering import adjusting, deciding
-from proxy.exchange.steering.foreseeing import Foreseen, foresee
-from proxy.exchange.steering.place import Here, find
-from proxy.exchange.steering.pruned import foresee_pruned
-from proxy.exchange.steering.shapes import SessionSettings
+from proxy.exchange.steering.foreseeing import Preview, preview_prompt
+from proxy.exchange.steering.inforce import SessionSettings
+from proxy.exchange.steering.place import SelectedBranch, find_branch
+from proxy.exchange.steering.pruned import preview_pruned_prompt
 
 
-async def prune(parts: Parts, tenant: str, session: str) -> SessionSettings:
+async def prune_next_prompt(services: Services, tenant: str, session: str) -> SessionSettings:
     """Prune the next prompt, so that it lasts. Raises Conflict where the policy changes nothing."""
-    here = await find(parts, tenant, session)
-    plain = await foresee(parts, here)
+    here = await find_branch(services, tenant, session)
+    plain = await preview_prompt(services, here)
     if plain.turn.policy.mode == "rewrite" and plain.turn.policy.literal:
-        leaving = _leaving(here, plain, await foresee_pruned(parts, here))
+        leaving = _leaving(here, plain, await preview_pruned_prompt(services, here))
         if leaving:
             try:
-                await deciding.drop(parts, tenant, session, leaving, thread=here.thread.name, only="message")
+                await deciding.drop(services, tenant, session, leaving, thread=here.branch.name, id_kind="message")
             except Conflict:  # without the plan's other changes the drop would leave turns out of order
-                return await adjusting.prune(parts, tenant, session)
-            return await adjusting.settings(parts, tenant, session)
-    return await adjusting.prune(parts, tenant, session)
+                return await adjusting.request_prune(services, tenant, session)
+            return await adjusting.load_settings(services, tenant, session)
+    return await adjusting.request_prune(services, tenant, session)
 
 
-def _leaving(here: Here, plain: Foreseen, pruned: Foreseen) -> list[str]:
+def _leaving(selected: SelectedBranch, plain: Preview, pruned: Preview) -> list[str]:
     """Return public ids of the messages that are in the next prompt and that pruning would take out."""
     gone = {k for k, edit in pruned.edits.items() if edit.action == "gone"}
     gone -= {k for k, edit in plain.edits.items() if edit.action == "gone"}
-    messages = here.request.messages
-    return [public_id(k) for n, k in enumerate(here.keys) if k in gone and not messages[n].is_system][: deciding.MOST]
+    messages = selected.request.messages
+    return [public_id(k) for n, k in enumerate(selected.keys) if k in gone and not messages[n].is_system][
+        : deciding.MAX_IDS
+    ]

@@ -6,15 +6,15 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-Status = Literal["in", "changed", "out", "dropped", "removed"]
+PromptStatus = Literal["in", "changed", "out", "dropped", "removed"]
 """Status of a message in the next prompt. in: as it came. changed: with another text. out: left out by the policy.
 dropped: left out by the operator. removed: removed for good."""
 
-By = Literal["model", "operator", ""]
-How = Literal["helper", "upstream", "next_request"]
+StateAuthor = Literal["model", "operator", ""]
+RebuildMethod = Literal["helper", "upstream", "next_request"]
 
 
-class Why(Struct, frozen=True, omit_defaults=True):
+class EditReason(Struct, frozen=True, omit_defaults=True):
     """Reason why a message is left out or shortened, the exchange since which it is, and the call that gives its whole
     text."""
 
@@ -30,7 +30,7 @@ class Why(Struct, frozen=True, omit_defaults=True):
     """The call by which the model, or any other reader, gets the whole text; "" where the text is gone."""
 
 
-class ShownMessage(Struct, frozen=True, omit_defaults=True):
+class PromptMessage(Struct, frozen=True, omit_defaults=True):
     """A message of a prompt. id: "" for a message that the proxy inserted, or a stand-in for the client's next message.
     content: the whole message as it went out, as JSON. whole: the message as the client sent it, where that differs."""
 
@@ -38,16 +38,16 @@ class ShownMessage(Struct, frozen=True, omit_defaults=True):
     id: str
     group: str
     role: str
-    status: Status
+    status: PromptStatus
     tokens: int
     pinned: bool = False
-    why: Why | None = None
+    why: EditReason | None = None
     content: Any = None
     whole: Any = None
     source: Literal["client", "proxy", "next"] = "client"
 
 
-class ShownInsert(Struct, frozen=True):
+class PromptInsert(Struct, frozen=True):
     """A text of ours in a prompt. index: that of the message that the text is appended to, -1 for a message of its
     own."""
 
@@ -56,7 +56,7 @@ class ShownInsert(Struct, frozen=True):
     text: str
 
 
-class ShownPrompt(Struct, frozen=True):
+class PromptDetails(Struct, frozen=True):
     """A prompt as it went out, or would go out now. exchange: "" for the next one. body: the body sent, as JSON text.
     original: the body as the client sent it. refused: why the original went out instead."""
 
@@ -67,14 +67,14 @@ class ShownPrompt(Struct, frozen=True):
     model: str
     tokens_before: int
     tokens_after: int
-    messages: list[ShownMessage]
-    inserts: list[ShownInsert]
+    messages: list[PromptMessage]
+    inserts: list[PromptInsert]
     body: str
     original: str
     refused: str = ""
 
 
-class GroupLine(Struct, frozen=True):
+class GroupListItem(Struct, frozen=True):
     """A user prompt with all messages that it caused. status: in the next prompt; `changed` where it differs in part.
     tokens: as it came. sent: tokens as it would go out. snapshot: tokens of prompt and answer that the provider
     reported last in the group."""
@@ -84,13 +84,13 @@ class GroupLine(Struct, frozen=True):
     messages: int
     tokens: int
     sent: int
-    status: Status
+    status: PromptStatus
     pinned: bool
     snapshot: int | None
     title: str
 
 
-class Changed(Struct, frozen=True):
+class DecisionResult(Struct, frozen=True):
     """Result of an operator's decision. messages, groups: public ids, including those that had to go along. tokens: of
     the messages as they came."""
 
@@ -103,43 +103,25 @@ class Changed(Struct, frozen=True):
     note: str = ""
 
 
-class SessionSettings(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Settings of a session, stored as JSON in its row; a setting that is not set is as the policy says.
-
-    policy, schedule: "" for the usual one. window: groups that stay, 0 for all, -1 for the policy's again. force: the
-    one-time action of the next request. ask: the next request asks the model for its state. withdrawn: ids of notes
-    that are to leave the prompt.
-    """
-
-    policy: str = ""
-    schedule: str = ""
-    window: int | None = None
-    max_iterations: int | None = None
-    urgency: str = ""
-    force: Literal["", "prune", "compress"] = ""
-    ask: bool = False
-    withdrawn: list[str] = []
-
-
-class ShownState(Struct, frozen=True):
+class StateDetails(Struct, frozen=True):
     """The state that a thread's prompts are given. by: the model, or the operator (set or rebuilt)."""
 
     thread: str
     text: str | None
-    by: By
+    by: StateAuthor
     versions: int
 
 
-class Rebuilt(Struct, frozen=True):
+class RebuildResult(Struct, frozen=True):
     """Result of a rebuild of a state. how: by the helper, by the upstream, or with the next request."""
 
     thread: str
-    how: How
+    how: RebuildMethod
     text: str | None
     outcome: str
 
 
-class ShownNote(Struct, frozen=True):
+class NoteDetails(Struct, frozen=True):
     """Feedback or a note of an operator."""
 
     id: str
@@ -148,7 +130,7 @@ class ShownNote(Struct, frozen=True):
     created_at: float
 
 
-class ShownScratchpad(Struct, frozen=True):
+class ScratchpadDetails(Struct, frozen=True):
     """A session's scratchpad. number: its version, 0 for none yet."""
 
     text: str

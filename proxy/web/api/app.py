@@ -9,8 +9,8 @@ import msgspec
 from fastapi import APIRouter, FastAPI, Request
 
 from proxy.errors import BadRequest, ProxyError
-from proxy.exchange.parts import Parts
-from proxy.exchange.steering.figures import Remembered
+from proxy.exchange.parts import Services
+from proxy.exchange.steering.figures import TimelineCache
 from proxy.web.api import (
     catalog,
     context,
@@ -27,10 +27,10 @@ from proxy.web.api import (
     told,
     transfer,
 )
-from proxy.web.api.problems import tell_all
+from proxy.web.api.problems import register_error_handlers
 from proxy.web.doors import READ
 from proxy.web.failures import send_error
-from proxy.web.listen import App, Message, Receive, Scope, Send, declared_length, read_body
+from proxy.web.listen import App, Message, Receive, Scope, Send, read_body, read_content_length
 
 ROUTERS: Final[tuple[APIRouter, ...]] = tuple(
     subject.router
@@ -40,40 +40,40 @@ ROUTERS: Final[tuple[APIRouter, ...]] = tuple(
     )
 )
 
-ABOUT: Final = (
+DESCRIPTION: Final = (
     "What an operator, the dashboard and the command line ask of the proxy. A key goes into `x-context-key` or, as a "
     "bearer token, into `Authorization`; on loopback without configured keys none is needed. Lists come in pages: "
     "`next` of one page is the `cursor` of the following one, and null on the last."
 )
 
 
-def create_api(parts: Parts) -> FastAPI:
+def create_api(services: Services) -> FastAPI:
     """Return the application with every route under /api."""
     app = FastAPI(
         title="context-proxy",
         version="1",
-        description=ABOUT,
+        description=DESCRIPTION,
         openapi_url=None,
         docs_url=None,  # its page loads scripts from elsewhere
         redoc_url=None,
     )
-    app.state.parts = parts
+    app.state.services = services
     app.state.replaying = asyncio.Lock()
-    app.state.remembered = Remembered()
+    app.state.timeline_cache = TimelineCache()
     for router in ROUTERS:
         # The routes themselves, not a nested router: the access check reads their patterns.
         app.router.routes.extend(router.routes)
-    tell_all(app)
-    app.get("/api/openapi.json", openapi_extra=READ, include_in_schema=False)(_described)
+    register_error_handlers(app)
+    app.get("/api/openapi.json", openapi_extra=READ, include_in_schema=False)(_openapi)
     return app
 
 
-async def _described(request: Request) -> dict[str, Any]:
+async def _openapi(request: Request) -> dict[str, Any]:
     app: FastAPI = request.app  # not in a closure, which the framework would keep, and with it all objects of the app
     return app.openapi()
 
 
-def bounded(api: App, limit: int) -> App:
+def limit_bodies(api: App, limit: int) -> App:
     """Return `api` for bodies of at most `limit` bytes that a strict JSON reader accepts. Other bodies get the
     error."""
 
@@ -81,11 +81,11 @@ def bounded(api: App, limit: int) -> App:
         try:
             if "\0" in scope["path"] or b"%00" in scope["query_string"] or b"\0" in scope["query_string"]:
                 raise BadRequest("a NUL in the path or the query: nothing is called so")  # no database stores it
-            body = await read_body(receive, limit, declared_length(scope))
+            body = await read_body(receive, limit, read_content_length(scope))
             if body:
-                _check(scope, body)
+                _check_json(scope, body)
         except ProxyError as problem:
-            await send_error(send, problem, receive=receive, apart=True)
+            await send_error(send, problem, receive=receive, separate_hint=True)
             return
         given = False
 
@@ -101,7 +101,7 @@ def bounded(api: App, limit: int) -> App:
     return read
 
 
-def _check(scope: Scope, body: bytes) -> None:
+def _check_json(scope: Scope, body: bytes) -> None:
     kind = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
     try:
         if b"application/json" in kind.lower():

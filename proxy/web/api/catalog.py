@@ -12,16 +12,16 @@ from proxy.context.policy import Policy
 from proxy.context.prices import Model
 from proxy.errors import Forbidden, NotFound
 from proxy.web.api import pages
-from proxy.web.api.desk import AtDesk, tenants
+from proxy.web.api.desk import AdminContextDep, read_tenants
 from proxy.web.api.pages import Cursor, Limit, Page
-from proxy.web.api.problems import EVERY
-from proxy.web.api.sessions import Removed
+from proxy.web.api.problems import ERROR_RESPONSES
+from proxy.web.api.sessions import RemovalResult
 from proxy.web.doors import READ
 
-router = APIRouter(prefix="/api", tags=["proxy"], responses=EVERY)
+router = APIRouter(prefix="/api", tags=["proxy"], responses=ERROR_RESPONSES)
 
 
-class PolicyShown(BaseModel):
+class PolicyDetails(BaseModel):
     """A policy. stages and voices: its parts, in order. is_default: true if it applies to requests that name none."""
 
     name: str
@@ -35,7 +35,7 @@ class PolicyShown(BaseModel):
     is_default: bool
 
 
-class ModelShown(BaseModel):
+class ModelDetails(BaseModel):
     """The known facts of a model. input, output: dollars per million tokens. w, r: prices of an uncached and of a
     cached token in units of `input`."""
 
@@ -52,13 +52,13 @@ class ModelShown(BaseModel):
     cache: str
 
 
-class TenantLine(BaseModel):
+class TenantListItem(BaseModel):
     """A tenant with sessions in the store."""
 
     tenant: str
 
 
-class Whole(BaseModel):
+class ProxyOverview(BaseModel):
     """The proxy since its start, and its store. figures: its counters, for a caller that sees every tenant."""
 
     version: str
@@ -75,17 +75,17 @@ class Whole(BaseModel):
 
 @router.get("/policies", openapi_extra=READ)
 async def list_policies(
-    desk: AtDesk, limit: Limit = 200, cursor: Cursor = None, q: Annotated[str, Query(max_length=64)] = ""
-) -> Page[PolicyShown]:
+    admin: AdminContextDep, limit: Limit = 200, cursor: Cursor = None, q: Annotated[str, Query(max_length=64)] = ""
+) -> Page[PolicyDetails]:
     """List the policies that can be named, by name."""
-    at = pages.place(cursor, str)
-    usual = desk.parts.settings.policy
-    found = [p for name, p in sorted(desk.parts.policies.items()) if q in name and (at is None or name > at[0])]
-    return pages.page(found[: limit + 1], limit, lambda p: _policy(p, usual), lambda p: [p.name])
+    at = pages.read_cursor(cursor, str)
+    usual = admin.services.settings.policy
+    found = [p for name, p in sorted(admin.services.policies.items()) if q in name and (at is None or name > at[0])]
+    return pages.make_page(found[: limit + 1], limit, lambda p: _policy(p, usual), lambda p: [p.name])
 
 
-def _policy(policy: Policy, usual: str) -> PolicyShown:
-    return PolicyShown(
+def _policy(policy: Policy, usual: str) -> PolicyDetails:
+    return PolicyDetails(
         name=policy.name, mode=policy.mode, schedule=policy.schedule, budget=policy.budget, window=policy.window,
         stages=[_named(stage) for stage in policy.stages], voices=[_named(voice) for voice in policy.voices],
         tools=list(policy.tools), is_default=policy.name == usual,
@@ -98,29 +98,29 @@ def _named(part: object) -> str:
 
 @router.get("/models", openapi_extra=READ)
 async def list_models(
-    desk: AtDesk, limit: Limit = 200, cursor: Cursor = None, q: Annotated[str, Query(max_length=256)] = ""
-) -> Page[ModelShown]:
+    admin: AdminContextDep, limit: Limit = 200, cursor: Cursor = None, q: Annotated[str, Query(max_length=256)] = ""
+) -> Page[ModelDetails]:
     """List the known models, in the order in which they are searched."""
-    at = pages.place(cursor, int)
+    at = pages.read_cursor(cursor, int)
     start = max(0, at[0]) if at else 0
-    found = [model for model in desk.parts.models if q in model.name]
-    more = pages.cursor([start + limit]) if len(found) > start + limit else None
+    found = [model for model in admin.services.models if q in model.name]
+    more = pages.write_cursor([start + limit]) if len(found) > start + limit else None
     return Page(items=[_model(model) for model in found[start : start + limit]], next=more)
 
 
-def _model(model: Model) -> ModelShown:
-    return ModelShown(
+def _model(model: Model) -> ModelDetails:
+    return ModelDetails(
         name=model.name, window=model.window, max_output=model.max_output, tokenizer=model.tokenizer,
         input=model.input, output=model.output, w=model.w, r=model.r, cache=model.cache,
     )  # fmt: skip
 
 
 @router.get("/stats", openapi_extra=READ)
-async def stats(desk: AtDesk) -> Whole:
+async def show_overview(admin: AdminContextDep) -> ProxyOverview:
     """Show the whole proxy: the state of its store, and its counters since its start."""
-    store, parts = desk.parts.store, desk.parts
-    everybody = desk.caller.one_tenant is None
-    return Whole(
+    store, parts = admin.services.store, admin.services
+    everybody = admin.caller.one_tenant is None
+    return ProxyOverview(
         version=version("context-proxy"),
         policy=parts.settings.policy,
         upstreams=[target.name for target in parts.client.targets],
@@ -128,8 +128,8 @@ async def stats(desk: AtDesk) -> Whole:
         trouble=store.trouble,
         queued=store.queued,
         dropped=store.dropped,
-        live_threads=len(parts.threads),
-        dollars_spent_today=await store.spent(int(parts.now() // 86400)),
+        live_threads=len(parts.live_sessions),
+        dollars_spent_today=await store.sum_spending(int(parts.now() // 86400)),
         figures=_figures(parts.metrics.registry) if everybody else {},
     )
 
@@ -147,29 +147,29 @@ def _figures(registry: Any) -> dict[str, float]:
 
 
 @router.get("/tenants", openapi_extra=READ)
-async def list_tenants(desk: AtDesk, limit: Limit = 50, cursor: Cursor = None) -> Page[TenantLine]:
+async def list_tenants(admin: AdminContextDep, limit: Limit = 50, cursor: Cursor = None) -> Page[TenantListItem]:
     """List the tenants with sessions in the store, by name; for a key of one tenant, only that tenant."""
-    at = pages.place(cursor, str)
-    if desk.tenant is not None:
-        found = [name for name in [desk.tenant] if await _exists(desk, name)]
+    at = pages.read_cursor(cursor, str)
+    if admin.tenant is not None:
+        found = [name for name in [admin.tenant] if await _exists(admin, name)]
     else:
-        found = await tenants(desk.parts.store, at[0] if at else "", limit + 1)
-    return pages.page(found, limit, lambda name: TenantLine(tenant=name), lambda name: [name])
+        found = await read_tenants(admin.services.store, at[0] if at else "", limit + 1)
+    return pages.make_page(found, limit, lambda name: TenantListItem(tenant=name), lambda name: [name])
 
 
-async def _exists(desk: AtDesk, tenant: str) -> bool:
-    return bool(await desk.parts.store.list_sessions(tenant, limit=1))
+async def _exists(admin: AdminContextDep, tenant: str) -> bool:
+    return bool(await admin.services.store.list_sessions(tenant, limit=1))
 
 
 @router.delete("/tenants/{name}")
-async def delete_tenant(desk: AtDesk, name: Annotated[str, Path(max_length=128)]) -> Removed:
+async def delete_tenant(admin: AdminContextDep, name: Annotated[str, Path(max_length=128)]) -> RemovalResult:
     """Remove all that is stored of a tenant, memos included."""
-    own = desk.caller.one_tenant
+    own = admin.caller.one_tenant
     if own is not None and name != own:
         raise Forbidden("the key is another tenant's")
-    if not (await _exists(desk, name) or await desk.parts.store.memos(name, limit=1)):
+    if not (await _exists(admin, name) or await admin.services.store.read_memos(name, limit=1)):
         raise NotFound("there is no such tenant", hint="GET /api/tenants lists them.")
-    desk.parts.threads.forget_tenant(name)
-    removed = await desk.parts.store.delete_tenant(name)
-    left = await _exists(desk, name) or await desk.parts.store.memos(name, limit=1)
-    return Removed(removed=removed, verified=not left)
+    admin.services.live_sessions.forget_tenant(name)
+    removed = await admin.services.store.delete_tenant(name)
+    left = await _exists(admin, name) or await admin.services.store.read_memos(name, limit=1)
+    return RemovalResult(removed=removed, verified=not left)

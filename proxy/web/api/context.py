@@ -12,16 +12,16 @@ from typing import Annotated, Any, Final, TypeVar
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from proxy.chat.tokens import Weigh
+from proxy.chat.tokens import TokenCounter
 from proxy.context import library
 from proxy.context.prices import Model, find_model
 from proxy.errors import NotManaged, Unprocessable
-from proxy.web.api.desk import AtDesk, Desk
-from proxy.web.api.problems import EVERY
+from proxy.web.api.desk import AdminContext, AdminContextDep
+from proxy.web.api.problems import ERROR_RESPONSES
 
 T = TypeVar("T")
 
-router = APIRouter(prefix="/api/context", tags=["context"], responses=EVERY)
+router = APIRouter(prefix="/api/context", tags=["context"], responses=ERROR_RESPONSES)
 
 HISTORY: Final = [
     {"role": "system", "content": "You are careful."},
@@ -29,14 +29,14 @@ HISTORY: Final = [
     {"role": "assistant", "content": "It says: disk full."},
 ]
 EXAMPLES: Final[list[Any]] = [{"item": HISTORY[1], "index": 0, "totalItems": 2}, {"context": HISTORY}]
-MOST: Final = 100_000
+MAX_MESSAGES: Final = 100_000
 """Messages in one history."""
 
-Messages = Annotated[list[dict[str, Any]], Field(max_length=MOST, examples=[HISTORY])]
+Messages = Annotated[list[dict[str, Any]], Field(max_length=MAX_MESSAGES, examples=[HISTORY])]
 Tokens = Annotated[int, Field(ge=0, le=1 << 53)]
 
 
-class Posted(BaseModel):
+class HistoryBody(BaseModel):
     """A history and the model it is for. Each message has the form of chat completions or of Gemini (`parts`)."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True, protected_namespaces=())
@@ -45,17 +45,17 @@ class Posted(BaseModel):
     model_name: Annotated[str, Field(alias="modelName", max_length=256)] = "default"
 
 
-class PruneBody(Posted):
+class PruneBody(HistoryBody):
     """A history to prune. maxTokens: the limit that must be met; without it, 80 % of the model's limit."""
 
     max_tokens: Annotated[Tokens | None, Field(alias="maxTokens")] = None
 
 
-class SummarizeBody(Posted):
+class SummarizeBody(HistoryBody):
     """A history to summarize. maxItems: messages that stay, in addition to the system's. text: an existing summary, if
     there is one."""
 
-    max_items: Annotated[int, Field(alias="maxItems", ge=0, le=MOST)] = 10
+    max_items: Annotated[int, Field(alias="maxItems", ge=0, le=MAX_MESSAGES)] = 10
     text: Annotated[str | None, Field(max_length=1_000_000)] = None
 
 
@@ -80,7 +80,7 @@ class ScoreBody(BaseModel):
     item: dict[str, Any] | None = None
     index: Annotated[int, Field(ge=0, le=1 << 53)] = 0
     total_items: Annotated[int, Field(alias="totalItems", ge=0, le=1 << 53)] = 1
-    context: Annotated[list[dict[str, Any]] | None, Field(max_length=MOST)] = None
+    context: Annotated[list[dict[str, Any]] | None, Field(max_length=MAX_MESSAGES)] = None
 
     @model_validator(mode="after")
     def _one_of_both(self) -> ScoreBody:
@@ -89,7 +89,7 @@ class ScoreBody(BaseModel):
         return self
 
 
-class PrunedStats(BaseModel):
+class PruneResultStats(BaseModel):
     """Tokens before and after; messages gone and kept."""
 
     original: int
@@ -98,30 +98,30 @@ class PrunedStats(BaseModel):
     itemsKept: int  # noqa: N815
 
 
-class Pruned(BaseModel):
+class PruneResult(BaseModel):
     """The messages that stay and the removed ones, each as it was posted."""
 
     pruned: list[dict[str, Any]]
     removed: list[dict[str, Any]]
-    stats: PrunedStats
+    stats: PruneResultStats
 
 
-class SummaryStats(BaseModel):
+class SummarizeResultStats(BaseModel):
     """Messages that the summary replaces, and messages kept."""
 
     summarizedItems: int  # noqa: N815
     keptItems: int  # noqa: N815
 
 
-class Summarized(BaseModel):
+class SummarizeResult(BaseModel):
     """The history with the summary in it; `summary` is null if none was useful."""
 
     summarized: list[dict[str, Any]]
     summary: dict[str, Any] | None
-    stats: SummaryStats
+    stats: SummarizeResultStats
 
 
-class Stats(BaseModel):
+class ContextStats(BaseModel):
     """The use of the model's context."""
 
     items: int
@@ -131,13 +131,13 @@ class Stats(BaseModel):
     needsPruning: bool  # noqa: N815
 
 
-class Estimated(BaseModel):
+class TokenEstimate(BaseModel):
     """Tokens, by the model's vocabulary if the proxy counts exactly."""
 
     tokens: int
 
 
-class Scored(BaseModel):
+class ImportanceScores(BaseModel):
     """Importance, 0 to 100: of the one message, or of each message."""
 
     score: float | None = None
@@ -145,61 +145,61 @@ class Scored(BaseModel):
 
 
 @router.post("/prune")
-async def prune(desk: AtDesk, body: PruneBody) -> Pruned:
+async def prune_history(admin: AdminContextDep, body: PruneBody) -> PruneResult:
     """Drop the least important messages until the rest fits (`pruneContext`)."""
-    models, weigh = _model(desk, body.model_name)
+    models, weigh = _model(admin, body.model_name)
     made = await _run(
         lambda: library.prune_context(body.context, body.max_tokens, body.model_name, models=models, weigh=weigh)
     )
-    return Pruned.model_validate(made)
+    return PruneResult.model_validate(made)
 
 
 @router.post("/auto")
-async def auto(desk: AtDesk, body: Posted) -> Pruned:
+async def prune_automatically(admin: AdminContextDep, body: HistoryBody) -> PruneResult:
     """Prune to 80 % of the model's limit if the history is over it (`autoManageContext`)."""
-    models, weigh = _model(desk, body.model_name)
+    models, weigh = _model(admin, body.model_name)
     made = await _run(lambda: library.auto_manage_context(body.context, body.model_name, models=models, weigh=weigh))
-    return Pruned.model_validate(made)
+    return PruneResult.model_validate(made)
 
 
 @router.post("/summarize")
-async def summarize(body: SummarizeBody, _: AtDesk) -> Summarized:
+async def summarize_history(body: SummarizeBody, _: AdminContextDep) -> SummarizeResult:
     """Replace all messages except the last ones by a summary (`summarizeContext`)."""
     made = await _run(lambda: library.summarize_context(body.context, body.max_items, text=body.text))
-    return Summarized.model_validate(made)
+    return SummarizeResult.model_validate(made)
 
 
 @router.post("/stats")
-async def stats(desk: AtDesk, body: Posted) -> Stats:
+async def show_context_stats(admin: AdminContextDep, body: HistoryBody) -> ContextStats:
     """Show how full the model's context is with this history (`getContextStats`)."""
-    models, weigh = _model(desk, body.model_name)
+    models, weigh = _model(admin, body.model_name)
     made = await _run(lambda: library.get_context_stats(body.context, body.model_name, models=models, weigh=weigh))
-    return Stats.model_validate(made)
+    return ContextStats.model_validate(made)
 
 
 @router.post("/estimate")
-async def estimate(desk: AtDesk, body: EstimateBody) -> Estimated:
+async def estimate_tokens(admin: AdminContextDep, body: EstimateBody) -> TokenEstimate:
     """Count the tokens of a text, a message or a history (`estimateTokens`)."""
-    _, weigh = _model(desk, body.model_name)
-    return Estimated(tokens=await _run(lambda: library.estimate_tokens(body.content, weigh=weigh)))
+    _, weigh = _model(admin, body.model_name)
+    return TokenEstimate(tokens=await _run(lambda: library.estimate_tokens(body.content, weigh=weigh)))
 
 
 @router.post("/score")
-async def score(body: ScoreBody, _: AtDesk) -> Scored:
+async def score_importance(body: ScoreBody, _: AdminContextDep) -> ImportanceScores:
     """Score how important a message is (`scoreContextImportance`), or each message of a history."""
     item, context = body.item, body.context
     if item is not None:
         one = await _run(lambda: library.score_context_importance(item, body.index, body.total_items))
-        return Scored(score=one)
-    return Scored(scores=await _run(lambda: library.score_history(context or [])))
+        return ImportanceScores(score=one)
+    return ImportanceScores(scores=await _run(lambda: library.score_history(context or [])))
 
 
-def _model(desk: Desk, name: str) -> tuple[tuple[Model, ...], Weigh]:
+def _model(admin: AdminContext, name: str) -> tuple[tuple[Model, ...], TokenCounter]:
     """Return the models whose limits count, and the counter of this model's tokens. REPLOID's own limit of an unknown
     model applies if the proxy knows none."""
-    found = find_model(desk.parts.models, name)
+    found = find_model(admin.services.models, name)
     known = found.window or found.own.get("importance", {}).get("window")
-    return (desk.parts.models if known else ()), desk.parts.weigh(found)
+    return (admin.services.models if known else ()), admin.services.find_token_counter(found)
 
 
 async def _run(work: Callable[[], T]) -> T:

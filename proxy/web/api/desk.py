@@ -15,56 +15,56 @@ from typing import Annotated, Final
 from fastapi import Depends, Path, Query, Request
 
 from proxy.errors import BadRequest, Conflict, Forbidden, NotFound
-from proxy.exchange.parts import Parts
-from proxy.store.base import SessionRecord, Store, ThreadRecord
-from proxy.web.gate import CALLER
+from proxy.exchange.parts import Services
+from proxy.store.base import BranchRecord, SessionRecord, Store
+from proxy.web.gate import CALLER_KEY
 from proxy.web.keys import Caller
 
-PLAIN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]*")
+PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]*")
 """Names that stand in a path unchanged."""
-NEWEST: Final = 16
+MAX_SEARCHED_BRANCHES: Final = 16
 """Threads, newest first, that are searched for the one used last."""
-LAST: Final = chr(0x10FFFF)
+AFTER_EVERY_NAME: Final = chr(0x10FFFF)
 """Sorts behind the name of every session."""
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class AdminContext:
     """The caller and the services of one request. tenant: the caller's, or the one named by a caller who sees all
     tenants. None stands for every tenant."""
 
-    parts: Parts
+    services: Services
     caller: Caller
     tenant: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SessionContext:
     """One session."""
 
-    desk: Desk
+    admin: AdminContext
     tenant: str
     session: str
     record: SessionRecord
 
     @property
-    def parts(self) -> Parts:
-        return self.desk.parts
+    def services(self) -> Services:
+        return self.admin.services
 
 
-def address(session: str) -> str:
+def write_address(session: str) -> str:
     """Return the form of a session's name in a path."""
-    if PLAIN.fullmatch(session):
+    if PLAIN_NAME.fullmatch(session):
         return session
     return "~" + base64.urlsafe_b64encode(session.encode("utf-8", "surrogatepass")).decode().rstrip("=")
 
 
-def named(written: str) -> str:
+def read_address(address_text: str) -> str:
     """Return the session's name that an address stands for. Raises BadRequest."""
-    if not written.startswith("~"):
-        return written
+    if not address_text.startswith("~"):
+        return address_text
     try:
-        raw = base64.b64decode(written[1:] + "=" * (-len(written[1:]) % 4), b"-_", validate=True)
+        raw = base64.b64decode(address_text[1:] + "=" * (-len(address_text[1:]) % 4), b"-_", validate=True)
         name = raw.decode()
     except (binascii.Error, ValueError) as error:
         raise BadRequest("what follows ~ in a session's address is not base64url of a text") from error
@@ -73,59 +73,60 @@ def named(written: str) -> str:
     return name
 
 
-async def _desk(
+async def _make_admin_context(
     request: Request,
     tenant: Annotated[
         str | None,
         Query(max_length=128, description="For a key that sees every tenant (`*`): the one that is meant."),
     ] = None,
-) -> Desk:
-    caller: Caller = request.scope[CALLER]
+) -> AdminContext:
+    caller: Caller = request.scope[CALLER_KEY]
     own = caller.one_tenant
     if own is not None and tenant not in (None, own):
         raise Forbidden("the key is another tenant's", hint="Leave ?tenant= out.")
-    return Desk(request.app.state.parts, caller, own if own is not None else tenant)
+    return AdminContext(request.app.state.services, caller, own if own is not None else tenant)
 
 
-AtDesk = Annotated[Desk, Depends(_desk)]
+AdminContextDep = Annotated[AdminContext, Depends(_make_admin_context)]
 
 
-async def one_tenant(desk: Desk) -> str:
+async def require_tenant(admin: AdminContext) -> str:
     """Return the tenant of a request that needs exactly one; the only tenant if there is one. Raises Conflict."""
-    if desk.tenant is not None:
-        return desk.tenant
-    found = await tenants(desk.parts.store, "", 2)
+    if admin.tenant is not None:
+        return admin.tenant
+    found = await read_tenants(admin.services.store, "", 2)
     if len(found) == 1:
         return found[0]
     raise Conflict("the key sees every tenant, and this is about one", hint="Say which with ?tenant=.")
 
 
-async def tenants(store: Store, after: str, limit: int) -> list[str]:
+async def read_tenants(store: Store, after: str, limit: int) -> list[str]:
     """Return the tenants with sessions, in order, after `after`. One row is read for each, however many sessions they
     have."""
     found: list[str] = []
     while len(found) < limit:
-        rows = await store.sessions((found[-1] if found else after, LAST), 1)
+        rows = await store.read_session_names((found[-1] if found else after, AFTER_EVERY_NAME), 1)
         if not rows:
             break
         found.append(rows[0][0])
     return found
 
 
-async def _place(
-    desk: AtDesk, session: Annotated[str, Path(description="The session's name, or its address from the list.")]
-) -> Place:
-    name = named(session)
-    tenant = desk.tenant if desk.tenant is not None else await _tenant_of(desk, name)
-    record = await desk.parts.store.session(tenant, name)
+async def _make_session_context(
+    admin: AdminContextDep,
+    session: Annotated[str, Path(description="The session's name, or its address from the list.")],
+) -> SessionContext:
+    name = read_address(session)
+    tenant = admin.tenant if admin.tenant is not None else await _tenant_of(admin, name)
+    record = await admin.services.store.read_session(tenant, name)
     if record is None:
         raise NotFound("there is no such session", hint="GET /api/sessions lists them.")
-    return Place(desk, tenant, name, record)
+    return SessionContext(admin, tenant, name, record)
 
 
-async def _tenant_of(desk: Desk, session: str) -> str:
+async def _tenant_of(admin: AdminContext, session: str) -> str:
     """Return the one tenant that has a session of this name. Raises NotFound and Conflict."""
-    owners = await desk.parts.store.owners(session)
+    owners = await admin.services.store.read_session_tenants(session)
     if not owners:
         raise NotFound("there is no such session", hint="GET /api/sessions lists them.")
     if len(owners) > 1:
@@ -133,13 +134,13 @@ async def _tenant_of(desk: Desk, session: str) -> str:
     return owners[0]
 
 
-async def newest_thread(place: Place) -> ThreadRecord:
+async def find_newest_branch(context: SessionContext) -> BranchRecord:
     """Return the thread that was used last; side calls count only if there is no other. Raises NotFound."""
-    known = place.record.threads
+    known = context.record.threads
     candidates = [row for row in known if row.kind != "side"] or known
-    best: ThreadRecord | None = None
-    for row in candidates[-NEWEST:]:
-        found = await place.parts.store.thread(place.tenant, place.session, row.thread)
+    best: BranchRecord | None = None
+    for row in candidates[-MAX_SEARCHED_BRANCHES:]:
+        found = await context.services.store.read_branch(context.tenant, context.session, row.thread)
         if found is not None and (best is None or found.last_at >= best.last_at):
             best = found
     if best is None:
@@ -147,4 +148,4 @@ async def newest_thread(place: Place) -> ThreadRecord:
     return best
 
 
-AtPlace = Annotated[Place, Depends(_place)]
+SessionContextDep = Annotated[SessionContext, Depends(_make_session_context)]

@@ -16,22 +16,22 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from proxy.errors import BadRequest, ClientGone
 from proxy.exchange import news
-from proxy.exchange.news import Listener, News, Wants
-from proxy.exchange.parts import Parts
-from proxy.web.api.desk import AtDesk, named
-from proxy.web.api.problems import EVERY
+from proxy.exchange.news import EventBus, EventFilter, Listener
+from proxy.exchange.parts import Services
+from proxy.web.api.desk import AdminContextDep, read_address
+from proxy.web.api.problems import ERROR_RESPONSES
 from proxy.web.doors import READ
-from proxy.web.listen import Receive, Scope, Send, patient, while_connected
+from proxy.web.listen import Receive, Scope, Send, run_while_connected, with_write_timeout
 
-router = APIRouter(prefix="/api/events", tags=["events"], responses=EVERY)
+router = APIRouter(prefix="/api/events", tags=["events"], responses=ERROR_RESPONSES)
 
-BEAT_S: Final = 15.0
+HEARTBEAT_S: Final = 15.0
 """Seconds of silence after which a stream gets a comment, so that no intermediary takes it for dead."""
 RETRY_MS: Final = 1000
 """Milliseconds that browsers wait before they reconnect."""
 
 
-class EventShown(BaseModel):
+class EventDetails(BaseModel):
     """One event: the JSON behind `data:`. id: rises, over restarts too; it is the `id:` of the stream. session, thread,
     exchange: empty if there is none. data: the details, by kind. Two kinds are about the stream itself and have the id
     0, and no `id:`. `lost` gives in `data.lost` the number of events for which the listener was too slow. `gap` reports
@@ -60,14 +60,14 @@ class EventShown(BaseModel):
     data: Annotated[dict[str, Any], Field(description="By kind.")]
 
 
-class KindShown(BaseModel):
+class EventKindDetails(BaseModel):
     """A kind of event. tells: the time at which it is sent, and its content."""
 
     kind: str
     tells: str
 
 
-EVENT: Final = {
+EVENT_SCHEMA: Final = {
     "type": "object",
     "description": "One event of the stream, by the names of its lines; `data` is JSON.",
     "properties": {
@@ -76,24 +76,24 @@ EVENT: Final = {
         "data": {"type": "string", "contentMediaType": "application/json"},
     },
 }
-STREAM: Final[dict[int | str, dict[str, Any]]] = {
+STREAM_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
     200: {
         "description": "Events, until the client leaves or the proxy stops.",
-        "content": {"text/event-stream": {"schema": EVENT}},
+        "content": {"text/event-stream": {"schema": EVENT_SCHEMA}},
         "model": None,
     }
 }
 
 
 @router.get("/kinds", openapi_extra=READ)
-async def kinds() -> list[KindShown]:
+async def list_kinds() -> list[EventKindDetails]:
     """List the kinds of events."""
-    return [KindShown(kind=kind, tells=text) for kind, text in news.KINDS.items()]
+    return [EventKindDetails(kind=kind, tells=text) for kind, text in news.EVENT_KINDS.items()]
 
 
-@router.get("", openapi_extra=READ, response_class=Response, responses=STREAM)
-async def listen(
-    desk: AtDesk,
+@router.get("", openapi_extra=READ, response_class=Response, responses=STREAM_RESPONSES)
+async def stream_events(
+    admin: AdminContextDep,
     session: Annotated[
         str | None, Query(max_length=1024, description="Of this session alone: its name or address.")
     ] = None,
@@ -107,72 +107,72 @@ async def listen(
     follow: Annotated[bool, Query(description="False: only those that are here already, and then the end.")] = True,
     last_event_id: Annotated[str | None, Header(max_length=32, description="The same, as browsers send it.")] = None,
 ) -> Response:
-    """Stream events as server-sent events: `id`, `event` (the kind) and `data` (JSON: `EventShown`). Each replica sends
-    its own events."""
-    wrong = news.unknown(kind or ())
+    """Stream events as server-sent events: `id`, `event` (the kind) and `data` (JSON: `EventDetails`). Each replica
+    sends its own events."""
+    wrong = news.find_unknown_patterns(kind or ())
     if wrong:
         raise BadRequest(f"there is no kind of event {wrong[0]!r}", hint="GET /api/events/kinds lists them.")
     if last_event_id is not None and last_event_id.isascii() and last_event_id.isdigit():
         after = int(last_event_id)
     if not follow and after is None:
         after = 0
-    wants = Wants(desk.tenant, None if session is None else named(session), kind or ())
-    return Stream(desk.parts, wants, after, follow=follow)
+    wants = EventFilter(admin.tenant, None if session is None else read_address(session), kind or ())
+    return EventStream(admin.services, wants, after, follow=follow)
 
 
-class Stream(Response):
+class EventStream(Response):
     """The streaming answer. It listens from the moment in which it is sent, and no longer."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, parts: Parts, wants: Wants, after: int | None, *, follow: bool) -> None:
+    def __init__(self, services: Services, wants: EventFilter, after: int | None, *, follow: bool) -> None:
         super().__init__()
-        self._news: News = parts.news
+        self._news: EventBus = services.event_bus
         self._wants = wants
         self._after = after
         self._follow = follow
-        self._idle_s = parts.settings.timeouts.idle_s
+        self._idle_s = services.settings.timeouts.idle_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Write until the client has left or the bus is closed. Raises TooMany before anything is sent."""
-        listener = self._news.listen(self._wants, self._after)
+        listener = self._news.subscribe(self._wants, self._after)
         if not self._follow:
             listener.close()
         try:
-            await while_connected(scope, receive, self._write(listener, patient(send, self._idle_s)))
+            await run_while_connected(scope, receive, self._write(listener, with_write_timeout(send, self._idle_s)))
         except ClientGone:
             return  # the normal end of every stream: no wanted data was cut off
         finally:
-            self._news.leave(listener)
+            self._news.unsubscribe(listener)
 
     async def _write(self, listener: Listener, send: Send) -> None:
         head = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
         await send({"type": "http.response.start", "status": 200, "headers": head})
         await send({"type": "http.response.body", "body": b"retry: %d\n\n" % RETRY_MS, "more_body": True})
-        async for data in frames(listener):
+        async for data in render_frames(listener):
             await send({"type": "http.response.body", "body": data, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
 
-async def frames(listener: Listener, beat_s: float = BEAT_S) -> AsyncIterator[bytes]:
+async def render_frames(listener: Listener, beat_s: float = HEARTBEAT_S) -> AsyncIterator[bytes]:
     """Yield the events of a listener in the form of a stream; a comment after each silence."""
-    if listener.gap:
+    if listener.has_gap:
         yield _special(news.GAP, {})
     while True:
         try:
             async with asyncio.timeout(beat_s):
-                lost, items = await listener.take()
+                lost, items = await listener.take_events()
         except TimeoutError:
             yield b": still here\n\n"
             continue
         if lost:
             yield _special(news.LOST, {"lost": lost})
         if items:
-            yield b"".join(b"id: %d\nevent: %b\ndata: %b\n\n" % (i.id, i.kind.encode(), i.encoded()) for i in items)
-        elif listener.closed:
+            yield b"".join(b"id: %d\nevent: %b\ndata: %b\n\n" % (i.id, i.kind.encode(), i.encode()) for i in items)
+        elif listener.is_closed:
             return
 
 
 def _special(kind: str, data: dict[str, int]) -> bytes:
-    told = news.Item(0, kind, "", "", "", "", 0.0, data)
+    told = news.PublishedEvent(0, kind, "", "", "", "", 0.0, data)
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), msgspec.json.encode(told))

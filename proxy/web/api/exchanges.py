@@ -11,15 +11,15 @@ from proxy.errors import NotFound, Unavailable
 from proxy.exchange import rebuild
 from proxy.store.base import ExchangeRecord
 from proxy.web.api import pages
-from proxy.web.api.desk import AtPlace, Place
+from proxy.web.api.desk import SessionContext, SessionContextDep
 from proxy.web.api.pages import Cursor, Limit, Page
-from proxy.web.api.problems import EVERY
+from proxy.web.api.problems import ERROR_RESPONSES
 from proxy.web.doors import READ
 
-router = APIRouter(prefix="/api/sessions/{session}/exchanges", tags=["exchanges"], responses=EVERY)
+router = APIRouter(prefix="/api/sessions/{session}/exchanges", tags=["exchanges"], responses=ERROR_RESPONSES)
 
 
-class ExchangeShown(BaseModel):
+class ExchangeDetails(BaseModel):
     """A request and its answer. tokens_before, tokens_after: of the prompt by the proxy's own count, as it came and as
     it went out. predicted: cached tokens as planned; cached_tokens: as the provider reported. fallback: the reason for
     sending the original. status: open, complete, partial, client_gone, failed, rejected or deferred."""
@@ -67,31 +67,31 @@ Id = Annotated[str, Path(max_length=64, description="The exchange's id.")]
 
 @router.get("", openapi_extra=READ)
 async def list_exchanges(
-    place: AtPlace,
+    context: SessionContextDep,
     limit: Limit = 50,
     cursor: Cursor = None,
     thread: Annotated[str, Query(max_length=64, description="Those of this thread.")] = "",
     status: Annotated[str, Query(max_length=32, description="Those that ended so.")] = "",
-) -> Page[ExchangeShown]:
+) -> Page[ExchangeDetails]:
     """List exchanges, newest first."""
-    at = pages.place(cursor, float)
+    at = pages.read_cursor(cursor, float)
     found: list[ExchangeRecord] = []
     before = at[0] if at else None
     # Filtered rows are skipped a page at a time, so that no read grows with the session.
     for _ in range(20):
-        rows = await place.parts.store.exchanges(place.tenant, place.session, limit + 1, before)
+        rows = await context.services.store.read_exchanges(context.tenant, context.session, limit + 1, before)
         found += [r for r in rows if (not thread or r.thread == thread) and (not status or r.status == status)]
         if len(found) > limit or len(rows) <= limit:
-            return pages.page(found, limit, shown, lambda row: [row.started_at])
+            return pages.make_page(found, limit, describe_exchange, lambda row: [row.started_at])
         before = rows[-1].started_at
-    more = pages.cursor([before]) if len(found) <= limit else pages.cursor([found[limit - 1].started_at])
-    return Page(items=[shown(row) for row in found[:limit]], next=more)
+    more = pages.write_cursor([before]) if len(found) <= limit else pages.write_cursor([found[limit - 1].started_at])
+    return Page(items=[describe_exchange(row) for row in found[:limit]], next=more)
 
 
 @router.get("/{exchange}", openapi_extra=READ)
-async def show(place: AtPlace, exchange: Id) -> ExchangeShown:
+async def show_exchange(context: SessionContextDep, exchange: Id) -> ExchangeDetails:
     """Show one exchange."""
-    return shown(await _found(place, exchange))
+    return describe_exchange(await _found(context, exchange))
 
 
 @router.get(
@@ -100,31 +100,31 @@ async def show(place: AtPlace, exchange: Id) -> ExchangeShown:
     response_class=Response,
     responses={200: {"content": {"application/json": {}}, "description": "The body, byte for byte."}},
 )
-async def body(
-    place: AtPlace,
+async def read_exchange_body(
+    context: SessionContextDep,
     exchange: Id,
     which: Annotated[
         Literal["sent", "original"], Query(description="As upstream got it, or as the client sent it.")
     ] = ("sent"),
 ) -> Response:
     """Return the exact bytes of a request, built again from the stored data."""
-    await _found(place, exchange)
-    built = await rebuild.prompt(place.parts.store, place.tenant, place.session, exchange)
+    await _found(context, exchange)
+    built = await rebuild.rebuild_prompt(context.services.store, context.tenant, context.session, exchange)
     if built is None:
         raise Unavailable("a part of this exchange is missing in the store")
-    return Response(built.sent if which == "sent" else built.original, media_type="application/json")
+    return Response(built.sent_body if which == "sent" else built.original_body, media_type="application/json")
 
 
-async def _found(place: Place, exchange: str) -> ExchangeRecord:
-    row = await place.parts.store.exchange(place.tenant, place.session, exchange)
+async def _found(context: SessionContext, exchange: str) -> ExchangeRecord:
+    row = await context.services.store.read_exchange(context.tenant, context.session, exchange)
     if row is None:
         raise NotFound(f"there is no exchange {exchange!r} in this session")
     return row
 
 
-def shown(row: ExchangeRecord) -> ExchangeShown:
+def describe_exchange(row: ExchangeRecord) -> ExchangeDetails:
     """Return a row as it is shown."""
-    return ExchangeShown(
+    return ExchangeDetails(
         exchange=row.exchange, thread=row.thread, policy=row.policy, schedule=row.schedule, model=row.model,
         upstream=row.upstream, messages=row.messages, tokens_before=row.tokens_before, tokens_after=row.tokens_after,
         predicted=row.predicted, started_at=row.started_at, status=row.status, http_status=row.http_status,

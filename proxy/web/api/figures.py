@@ -8,30 +8,29 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 
 from proxy.exchange.steering import figures, picture
-from proxy.exchange.steering.figures import HOUR, Hour, Point, Remembered
-from proxy.exchange.steering.figures import Figures as SessionFigures
-from proxy.exchange.steering.picture import Picture
+from proxy.exchange.steering.figures import HOUR_S, ExchangePoint, HourlyFigures, SessionFigures, TimelineCache
+from proxy.exchange.steering.picture import PromptChart
 from proxy.store.listing import SessionFilter
 from proxy.web.api import pages, wire
-from proxy.web.api.desk import AtDesk, AtPlace
+from proxy.web.api.desk import AdminContextDep, SessionContextDep
 from proxy.web.api.pages import Cursor, Limit, Page
-from proxy.web.api.problems import EVERY
-from proxy.web.api.sessions import SessionLine
-from proxy.web.api.sessions import line as session_line
+from proxy.web.api.problems import ERROR_RESPONSES
+from proxy.web.api.sessions import SessionListItem
+from proxy.web.api.sessions import describe_session as session_line
 from proxy.web.doors import READ
 
-router = APIRouter(prefix="/api", tags=["figures"], responses=EVERY)
+router = APIRouter(prefix="/api", tags=["figures"], responses=ERROR_RESPONSES)
 
-SESSIONS = 500
+MAX_SESSIONS = 500
 """Sessions, used last, whose cost is added up."""
-DAY = 24 * HOUR
+DAY_S = 24 * HOUR_S
 
 Thread = Annotated[str | None, Query(max_length=64, description="The thread; without it the one last spoken in.")]
-FiguresShown = wire.described(SessionFigures)
-HourShown = wire.described(Hour)
+FiguresShown = wire.describe(SessionFigures)
+HourShown = wire.describe(HourlyFigures)
 
 
-class Asking(BaseModel):
+class CallerDetails(BaseModel):
     """The caller. plane: the purpose of the key, `any` on loopback without keys. may_change: true if it may change
     something."""
 
@@ -41,13 +40,13 @@ class Asking(BaseModel):
     may_change: bool
 
 
-class LiveLine(SessionLine):
+class SessionWithFigures(SessionListItem):
     """A session in the list, with its figures; null before anything was said in it."""
 
     figures: FiguresShown | None  # type: ignore[valid-type]  # made
 
 
-class Spender(BaseModel):
+class SessionCost(BaseModel):
     """The cost of one session."""
 
     tenant: str
@@ -57,7 +56,7 @@ class Spender(BaseModel):
     figures: FiguresShown  # type: ignore[valid-type]  # made
 
 
-class Money(BaseModel):
+class CostReport(BaseModel):
     """The cost of all sessions together, by hours or days. over: the number of sessions added up, used last. more: true
     if there are others in that time. spenders: the sessions that cost most."""
 
@@ -67,25 +66,25 @@ class Money(BaseModel):
     more: bool
     total: HourShown  # type: ignore[valid-type]  # made
     steps: list[HourShown]  # type: ignore[valid-type]  # made
-    spenders: list[Spender]
+    spenders: list[SessionCost]
 
 
-def _remembered(request: Request) -> Remembered:
-    found: Remembered = request.app.state.remembered
+def _timeline_cache(request: Request) -> TimelineCache:
+    found: TimelineCache = request.app.state.timeline_cache
     return found
 
 
 @router.get("/me", openapi_extra=READ)
-async def me(desk: AtDesk) -> Asking:
+async def show_caller(admin: AdminContextDep) -> CallerDetails:
     """Show the owner of this key, and what it opens."""
-    caller = desk.caller
+    caller = admin.caller
     changes = caller.plane in ("admin", "any")
-    return Asking(name=caller.name, tenant=caller.tenant, plane=caller.plane, may_change=changes)
+    return CallerDetails(name=caller.name, tenant=caller.tenant, plane=caller.plane, may_change=changes)
 
 
-@router.get("/live", openapi_extra=READ, response_model=Page[LiveLine])
-async def live(
-    desk: AtDesk,
+@router.get("/live", openapi_extra=READ, response_model=Page[SessionWithFigures])
+async def list_session_figures(
+    admin: AdminContextDep,
     request: Request,
     limit: Annotated[int, Query(ge=1, le=50, description="Lines of a page.")] = 25,
     cursor: Cursor = None,
@@ -95,67 +94,69 @@ async def live(
     explicit: Annotated[bool | None, Query(description="Named by the client, or not.")] = None,
 ) -> Response:
     """List sessions as `/api/sessions` does, each with its context use, cost, loops and fallbacks."""
-    after = pages.place(cursor, float, str, str)
-    rows = await desk.parts.store.list_sessions(
-        desk.tenant, after, limit + 1, SessionFilter(q, since, explicit, policy)
+    after = pages.read_cursor(cursor, float, str, str)
+    rows = await admin.services.store.list_sessions(
+        admin.tenant, after, limit + 1, SessionFilter(q, since, explicit, policy)
     )
     made = []
     for row in rows[:limit]:
-        told = await _remembered(request).of(desk.parts, row)
+        told = await _timeline_cache(request).find_timeline(admin.services, row)
         figured = told.figures if told is not None else None
         made.append({**session_line(row).model_dump(), "figures": figured})
-    more = pages.cursor(rows[limit - 1].place) if len(rows) > limit else None
-    return wire.answer({"items": made, "next": more})
+    more = pages.write_cursor(rows[limit - 1].cursor) if len(rows) > limit else None
+    return wire.render({"items": made, "next": more})
 
 
-@router.get("/sessions/{session}/picture", openapi_extra=READ, response_model=wire.described(Picture))
-async def show_picture(place: AtPlace, thread: Thread = None) -> Response:
+@router.get("/sessions/{session}/picture", openapi_extra=READ, response_model=wire.describe(PromptChart))
+async def show_chart(context: SessionContextDep, thread: Thread = None) -> Response:
     """Show the next prompt of a thread. Each group is a bar of its messages: tokens, changes and their reasons."""
-    return wire.answer(await picture.picture(place.parts, place.tenant, place.session, thread=thread))
+    return wire.render(await picture.build_chart(context.services, context.tenant, context.session, thread=thread))
 
 
-@router.get("/sessions/{session}/points", openapi_extra=READ, response_model=list[wire.described(Point)])  # type: ignore[misc]  # made
-async def points(
-    place: AtPlace,
+@router.get("/sessions/{session}/points", openapi_extra=READ, response_model=list[wire.describe(ExchangePoint)])  # type: ignore[misc]  # made
+async def list_points(
+    context: SessionContextDep,
     limit: Limit = 200,
     thread: Annotated[str, Query(max_length=64, description="Those of this thread.")] = "",
 ) -> Response:
     """List a session's last exchanges, oldest first, each with its tokens, cached tokens and cost."""
     # More than requested, because the hypothetical cost of an exchange depends on the one before.
-    found = await figures.newest(place.parts, place.tenant, place.session, limit * 5)
-    made, _ = figures.points(place.parts, [row for row in found if not thread or row.thread == thread])
-    return wire.answer(made[-limit:])
+    found = await figures.read_newest_exchanges(context.services, context.tenant, context.session, limit * 5)
+    made, _ = figures.build_points(context.services, [row for row in found if not thread or row.thread == thread])
+    return wire.render(made[-limit:])
 
 
-@router.get("/money", openapi_extra=READ, response_model=Money)
-async def money(
-    desk: AtDesk,
+@router.get("/money", openapi_extra=READ, response_model=CostReport)
+async def show_costs(
+    admin: AdminContextDep,
     request: Request,
     since: Annotated[float, Query(ge=0, le=1e12, description="Unix seconds.")] = 0.0,
     step: Annotated[Literal["hour", "day"], Query(description="What is added up to one.")] = "day",
 ) -> Response:
     """Show the cost of the sessions used since then, and their cost without the proxy, step by step."""
-    size = DAY if step == "day" else HOUR
-    rows = await desk.parts.store.list_sessions(desk.tenant, None, SESSIONS + 1, SessionFilter("", since, None, ""))
-    steps: dict[int, Hour] = {}
-    total, spenders = Hour(int(since)), []
-    for row in rows[:SESSIONS]:
-        told = await _remembered(request).of(desk.parts, row)
+    size = DAY_S if step == "day" else HOUR_S
+    rows = await admin.services.store.list_sessions(
+        admin.tenant, None, MAX_SESSIONS + 1, SessionFilter("", since, None, "")
+    )
+    steps: dict[int, HourlyFigures] = {}
+    total, spenders = HourlyFigures(int(since)), []
+    for row in rows[:MAX_SESSIONS]:
+        told = await _timeline_cache(request).find_timeline(admin.services, row)
         if told is None:
             continue
         spenders.append({**session_line(row).model_dump(), "figures": told.figures})
         for hour in told.hours:
-            if hour.at + HOUR > since:
+            if hour.at + HOUR_S > since:
                 at = hour.at // size * size
-                steps.setdefault(at, Hour(at)).add(hour)
+                steps.setdefault(at, HourlyFigures(at)).add(hour)
                 total.add(hour)
     spenders.sort(key=lambda one: -(one["figures"].cost or 0.0))
-    return wire.answer(
+    return wire.render(
         {
             "since": since,
             "step": size,
-            "over": min(len(rows), SESSIONS),
-            "more": len(rows) > SESSIONS,
+            "over": min(len(rows), MAX_SESSIONS),
+            "more": len(rows) > MAX_SESSIONS,
             "total": total,
             "steps": [steps[at] for at in sorted(steps)],
             "spenders": [_spender(one) for one in spenders[:20]],
@@ -164,4 +165,4 @@ async def money(
 
 
 def _spender(one: dict[str, object]) -> dict[str, object]:
-    return {name: one[name] for name in Spender.model_fields}
+    return {name: one[name] for name in SessionCost.model_fields}

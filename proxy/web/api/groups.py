@@ -8,42 +8,42 @@ from typing import Annotated, Literal, Protocol
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from proxy.exchange.parts import Parts
+from proxy.exchange.parts import Services
 from proxy.exchange.steering import deciding, showing
-from proxy.exchange.steering.deciding import Only
-from proxy.exchange.steering.shapes import Changed, GroupLine, ShownMessage, ShownPrompt
+from proxy.exchange.steering.deciding import IdKind
+from proxy.exchange.steering.shapes import DecisionResult, GroupListItem, PromptDetails, PromptMessage
 from proxy.web.api import pages, wire
-from proxy.web.api.desk import AtPlace, Place
+from proxy.web.api.desk import SessionContext, SessionContextDep
 from proxy.web.api.pages import Cursor, Limit, Page
-from proxy.web.api.problems import EVERY
-from proxy.web.api.settings import NAME
+from proxy.web.api.problems import ERROR_RESPONSES
+from proxy.web.api.settings import ID_PATTERN
 from proxy.web.doors import READ
 
-router = APIRouter(prefix="/api/sessions/{session}", tags=["groups"], responses=EVERY)
+router = APIRouter(prefix="/api/sessions/{session}", tags=["groups"], responses=ERROR_RESPONSES)
 
 Thread = Annotated[str | None, Query(max_length=64, description="The thread; without it the one last spoken in.")]
 Id = Annotated[str, Path(max_length=64, description="Its id, as lists and prompts have it.")]
 Action = Literal["drop", "restore", "remove", "pin", "unpin"]
 
 
-class Decide(Protocol):
+class DecisionFunction(Protocol):
     """A function that decides about groups and messages."""
 
     async def __call__(
         self,
-        parts: Parts,
+        services: Services,
         tenant: str,
         session: str,
         ids: Sequence[str],
         *,
         thread: str | None = None,
-        only: Only = "",
-    ) -> Changed:
+        id_kind: IdKind = "",
+    ) -> DecisionResult:
         """Return the decisions made. Raises NotFound, Conflict and Unprocessable."""
         ...
 
 
-DECIDE: dict[Action, Decide] = {
+DECISION_FUNCTIONS: dict[Action, DecisionFunction] = {
     "drop": deciding.drop,
     "restore": deciding.restore,
     "remove": deciding.remove,
@@ -59,67 +59,75 @@ class IdsBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     ids: Annotated[
-        list[Annotated[str, Field(max_length=64, pattern=NAME)]],
-        Field(min_length=1, max_length=deciding.MOST, examples=[["nbswy3dpeb"]]),
+        list[Annotated[str, Field(max_length=64, pattern=ID_PATTERN)]],
+        Field(min_length=1, max_length=deciding.MAX_IDS, examples=[["nbswy3dpeb"]]),
     ]
-    thread: Annotated[str | None, Field(max_length=64, pattern=NAME)] = None
+    thread: Annotated[str | None, Field(max_length=64, pattern=ID_PATTERN)] = None
 
 
-@router.get("/groups", openapi_extra=READ, response_model=Page[wire.described(GroupLine)])  # type: ignore[misc]  # made
+@router.get("/groups", openapi_extra=READ, response_model=Page[wire.describe(GroupListItem)])  # type: ignore[misc]  # made
 async def list_groups(
-    place: AtPlace,
+    context: SessionContextDep,
     limit: Limit = 200,
     cursor: Cursor = None,
     thread: Thread = None,
     status: Annotated[Literal["", "in", "changed", "out", "dropped", "removed"], Query(description="Those.")] = "",
 ) -> Response:
     """List the groups of a thread, oldest first, with their tokens as they came and as they would go out next."""
-    at = pages.place(cursor, int)
-    found = await showing.listing(place.parts, place.tenant, place.session, thread=thread)
+    at = pages.read_cursor(cursor, int)
+    found = await showing.list_groups(context.services, context.tenant, context.session, thread=thread)
     rows = [one for one in found if (not status or one.status == status) and (at is None or one.first > at[0])]
-    more = pages.cursor([rows[limit - 1].first]) if len(rows) > limit else None
-    return wire.answer({"items": rows[:limit], "next": more})
+    more = pages.write_cursor([rows[limit - 1].first]) if len(rows) > limit else None
+    return wire.render({"items": rows[:limit], "next": more})
 
 
-@router.get("/groups/{group}", openapi_extra=READ, response_model=list[wire.described(ShownMessage)])  # type: ignore[misc]
-async def show_group(place: AtPlace, group: Id, thread: Thread = None) -> Response:
+@router.get("/groups/{group}", openapi_extra=READ, response_model=list[wire.describe(PromptMessage)])  # type: ignore[misc]
+async def show_group(context: SessionContextDep, group: Id, thread: Thread = None) -> Response:
     """Show a group's messages in full, as they came and as they would go out next, with the reason for each
     difference."""
-    return wire.answer(await showing.group(place.parts, place.tenant, place.session, group, thread=thread))
+    return wire.render(
+        await showing.read_group(context.services, context.tenant, context.session, group, thread=thread)
+    )
 
 
-@router.post("/groups/{group}/{action}", response_model=wire.described(Changed))
-async def decide_group(place: AtPlace, group: Id, action: Action, thread: Thread = None) -> Response:
+@router.post("/groups/{group}/{action}", response_model=wire.describe(DecisionResult))
+async def decide_group(context: SessionContextDep, group: Id, action: Action, thread: Thread = None) -> Response:
     """Decide about one group. `drop`: out of every prompt from the next on, and still in the store. `restore`: whole in
     the prompt again, whoever dropped it. `remove`: out of the prompt, and its content out of the store. `pin`: no
     policy edits it. `unpin`: policies may edit it again."""
-    return await _decide(place, action, [group], thread, "group")
+    return await _decide(context, action, [group], thread, "group")
 
 
-@router.post("/messages/{message}/{action}", response_model=wire.described(Changed))
-async def decide_message(place: AtPlace, message: Id, action: Action, thread: Thread = None) -> Response:
+@router.post("/messages/{message}/{action}", response_model=wire.describe(DecisionResult))
+async def decide_message(context: SessionContextDep, message: Id, action: Action, thread: Thread = None) -> Response:
     """Decide about one message in the same way; calls and their results go together."""
-    return await _decide(place, action, [message], thread, "message")
+    return await _decide(context, action, [message], thread, "message")
 
 
-@router.post("/decide/{action}", response_model=wire.described(Changed))
-async def decide(place: AtPlace, action: Action, body: IdsBody) -> Response:
+@router.post("/decide/{action}", response_model=wire.describe(DecisionResult))
+async def decide_several(context: SessionContextDep, action: Action, body: IdsBody) -> Response:
     """Decide about several groups and messages at once, in the same way."""
-    return await _decide(place, action, body.ids, body.thread, "")
+    return await _decide(context, action, body.ids, body.thread, "")
 
 
-async def _decide(place: Place, action: Action, ids: Sequence[str], thread: str | None, only: Only) -> Response:
-    run = DECIDE[action]
-    return wire.answer(await run(place.parts, place.tenant, place.session, ids, thread=thread, only=only))
+async def _decide(
+    context: SessionContext, action: Action, ids: Sequence[str], thread: str | None, id_kind: IdKind
+) -> Response:
+    run = DECISION_FUNCTIONS[action]
+    return wire.render(
+        await run(context.services, context.tenant, context.session, ids, thread=thread, id_kind=id_kind)
+    )
 
 
-@router.get("/prompt", openapi_extra=READ, response_model=wire.described(ShownPrompt))
-async def next_prompt(place: AtPlace, thread: Thread = None) -> Response:
+@router.get("/prompt", openapi_extra=READ, response_model=wire.describe(PromptDetails))
+async def show_next_prompt(context: SessionContextDep, thread: Thread = None) -> Response:
     """Show the prompt that would go out now, with the reason for each message left out or shortened."""
-    return wire.answer(await showing.next_prompt(place.parts, place.tenant, place.session, thread=thread))
+    return wire.render(
+        await showing.preview_next_prompt(context.services, context.tenant, context.session, thread=thread)
+    )
 
 
-@router.get("/exchanges/{exchange}/prompt", openapi_extra=READ, response_model=wire.described(ShownPrompt))
-async def prompt(place: AtPlace, exchange: Id) -> Response:
+@router.get("/exchanges/{exchange}/prompt", openapi_extra=READ, response_model=wire.describe(PromptDetails))
+async def show_past_prompt(context: SessionContextDep, exchange: Id) -> Response:
     """Show the exact prompt of a past exchange, with the reason for each message left out or shortened."""
-    return wire.answer(await showing.prompt(place.parts, place.tenant, place.session, exchange))
+    return wire.render(await showing.read_past_prompt(context.services, context.tenant, context.session, exchange))

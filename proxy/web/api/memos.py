@@ -19,15 +19,15 @@ from proxy.memory.memos import Memo
 from proxy.store.written import MemoRow
 from proxy.tools import notebook
 from proxy.web.api import pages
-from proxy.web.api.desk import AtDesk, Desk, one_tenant
+from proxy.web.api.desk import AdminContext, AdminContextDep, require_tenant
 from proxy.web.api.pages import Cursor, Limit, Page
-from proxy.web.api.problems import EVERY
+from proxy.web.api.problems import ERROR_RESPONSES
 from proxy.web.doors import READ
 
-router = APIRouter(prefix="/api/memos", tags=["memos"], responses=EVERY)
+router = APIRouter(prefix="/api/memos", tags=["memos"], responses=ERROR_RESPONSES)
 
 
-class MemoShown(BaseModel):
+class MemoDetails(BaseModel):
     """A memo. session: the session that wrote it last, "" if that session was deleted."""
 
     model_config = ConfigDict(
@@ -57,7 +57,7 @@ class MemoBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     content: Annotated[
-        str | None, Field(max_length=memos.MOST_BYTES, examples=["The tests need PostgreSQL 14 or newer."])
+        str | None, Field(max_length=memos.MAX_BYTES, examples=["The tests need PostgreSQL 14 or newer."])
     ] = None
     tags: Annotated[
         list[Annotated[str, Field(max_length=200)]] | None, Field(max_length=50, examples=[["tests", "postgresql"]])
@@ -69,14 +69,14 @@ class NewMemo(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    content: Annotated[str, Field(max_length=memos.MOST_BYTES, examples=["The tests need PostgreSQL 14 or newer."])]
+    content: Annotated[str, Field(max_length=memos.MAX_BYTES, examples=["The tests need PostgreSQL 14 or newer."])]
     tags: Annotated[
         list[Annotated[str, Field(max_length=200)]], Field(max_length=50, examples=[["tests", "postgresql"]])
     ] = []
     project: Annotated[str, Field(max_length=100)] = ""
 
 
-class Gone(BaseModel):
+class DeletedMemo(BaseModel):
     """The deleted memo."""
 
     memo: str
@@ -88,23 +88,25 @@ Project = Annotated[str | None, Query(max_length=100, description="Those of this
 
 @router.get("", openapi_extra=READ)
 async def list_memos(
-    desk: AtDesk,
+    admin: AdminContextDep,
     limit: Limit = 50,
     cursor: Cursor = None,
     project: Project = None,
     q: Annotated[str, Query(max_length=256, description="Those that have this in text or tags.")] = "",
-) -> Page[MemoShown]:
+) -> Page[MemoDetails]:
     """List a tenant's memos, in the order of their ids."""
-    at = pages.place(cursor, str)
-    found = [row async for row in _all(desk, project, q, after=at[0] if at else "", most=limit + 1)]
-    return pages.page(found, limit, _shown, lambda row: [row.memo])
+    at = pages.read_cursor(cursor, str)
+    found = [row async for row in _all(admin, project, q, after=at[0] if at else "", most=limit + 1)]
+    return pages.make_page(found, limit, _shown, lambda row: [row.memo])
 
 
-async def _all(desk: Desk, project: str | None, q: str, *, after: str, most: int | None) -> AsyncIterator[MemoRow]:
-    tenant = await one_tenant(desk)
+async def _all(
+    admin: AdminContext, project: str | None, q: str, *, after: str, most: int | None
+) -> AsyncIterator[MemoRow]:
+    tenant = await require_tenant(admin)
     wanted, left = q.casefold(), most
     while left is None or left > 0:
-        rows = await desk.parts.store.memos(tenant, project, 200, after)
+        rows = await admin.services.store.read_memos(tenant, project, 200, after)
         for row in rows:
             if wanted in f"{row.content} {row.tags}".casefold() and (left is None or left > 0):
                 yield row
@@ -115,80 +117,82 @@ async def _all(desk: Desk, project: str | None, q: str, *, after: str, most: int
 
 
 @router.get("/export", response_class=StreamingResponse, responses={200: {"content": {"application/x-ndjson": {}}}})
-async def export(desk: AtDesk, project: Project = None) -> StreamingResponse:
+async def export_memos(admin: AdminContextDep, project: Project = None) -> StreamingResponse:
     """Export all memos of a tenant, one JSON object a line."""
-    await one_tenant(desk)
+    await require_tenant(admin)
 
     async def lines() -> AsyncIterator[bytes]:
-        async for row in _all(desk, project, "", after="", most=None):
+        async for row in _all(admin, project, "", after="", most=None):
             yield json.dumps(_shown(row).model_dump()).encode() + b"\n"
 
     return StreamingResponse(lines(), media_type="application/x-ndjson")
 
 
 @router.get("/{memo}", openapi_extra=READ)
-async def show(desk: AtDesk, memo: Id) -> MemoShown:
+async def show_memo(admin: AdminContextDep, memo: Id) -> MemoDetails:
     """Show one memo."""
-    return _shown(await _found(desk, memo))
+    return _shown(await _found(admin, memo))
 
 
 @router.post("")
-async def save(desk: AtDesk, body: NewMemo) -> MemoShown:
+async def save_memo(admin: AdminContextDep, body: NewMemo) -> MemoDetails:
     """Save a memo, as an operator or from elsewhere. A memo that says nearly the same is updated instead."""
-    tenant, parts = await one_tenant(desk), desk.parts
-    content, project, now = memos.tidy(body.content), memos.tidy_project(body.project), parts.now()
-    reason = memos.junk(content)
+    tenant, parts = await require_tenant(admin), admin.services
+    content, project, now = memos.normalize_text(body.content), memos.normalize_project(body.project), parts.now()
+    reason = memos.find_refusal_reason(content)
     if reason is not None:
         raise Unprocessable(f"the memo would be {reason}")
     most = parts.settings.memos.keep
-    known = await notebook.all_of(parts.store, tenant, project, most)
-    new = Memo(secrets.token_hex(5), content, memos.tidy_tags(body.tags), "", now, now, project)
-    old = await asyncio.to_thread(memos.twin, known, new)  # a thousand comparisons, and chat goes on meanwhile
+    known = await notebook.load_project_memos(parts.store, tenant, project, most)
+    new = Memo(secrets.token_hex(5), content, memos.normalize_tags(body.tags), "", now, now, project)
+    old = await asyncio.to_thread(
+        memos.find_duplicate, known, new
+    )  # a thousand comparisons, and chat goes on meanwhile
     if old is None and len(known) >= most:
         raise Conflict(f"{len(known)} memos are kept in a project, and no more can be", hint="Delete one.")
-    row = notebook.write(tenant, new if old is None else memos.merged(old, new))
+    row = notebook.make_memo_row(tenant, new if old is None else memos.merge_memos(old, new))
     await parts.store.put([row])
     return _shown(row)
 
 
 @router.put("/{memo}")
-async def edit(desk: AtDesk, memo: Id, body: MemoBody) -> MemoShown:
+async def edit_memo(admin: AdminContextDep, memo: Id, body: MemoBody) -> MemoDetails:
     """Edit a memo."""
-    old = notebook.read(await _found(desk, memo))
-    content = old.content if body.content is None else memos.tidy(body.content)
-    tags = old.tags if body.tags is None else memos.tidy_tags(body.tags)
-    reason = memos.junk(content)
+    old = notebook.read_memo(await _found(admin, memo))
+    content = old.content if body.content is None else memos.normalize_text(body.content)
+    tags = old.tags if body.tags is None else memos.normalize_tags(body.tags)
+    reason = memos.find_refusal_reason(content)
     if reason is not None:
         raise Unprocessable(f"the memo would be {reason}")
-    now = max(desk.parts.now(), old.updated_at)
+    now = max(admin.services.now(), old.updated_at)
     new = Memo(old.id, content, tags, old.session, old.created_at, now, old.project)
-    row = notebook.write(await one_tenant(desk), new)
-    await desk.parts.store.put([row])
-    announcing.mended(desk.parts, row.tenant, row.memo)
+    row = notebook.make_memo_row(await require_tenant(admin), new)
+    await admin.services.store.put([row])
+    announcing.publish_memo_changed(admin.services, row.tenant, row.memo)
     return _shown(row)
 
 
 @router.delete("/{memo}")
-async def delete(desk: AtDesk, memo: Id) -> Gone:
+async def delete_memo(admin: AdminContextDep, memo: Id) -> DeletedMemo:
     """Remove a memo. It does not come back, whoever writes to it."""
-    row = await _found(desk, memo)
+    row = await _found(admin, memo)
     gone = MemoRow(
-        row.tenant, row.session, row.memo, row.project, "", "[]", "", row.created_at, desk.parts.now(), deleted=True
+        row.tenant, row.session, row.memo, row.project, "", "[]", "", row.created_at, admin.services.now(), deleted=True
     )
-    await desk.parts.store.put([gone])
-    return Gone(memo=memo)
+    await admin.services.store.put([gone])
+    return DeletedMemo(memo=memo)
 
 
-async def _found(desk: Desk, memo: str) -> MemoRow:
-    row = await desk.parts.store.memo(await one_tenant(desk), memo)
+async def _found(admin: AdminContext, memo: str) -> MemoRow:
+    row = await admin.services.store.read_memo(await require_tenant(admin), memo)
     if row is None:
         raise NotFound(f"there is no memo {memo!r}", hint="GET /api/memos lists them.")
     return row
 
 
-def _shown(row: MemoRow) -> MemoShown:
-    memo = notebook.read(row)
-    return MemoShown(
+def _shown(row: MemoRow) -> MemoDetails:
+    memo = notebook.read_memo(row)
+    return MemoDetails(
         memo=memo.id, project=memo.project, content=memo.content, tags=list(memo.tags), session=memo.session,
         created_at=memo.created_at, updated_at=memo.updated_at,
     )  # fmt: skip

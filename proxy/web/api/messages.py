@@ -10,19 +10,19 @@ from pydantic import BaseModel, ConfigDict
 
 from proxy.chat import key
 from proxy.errors import NotFound
-from proxy.exchange.steering.inforce import WIDE
+from proxy.exchange.steering.inforce import WHOLE_SESSION
 from proxy.store.base import EditRow, MessageRecord
 from proxy.store.listing import MessageFilter
 from proxy.web.api import pages
-from proxy.web.api.desk import AtPlace, Place
+from proxy.web.api.desk import SessionContext, SessionContextDep
 from proxy.web.api.pages import Cursor, Limit, Page
-from proxy.web.api.problems import EVERY
+from proxy.web.api.problems import ERROR_RESPONSES
 from proxy.web.doors import READ
 
-router = APIRouter(prefix="/api/sessions/{session}", tags=["messages"], responses=EVERY)
+router = APIRouter(prefix="/api/sessions/{session}", tags=["messages"], responses=ERROR_RESPONSES)
 
 
-class MessageLine(BaseModel):
+class MessageListItem(BaseModel):
     """A message in a list. id: its name in prompts, hints and paths. seq: its number in the session. answer: true if
     the proxy itself gave it. text: its beginning. tokens: by the proxy's own count. snapshot: of an answer, and of the
     results of its calls, the tokens of its prompt and of itself as the provider reported them."""
@@ -55,7 +55,7 @@ class MessageLine(BaseModel):
     text: str
 
 
-class EditShown(BaseModel):
+class EditDetails(BaseModel):
     """A decision about a message that is in force: its stage, its reason, and the content that it left. action: text
     (shortened to `text`), gone, text_only (its calls left), append, pin."""
 
@@ -70,15 +70,15 @@ class EditShown(BaseModel):
     created_at: float
 
 
-class MessageShown(MessageLine):
+class MessageDetails(MessageListItem):
     """One message as it was stored, with the decisions about it. message: the whole message, as the client or model
     sent it."""
 
     message: Any
-    edits: list[EditShown]
+    edits: list[EditDetails]
 
 
-class Found(BaseModel):
+class FoundMessage(BaseModel):
     """A message or summary that has words of the query. score: higher is better."""
 
     id: str
@@ -86,7 +86,7 @@ class Found(BaseModel):
     text: str
 
 
-OVER = frozenset({"withdrawn", "unpin"})
+REVOKING_ACTIONS = frozenset({"withdrawn", "unpin"})
 """Actions that revoke an earlier decision."""
 
 Id = Annotated[str, Path(max_length=64, description="The message's id, as hints and lists name it.")]
@@ -94,7 +94,7 @@ Id = Annotated[str, Path(max_length=64, description="The message's id, as hints 
 
 @router.get("/messages", openapi_extra=READ)
 async def list_messages(
-    place: AtPlace,
+    context: SessionContextDep,
     limit: Limit = 50,
     cursor: Cursor = None,
     thread: Annotated[str, Query(max_length=64, description="Those of this thread's line.")] = "",
@@ -102,19 +102,21 @@ async def list_messages(
     role: Annotated[str, Query(max_length=32, description="Those of this role.")] = "",
     q: Annotated[str, Query(max_length=256, description="Those that have this in their text.")] = "",
     newest: Annotated[bool, Query(description="Newest first.")] = False,
-) -> Page[MessageLine]:
+) -> Page[MessageListItem]:
     """List messages in the order in which they were stored."""
-    at = pages.place(cursor, int)
+    at = pages.read_cursor(cursor, int)
     after = at[0] if at else (1 << 62 if newest else 0)
     only = MessageFilter(role, group, thread, q)
-    rows = await place.parts.store.messages(place.tenant, place.session, after, limit + 1, only, newest=newest)
-    told = await _snapshots(place, rows)
-    return pages.page(rows, limit, lambda row: MessageLine(**_fields(row, told)), lambda row: [row.seq])
+    rows = await context.services.store.read_messages(
+        context.tenant, context.session, after, limit + 1, only, newest=newest
+    )
+    told = await _snapshots(context, rows)
+    return pages.make_page(rows, limit, lambda row: MessageListItem(**_fields(row, told)), lambda row: [row.seq])
 
 
-async def _snapshots(place: Place, rows: Sequence[MessageRecord]) -> dict[bytes, int]:
+async def _snapshots(context: SessionContext, rows: Sequence[MessageRecord]) -> dict[bytes, int]:
     keys = [row.key for row in rows if row.role in ("assistant", "tool", "function")]
-    return await place.parts.store.snapshots(place.tenant, place.session, keys) if keys else {}
+    return await context.services.store.read_token_snapshots(context.tenant, context.session, keys) if keys else {}
 
 
 def _fields(row: MessageRecord, told: Mapping[bytes, int]) -> dict[str, Any]:
@@ -122,45 +124,47 @@ def _fields(row: MessageRecord, told: Mapping[bytes, int]) -> dict[str, Any]:
         "id": key.public_id(row.key), "seq": row.seq, "position": row.position, "group": row.group_id,
         "thread": row.thread, "role": row.role, "status": row.status, "strategy": row.strategy, "tokens": row.tokens,
         "snapshot": told.get(row.key), "answer": row.answer, "call_id": row.call_id, "created_at": row.created_at,
-        "text": pages.preview(pages.text_of(row.body)),
+        "text": pages.cut_preview(pages.render_text(row.body)),
     }  # fmt: skip
 
 
 @router.get("/messages/{message}", openapi_extra=READ)
-async def show(place: AtPlace, message: Id) -> MessageShown:
+async def show_message(context: SessionContextDep, message: Id) -> MessageDetails:
     """Show one message, whole, with every decision about it that is in force."""
-    row = await found(place, message)
+    row = await find_message(context, message)
     edits = []
     # The operator's decisions hold in every thread, and are stored under none.
-    for thread in (WIDE, *(one.thread for one in place.record.threads)):
-        for edit, _ in await place.parts.store.edits(place.tenant, place.session, thread):
-            if edit.key == row.key and edit.action not in OVER:
-                edits.append(shown_edit(edit))
-    return MessageShown(**_fields(row, await _snapshots(place, [row])), message=pages.shown(row.body), edits=edits)
+    for thread in (WHOLE_SESSION, *(one.thread for one in context.record.threads)):
+        for edit, _ in await context.services.store.read_edits(context.tenant, context.session, thread):
+            if edit.key == row.key and edit.action not in REVOKING_ACTIONS:
+                edits.append(describe_edit(edit))
+    return MessageDetails(
+        **_fields(row, await _snapshots(context, [row])), message=pages.decode_json(row.body), edits=edits
+    )
 
 
-async def found(place: Place, message: str) -> MessageRecord:
+async def find_message(context: SessionContext, message: str) -> MessageRecord:
     """Return the message of this id. Raises NotFound."""
-    row = await place.parts.store.message(place.tenant, place.session, message)
+    row = await context.services.store.find_message(context.tenant, context.session, message)
     if row is None:
         raise NotFound(f"there is no message {message!r} in this session")
     return row
 
 
-def shown_edit(edit: EditRow) -> EditShown:
+def describe_edit(edit: EditRow) -> EditDetails:
     """Return a decision as it is shown."""
-    return EditShown(
+    return EditDetails(
         thread=edit.thread, stage=edit.stage, reason=edit.reason, action=edit.action, text=edit.text,
         before=edit.before, after=edit.after, exchange=edit.exchange, created_at=edit.created_at,
     )  # fmt: skip
 
 
 @router.get("/search", openapi_extra=READ)
-async def search(
-    place: AtPlace,
+async def search_messages(
+    context: SessionContextDep,
     q: Annotated[str, Query(min_length=1, max_length=1000, description="Words.")],
     limit: Annotated[int, Query(ge=1, le=50)] = 10,
-) -> list[Found]:
+) -> list[FoundMessage]:
     """Search the session for messages and summaries that have words of the query, best first."""
-    matches = await place.parts.store.search(place.tenant, place.session, q, limit)
-    return [Found(id=key.public_id(m.key), kind=m.kind, text=pages.preview(m.text)) for m in matches]
+    matches = await context.services.store.search(context.tenant, context.session, q, limit)
+    return [FoundMessage(id=key.public_id(m.key), kind=m.kind, text=pages.cut_preview(m.text)) for m in matches]

@@ -25,7 +25,7 @@ R = TypeVar("R")
 Limit = Annotated[int, Query(ge=1, le=200, description="Lines of a page.")]
 Cursor = Annotated[str | None, Query(max_length=1024, description="`next` of the page before.")]
 
-PREVIEW: Final = 200
+PREVIEW_CHARS: Final = 200
 """Characters of a text in a list."""
 
 
@@ -36,24 +36,26 @@ class Page(BaseModel, Generic[T]):
     next: str | None = None
 
 
-def page(rows: Sequence[R], limit: int, line: Callable[[R], T], place: Callable[[R], Sequence[object]]) -> Page[T]:
+def make_page(
+    rows: Sequence[R], limit: int, make_item: Callable[[R], T], sort_values: Callable[[R], Sequence[object]]
+) -> Page[T]:
     """Return the page of these rows, of which up to `limit` + 1 were read. place: the sort values of a row."""
     shown = rows[:limit]
-    more = cursor(place(shown[-1])) if len(rows) > limit else None
-    return Page(items=[line(row) for row in shown], next=more)
+    more = write_cursor(sort_values(shown[-1])) if len(rows) > limit else None
+    return Page(items=[make_item(row) for row in shown], next=more)
 
 
-def cursor(place: Sequence[object]) -> str:
+def write_cursor(sort_values: Sequence[object]) -> str:
     """Return the cursor of a place in a list."""
-    return base64.urlsafe_b64encode(json.dumps(list(place)).encode()).decode().rstrip("=")
+    return base64.urlsafe_b64encode(json.dumps(list(sort_values)).encode()).decode().rstrip("=")
 
 
-def place(written: str | None, *kinds: type) -> tuple[Any, ...] | None:
+def read_cursor(text: str | None, *kinds: type) -> tuple[Any, ...] | None:
     """Return the place that a cursor stands for, its values of these kinds; None for no cursor. Raises BadRequest."""
-    if written is None:
+    if text is None:
         return None
     try:
-        raw = base64.b64decode(written + "=" * (-len(written) % 4), b"-_", validate=True)
+        raw = base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True)
         values = msgspec.json.decode(raw, type=list[float | int | str])
     except (binascii.Error, ValueError, RecursionError) as error:
         raise BadRequest("the cursor is none of this proxy's", hint="Leave it out for the first page.") from error
@@ -66,7 +68,7 @@ def place(written: str | None, *kinds: type) -> tuple[Any, ...] | None:
     return tuple(kind(value) for value, kind in zip(values, kinds, strict=True))
 
 
-def shown(body: bytes) -> Any:
+def decode_json(body: bytes) -> Any:
     """Return the JSON in these bytes as it can be shown: halves of surrogate pairs, NaN and anything but JSON as
     text."""
     try:
@@ -74,27 +76,27 @@ def shown(body: bytes) -> Any:
     except (ValueError, RecursionError):
         pass
     try:
-        return cleaned(json.loads(body))
+        return clean_json(json.loads(body))
     except (ValueError, RecursionError):
         return body.decode("utf-8", "replace")
 
 
-def cleaned(value: Any) -> Any:
+def clean_json(value: Any) -> Any:
     """Return the value without halves of surrogate pairs, infinities and NaN."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
-        return {cleaned(k): cleaned(v) for k, v in value.items()}
+        return {clean_json(k): clean_json(v) for k, v in value.items()}
     if isinstance(value, list):
-        return [cleaned(v) for v in value]
+        return [clean_json(v) for v in value]
     return value
 
 
-def text_of(body: bytes) -> str:
+def render_text(body: bytes) -> str:
     """Return the text of a message, for a line in a list."""
-    message = shown(body)
+    message = decode_json(body)
     content = message.get("content") if isinstance(message, dict) else message
     if isinstance(content, list):
         content = " ".join(str(p.get("text", "")) for p in content if isinstance(p, dict))
@@ -105,6 +107,6 @@ def text_of(body: bytes) -> str:
     return " ".join(f"{said} {' '.join(named)}".split())
 
 
-def preview(text: str) -> str:
+def cut_preview(text: str) -> str:
     """Return the beginning of a text."""
-    return text if len(text) <= PREVIEW else text[: PREVIEW - 1] + "…"
+    return text if len(text) <= PREVIEW_CHARS else text[: PREVIEW_CHARS - 1] + "…"

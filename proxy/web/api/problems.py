@@ -18,10 +18,10 @@ from proxy.errors import (
     Unavailable,
     Unprocessable,
 )
-from proxy.web.failures import render
+from proxy.web.failures import render_error
 
 
-class Told(BaseModel):
+class ErrorDetails(BaseModel):
     """The error: `code` for programs, `message` for people, `hint` for the remedy."""
 
     message: str
@@ -30,10 +30,10 @@ class Told(BaseModel):
     hint: str = ""
 
 
-class Problem(BaseModel):
+class ErrorBody(BaseModel):
     """The body of every answer that is an error."""
 
-    error: Told
+    error: ErrorDetails
 
 
 STATUSES: Final = {
@@ -49,53 +49,55 @@ STATUSES: Final = {
     503: "The store is away.",
 }
 
-EVERY: Final[dict[int | str, dict[str, Any]]] = {
-    status: {"model": Problem, "description": text} for status, text in STATUSES.items()
+ERROR_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
+    status: {"model": ErrorBody, "description": text} for status, text in STATUSES.items()
 }
 """For `responses=` of a route."""
 
 
-def told(error: ProxyError, status: int | None = None) -> Response:
+def make_error_response(error: ProxyError, status: int | None = None) -> Response:
     """Return the error as an answer."""
     headers = {"retry-after": "1"} if error.status in (429, 503) else {}
-    return Response(render(error, apart=True), status or error.status, headers, "application/json")
+    return Response(render_error(error, separate_hint=True), status or error.status, headers, "application/json")
 
 
-def tell_all(app: FastAPI) -> None:
+def register_error_handlers(app: FastAPI) -> None:
     """Register handlers that answer every error of this app in this shape."""
 
     @app.exception_handler(ProxyError)
     async def own(_: Request, error: Exception) -> Response:
         if isinstance(error, StoreUnavailable):
-            return told(Unavailable("the store does not answer", hint="GET /readyz says why. Try again later."))
+            return make_error_response(
+                Unavailable("the store does not answer", hint="GET /readyz says why. Try again later.")
+            )
         assert isinstance(error, ProxyError)  # noqa: S101  # what this is registered for
-        return told(error)
+        return make_error_response(error)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)  # noqa: S101  # what this is registered for
-        return told(_validation(error))
+        return make_error_response(_read_validation_error(error))
 
     @app.exception_handler(HTTPException)
     async def routing(_: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)  # noqa: S101  # what this is registered for
         if error.status_code == 404:
-            return told(NotFound("there is no such route", hint="GET /api/openapi.json has them all."))
+            return make_error_response(NotFound("there is no such route", hint="GET /api/openapi.json has them all."))
         if error.status_code == 405:
             problem = BadRequest("this route has no such method", hint="GET /api/openapi.json has them all.")
-            return told(problem, 405)
-        return told(BadRequest(str(error.detail)), error.status_code)
+            return make_error_response(problem, 405)
+        return make_error_response(BadRequest(str(error.detail)), error.status_code)
 
     @app.exception_handler(Exception)
     async def mistake(_: Request, __: Exception) -> Response:
-        return told(ProxyError("the proxy failed; this is a mistake in it", hint="Its log says where."))
+        return make_error_response(ProxyError("the proxy failed; this is a mistake in it", hint="Its log says where."))
 
     @app.exception_handler(RecursionError)
     async def nested(_: Request, __: Exception) -> Response:
-        return told(BadRequest("the body is nested too deeply"))
+        return make_error_response(BadRequest("the body is nested too deeply"))
 
 
-def _validation(error: RequestValidationError) -> ProxyError:
+def _read_validation_error(error: RequestValidationError) -> ProxyError:
     """Return the first error of a validation. The given value is not repeated: it may be a secret in the wrong
     place."""
     first = error.errors()[0]

@@ -10,23 +10,23 @@ from pydantic import BaseModel
 
 from proxy.chat import key
 from proxy.errors import NotFound
-from proxy.memory.reflection import Iteration, reflected
-from proxy.store.base import ThreadRecord
+from proxy.memory.reflection import IterationReport, add_reflection
+from proxy.store.base import BranchRecord
 from proxy.store.derived import IterationRecord
 from proxy.web.api import pages, wire
-from proxy.web.api.desk import AtPlace, Place, newest_thread
-from proxy.web.api.messages import EditShown, shown_edit
+from proxy.web.api.desk import SessionContext, SessionContextDep, find_newest_branch
+from proxy.web.api.messages import EditDetails, describe_edit
 from proxy.web.api.pages import Cursor, Limit, Page
-from proxy.web.api.problems import EVERY
+from proxy.web.api.problems import ERROR_RESPONSES
 from proxy.web.doors import READ
 
-router = APIRouter(prefix="/api/sessions/{session}", tags=["records"], responses=EVERY)
+router = APIRouter(prefix="/api/sessions/{session}", tags=["records"], responses=ERROR_RESPONSES)
 
 SUMMARIES = frozenset({"summarize_old", "compress_levels", "distil_results"})
 """Stages that replace messages by their own words."""
 
 
-class ThreadShown(BaseModel):
+class BranchDetails(BaseModel):
     """One branch of history. edits: decisions in force. stopped: the reason if rewriting has stopped for it."""
 
     thread: str
@@ -40,7 +40,7 @@ class ThreadShown(BaseModel):
     is_newest: bool
 
 
-class Summary(BaseModel):
+class SummaryDetails(BaseModel):
     """A text that replaces others. by: the stage that put it there, or `helper` for an answer of a helper model that a
     plan may use. message: the id of the message that it replaces."""
 
@@ -57,88 +57,90 @@ Thread = Annotated[str | None, Query(max_length=64, description="The thread; wit
 
 
 @router.get("/threads", openapi_extra=READ)
-async def list_threads(place: AtPlace, limit: Limit = 50, cursor: Cursor = None) -> Page[ThreadShown]:
+async def list_threads(context: SessionContextDep, limit: Limit = 50, cursor: Cursor = None) -> Page[BranchDetails]:
     """List the threads of a session, oldest first."""
-    at = pages.place(cursor, int)
+    at = pages.read_cursor(cursor, int)
     start = max(0, at[0]) if at else 0
-    names = [row.thread for row in place.record.threads[start : start + limit + 1]]
-    newest = await newest_thread(place)
-    rows = [row for name in names if (row := await _record(place, name)) is not None]
-    more = pages.cursor([start + limit]) if len(names) > limit else None
+    names = [row.thread for row in context.record.threads[start : start + limit + 1]]
+    newest = await find_newest_branch(context)
+    rows = [row for name in names if (row := await _record(context, name)) is not None]
+    more = pages.write_cursor([start + limit]) if len(names) > limit else None
     return Page(items=[_shown(row, newest.thread) for row in rows[:limit]], next=more)
 
 
 @router.get("/threads/{thread}", openapi_extra=READ)
-async def show_thread(place: AtPlace, thread: Annotated[str, Path(max_length=64)]) -> ThreadShown:
+async def show_thread(context: SessionContextDep, thread: Annotated[str, Path(max_length=64)]) -> BranchDetails:
     """Show one thread."""
-    return _shown(await found(place, thread), (await newest_thread(place)).thread)
+    return _shown(await find_branch(context, thread), (await find_newest_branch(context)).thread)
 
 
 @router.get("/threads/{thread}/edits", openapi_extra=READ)
-async def edits(
-    place: AtPlace, thread: Annotated[str, Path(max_length=64)], limit: Limit = 50, cursor: Cursor = None
-) -> Page[EditShown]:
+async def list_edits(
+    context: SessionContextDep, thread: Annotated[str, Path(max_length=64)], limit: Limit = 50, cursor: Cursor = None
+) -> Page[EditDetails]:
     """List every decision in force on a thread, in the order in which they were made."""
-    at = pages.place(cursor, int)
-    row = await found(place, thread)
+    at = pages.read_cursor(cursor, int)
+    row = await find_branch(context, thread)
     rows = [one for one in row.edits if at is None or one[1] > at[0]]
-    return pages.page(rows[: limit + 1], limit, lambda one: shown_edit(one[0]), lambda one: [one[1]])
+    return pages.make_page(rows[: limit + 1], limit, lambda one: describe_edit(one[0]), lambda one: [one[1]])
 
 
-async def _record(place: Place, thread: str) -> ThreadRecord | None:
-    return await place.parts.store.thread(place.tenant, place.session, thread)
+async def _record(context: SessionContext, thread: str) -> BranchRecord | None:
+    return await context.services.store.read_branch(context.tenant, context.session, thread)
 
 
-async def found(place: Place, thread: str | None) -> ThreadRecord:
+async def find_branch(context: SessionContext, thread: str | None) -> BranchRecord:
     """Return the thread of this name; the one used last if none is named. Raises NotFound."""
     if thread is None:
-        return await newest_thread(place)
-    row = await _record(place, thread)
+        return await find_newest_branch(context)
+    row = await _record(context, thread)
     if row is None:
         raise NotFound(f"there is no thread {thread!r} in this session")
     return row
 
 
-def _shown(row: ThreadRecord, newest: str) -> ThreadShown:
-    return ThreadShown(
+def _shown(row: BranchRecord, newest: str) -> BranchDetails:
+    return BranchDetails(
         thread=row.thread, parent=row.parent, kind=row.kind, created_at=row.created_at, last_at=row.last_at,
         stopped=row.stopped, edits=len(row.edits), states=len(row.states), is_newest=row.thread == newest,
     )  # fmt: skip
 
 
-@router.get("/iterations", openapi_extra=READ, response_model=Page[wire.described(Iteration)])  # type: ignore[misc]  # made
-async def list_iterations(place: AtPlace, thread: Thread = None, limit: Limit = 50, cursor: Cursor = None) -> Response:
+@router.get("/iterations", openapi_extra=READ, response_model=Page[wire.describe(IterationReport)])  # type: ignore[misc]  # made
+async def list_iterations(
+    context: SessionContextDep, thread: Thread = None, limit: Limit = 50, cursor: Cursor = None
+) -> Response:
     """List the records of a thread's iterations, oldest first: the calls, their results, and the lessons."""
-    at = pages.place(cursor, int)
-    row = await found(place, thread)
-    rows = await place.parts.store.iterations(place.tenant, place.session, row.thread)
+    at = pages.read_cursor(cursor, int)
+    row = await find_branch(context, thread)
+    rows = await context.services.store.read_iterations(context.tenant, context.session, row.thread)
     start = at[0] if at else 0
     made: list[Any] = [_iteration(one) for one in rows[max(0, start) : max(0, start) + limit]]
-    more = pages.cursor([start + limit]) if len(rows) > start + limit else None
-    return wire.answer({"items": made, "next": more})
+    more = pages.write_cursor([start + limit]) if len(rows) > start + limit else None
+    return wire.render({"items": made, "next": more})
 
 
-def _iteration(row: IterationRecord) -> Iteration:
-    one = msgspec.json.decode(row.body, type=Iteration)
-    return reflected(one, row.reflection) if row.reflection is not None else one
+def _iteration(row: IterationRecord) -> IterationReport:
+    one = msgspec.json.decode(row.body, type=IterationReport)
+    return add_reflection(one, row.reflection) if row.reflection is not None else one
 
 
 @router.get("/summaries", openapi_extra=READ)
 async def list_summaries(
-    place: AtPlace, thread: Thread = None, limit: Limit = 50, cursor: Cursor = None
-) -> Page[Summary]:
+    context: SessionContextDep, thread: Thread = None, limit: Limit = 50, cursor: Cursor = None
+) -> Page[SummaryDetails]:
     """List the summaries in force on a thread, and the answers of helper models in the session."""
-    at = pages.place(cursor, int)
-    row = await found(place, thread)
+    at = pages.read_cursor(cursor, int)
+    row = await find_branch(context, thread)
     made = [
-        Summary(
+        SummaryDetails(
             by=edit.stage, message=key.public_id(edit.key), text=edit.text or "", tokens_before=edit.before,
             tokens_after=edit.after, exchange=edit.exchange, created_at=edit.created_at,
         )
         for edit, _ in row.edits
         if edit.stage in SUMMARIES and edit.text
     ]  # fmt: skip
-    made += [Summary(by="helper", message=None, text=text) for text in row.answers.values()]
+    made += [SummaryDetails(by="helper", message=None, text=text) for text in row.answers.values()]
     start = max(0, at[0]) if at else 0
-    more = pages.cursor([start + limit]) if len(made) > start + limit else None
+    more = pages.write_cursor([start + limit]) if len(made) > start + limit else None
     return Page(items=made[start : start + limit], next=more)

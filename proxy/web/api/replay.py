@@ -15,25 +15,25 @@ from pydantic import BaseModel, ConfigDict, Field
 from proxy.context.policy import ScheduleName, with_schedule
 from proxy.context.prices import Model, find_model
 from proxy.errors import Conflict, TooMany, Unavailable, Unprocessable
-from proxy.exchange.parts import Parts
+from proxy.exchange.parts import Services
 from proxy.replay import stored
 from proxy.replay.baselines import BASELINES
-from proxy.replay.play import Contender, Match, play
-from proxy.replay.read import Conversation
-from proxy.replay.report import NOTHING, Report, Sums
+from proxy.replay.play import Contender, ReplaySettings, play_conversation
+from proxy.replay.read import RecordedConversation
+from proxy.replay.report import NOTHING, ReplayReport, ReportBuilder
 from proxy.web.api import wire
-from proxy.web.api.desk import AtPlace
-from proxy.web.api.problems import EVERY
+from proxy.web.api.desk import SessionContextDep
+from proxy.web.api.problems import ERROR_RESPONSES
 
-router = APIRouter(prefix="/api/sessions/{session}", tags=["replay"], responses=EVERY)
+router = APIRouter(prefix="/api/sessions/{session}", tags=["replay"], responses=ERROR_RESPONSES)
 
-SECONDS: Final = 60.0
+MAX_SECONDS: Final = 60.0
 """Seconds after which a replay is given up."""
-MOST: Final = 64 << 20
+MAX_BYTES: Final = 64 << 20
 """Bytes of messages that are replayed at once."""
 
 
-class Contending(BaseModel):
+class ReplayContender(BaseModel):
     """A policy (`/api/policies` names them) or a baseline that takes part, under a schedule."""
 
     model_config = ConfigDict(extra="forbid")
@@ -48,42 +48,45 @@ class ReplayBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    policies: Annotated[list[Contending], Field(max_length=20)] = []
+    policies: Annotated[list[ReplayContender], Field(max_length=20)] = []
     model: Annotated[str | None, Field(max_length=256)] = None
     window: Annotated[int | None, Field(ge=1, le=1 << 40)] = None
 
 
-@router.post("/replay", response_model=wire.described(Report))
-async def replay(place: AtPlace, body: ReplayBody, request: Request) -> Response:
+@router.post("/replay", response_model=wire.describe(ReplayReport))
+async def replay(context: SessionContextDep, body: ReplayBody, request: Request) -> Response:
     """Replay the session under other policies, offline. The result shows the cost and the kept content of each. Takes
     seconds; one replay runs at a time."""
     busy: asyncio.Lock = request.app.state.replaying
     if busy.locked():
         raise TooMany("a replay is running", hint="Try again in a few seconds.")
     async with busy:
-        newest = await place.parts.store.exchanges(place.tenant, place.session, 1)
+        newest = await context.services.store.read_exchanges(context.tenant, context.session, 1)
         if not newest:
             raise Conflict("the session has no request yet that could be played")
-        model = find_model(place.parts.models, body.model or newest[0].model)
+        model = find_model(context.services.models, body.model or newest[0].model)
         if body.window is not None:
             model = replace(model, window=body.window)
-        match = _match(place.parts, body.policies, model)
-        found = [one async for one in stored.threads(place.parts.store, (place.tenant, place.session), "store")]
-        if sum(len(raw) for one in found for raw in one.messages) > MOST:
+        match = _match(context.services, body.policies, model)
+        found = [
+            one
+            async for one in stored.read_branches(context.services.store, (context.tenant, context.session), "store")
+        ]
+        if sum(len(raw) for one in found for raw in one.messages) > MAX_BYTES:
             raise Unprocessable("the session is too long to be played here", hint="Use `context-proxy replay`.")
-        sums = Sums(match)
+        sums = ReportBuilder(match)
         for played in await _played(found, match):
-            sums.add(played)
-    if not sums.requests:
+            sums.add_result(played)
+    if not sums.request_count:
         raise Conflict("nothing in the session could be played")
-    return wire.answer(sums.report())
+    return wire.render(sums.build_report())
 
 
-def _match(parts: Parts, wanted: Sequence[Contending], model: Model) -> Match:
+def _match(services: Services, wanted: Sequence[ReplayContender], model: Model) -> ReplaySettings:
     found = {NOTHING: Contender(NOTHING)}
-    chosen = wanted or [Contending(policy=name) for name, p in parts.policies.items() if p.mode == "rewrite"]
+    chosen = wanted or [ReplayContender(policy=name) for name, p in services.policies.items() if p.mode == "rewrite"]
     for one in chosen:
-        policy = parts.policies.get(one.policy)
+        policy = services.policies.get(one.policy)
         if policy is None and one.policy not in BASELINES:
             raise Unprocessable(f"there is no policy {one.policy!r}", hint="GET /api/policies lists them.")
         if policy is None:
@@ -92,16 +95,16 @@ def _match(parts: Parts, wanted: Sequence[Contending], model: Model) -> Match:
         schedule = one.schedule or policy.schedule
         label = one.policy if schedule == policy.schedule else f"{one.policy}:{schedule}"
         found[label] = Contender(label, with_schedule(policy, schedule))
-    return Match(tuple(found.values()), model, ((model.w, model.r),))
+    return ReplaySettings(tuple(found.values()), model, ((model.w, model.r),))
 
 
-async def _played(found: list[Conversation], match: Match) -> list[Any]:
+async def _played(found: list[RecordedConversation], match: ReplaySettings) -> list[Any]:
     """Play in a separate process: it computes for seconds, and chat goes on meanwhile."""
     pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
     loop = asyncio.get_running_loop()
     try:
-        async with asyncio.timeout(SECONDS):
-            return [await loop.run_in_executor(pool, play, one, match) for one in found]
+        async with asyncio.timeout(MAX_SECONDS):
+            return [await loop.run_in_executor(pool, play_conversation, one, match) for one in found]
     except TimeoutError:
         raise Unavailable("the replay took too long", hint="Use `context-proxy replay`, or fewer policies.") from None
     finally:

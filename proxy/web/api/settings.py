@@ -10,16 +10,17 @@ from pydantic import BaseModel, ConfigDict, Field
 from proxy.context.evidence.iteration import Urgency
 from proxy.context.policy import ScheduleName
 from proxy.exchange.steering import adjusting, deciding, pruning, rebuilding
-from proxy.exchange.steering.shapes import Changed, Rebuilt, SessionSettings
+from proxy.exchange.steering.inforce import SessionSettings
+from proxy.exchange.steering.shapes import DecisionResult, RebuildResult
 from proxy.web.api import wire
-from proxy.web.api.desk import AtPlace
-from proxy.web.api.problems import EVERY
+from proxy.web.api.desk import SessionContextDep
+from proxy.web.api.problems import ERROR_RESPONSES
 from proxy.web.doors import READ
 
-router = APIRouter(prefix="/api/sessions/{session}", tags=["steering"], responses=EVERY)
+router = APIRouter(prefix="/api/sessions/{session}", tags=["steering"], responses=ERROR_RESPONSES)
 
-MOST = adjusting.MOST
-NAME = r"^[^\x00]*$"
+MAX_SETTING = adjusting.MAX_SETTING
+ID_PATTERN = r"^[^\x00]*$"
 """Pattern of a thread, group or message id in a body: no database stores a NUL in a text."""
 
 
@@ -33,8 +34,8 @@ class SettingsBody(BaseModel):
 
     policy: Annotated[str | None, Field(max_length=64)] = None
     schedule: ScheduleName | None = None
-    window: Annotated[int | None, Field(ge=0, le=MOST)] = None
-    max_iterations: Annotated[int | None, Field(ge=1, le=MOST)] = None
+    window: Annotated[int | None, Field(ge=0, le=MAX_SETTING)] = None
+    max_iterations: Annotated[int | None, Field(ge=1, le=MAX_SETTING)] = None
     urgency: Urgency | None = None
 
 
@@ -43,7 +44,7 @@ class WindowBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    groups: Annotated[int, Field(ge=0, le=MOST, examples=[5])]
+    groups: Annotated[int, Field(ge=0, le=MAX_SETTING, examples=[5])]
 
 
 class ThreadBody(BaseModel):
@@ -51,56 +52,58 @@ class ThreadBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    thread: Annotated[str | None, Field(max_length=64, pattern=NAME)] = None
+    thread: Annotated[str | None, Field(max_length=64, pattern=ID_PATTERN)] = None
 
 
-@router.get("/settings", openapi_extra=READ, response_model=wire.described(SessionSettings))
-async def show(place: AtPlace) -> Response:
+@router.get("/settings", openapi_extra=READ, response_model=wire.describe(SessionSettings))
+async def show_settings(context: SessionContextDep) -> Response:
     """Show the settings of the session. `force` and `ask` are the pending actions of its next request."""
-    return wire.answer(await adjusting.settings(place.parts, place.tenant, place.session))
+    return wire.render(await adjusting.load_settings(context.services, context.tenant, context.session))
 
 
-@router.put("/settings", response_model=wire.described(SessionSettings))
-async def put(place: AtPlace, body: SettingsBody) -> Response:
+@router.put("/settings", response_model=wire.describe(SessionSettings))
+async def replace_settings(context: SessionContextDep, body: SettingsBody) -> Response:
     """Set all settings: an omitted one is as the policy says."""
-    return wire.answer(await adjusting.configure(place.parts, place.tenant, place.session, body.model_dump()))
+    return wire.render(
+        await adjusting.change_settings(context.services, context.tenant, context.session, body.model_dump())
+    )
 
 
-@router.patch("/settings", response_model=wire.described(SessionSettings))
-async def patch(place: AtPlace, body: SettingsBody) -> Response:
+@router.patch("/settings", response_model=wire.describe(SessionSettings))
+async def change_settings(context: SessionContextDep, body: SettingsBody) -> Response:
     """Set the named settings, and nothing else."""
     changes = body.model_dump(exclude_unset=True)
-    return wire.answer(await adjusting.configure(place.parts, place.tenant, place.session, changes))
+    return wire.render(await adjusting.change_settings(context.services, context.tenant, context.session, changes))
 
 
-@router.post("/window", response_model=wire.described(SessionSettings))
-async def window(place: AtPlace, body: WindowBody) -> Response:
+@router.post("/window", response_model=wire.describe(SessionSettings))
+async def set_window(context: SessionContextDep, body: WindowBody) -> Response:
     """Keep only the last groups in the prompt."""
-    return wire.answer(await adjusting.window(place.parts, place.tenant, place.session, body.groups))
+    return wire.render(await adjusting.set_window(context.services, context.tenant, context.session, body.groups))
 
 
-@router.post("/prune", response_model=wire.described(SessionSettings))
-async def prune(place: AtPlace) -> Response:
+@router.post("/prune", response_model=wire.describe(SessionSettings))
+async def prune_prompt(context: SessionContextDep) -> Response:
     """Prune the next prompt as if its budget were smaller than its size. The removed messages stay out."""
-    return wire.answer(await pruning.prune(place.parts, place.tenant, place.session))
+    return wire.render(await pruning.prune_next_prompt(context.services, context.tenant, context.session))
 
 
-@router.post("/compress", response_model=wire.described(SessionSettings))
-async def compress(place: AtPlace) -> Response:
+@router.post("/compress", response_model=wire.describe(SessionSettings))
+async def compress_prompt(context: SessionContextDep) -> Response:
     """Make every edit that the policy proposes with the next request, even an edit that does not pay."""
-    return wire.answer(await adjusting.compress(place.parts, place.tenant, place.session))
+    return wire.render(await adjusting.request_compress(context.services, context.tenant, context.session))
 
 
-@router.post("/undo", response_model=wire.described(Changed))
-async def undo(place: AtPlace, body: ThreadBody | None = None) -> Response:
+@router.post("/undo", response_model=wire.describe(DecisionResult))
+async def undo(context: SessionContextDep, body: ThreadBody | None = None) -> Response:
     """Remove the last group. The state returns to the one before it, or is written again."""
     thread = body.thread if body is not None else None
-    return wire.answer(await deciding.undo(place.parts, place.tenant, place.session, thread=thread))
+    return wire.render(await deciding.undo(context.services, context.tenant, context.session, thread=thread))
 
 
-@router.post("/rebuild", response_model=wire.described(Rebuilt))
-async def rebuild(place: AtPlace, body: ThreadBody | None = None) -> Response:
+@router.post("/rebuild", response_model=wire.describe(RebuildResult))
+async def rebuild(context: SessionContextDep, body: ThreadBody | None = None) -> Response:
     """Have the state written again from the current prompt. The helper writes it, or the upstream with its own key;
     else it comes with the next request."""
     thread = body.thread if body is not None else None
-    return wire.answer(await rebuilding.rebuild(place.parts, place.tenant, place.session, thread=thread))
+    return wire.render(await rebuilding.rebuild(context.services, context.tenant, context.session, thread=thread))

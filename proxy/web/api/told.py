@@ -8,13 +8,13 @@ from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from proxy.exchange.steering import telling
-from proxy.exchange.steering.shapes import ShownNote, ShownScratchpad, ShownState
+from proxy.exchange.steering.shapes import NoteDetails, ScratchpadDetails, StateDetails
 from proxy.web.api import wire
-from proxy.web.api.desk import AtPlace
-from proxy.web.api.problems import EVERY
+from proxy.web.api.desk import SessionContextDep
+from proxy.web.api.problems import ERROR_RESPONSES
 from proxy.web.doors import READ
 
-router = APIRouter(prefix="/api/sessions/{session}", tags=["told"], responses=EVERY)
+router = APIRouter(prefix="/api/sessions/{session}", tags=["told"], responses=ERROR_RESPONSES)
 
 Thread = Annotated[str | None, Query(max_length=64, description="The thread; without it the one last spoken in.")]
 STATE = "Goal: mend the build\nContext: tests fail on 3.13\nResolved: 3.11\nTechnical Anchors: Makefile"
@@ -41,67 +41,73 @@ class TextBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    text: Annotated[str, Field(min_length=1, max_length=telling.LONGEST, examples=["Leave the lock file as it is."])]
+    text: Annotated[
+        str, Field(min_length=1, max_length=telling.MAX_NOTE_CHARS, examples=["Leave the lock file as it is."])
+    ]
 
 
-class Withdrawn(BaseModel):
+class WithdrawnNote(BaseModel):
     """The withdrawn note."""
 
     note: str
 
 
-@router.get("/state", openapi_extra=READ, response_model=wire.described(ShownState))
-async def state(place: AtPlace, thread: Thread = None) -> Response:
+@router.get("/state", openapi_extra=READ, response_model=wire.describe(StateDetails))
+async def show_state(context: SessionContextDep, thread: Thread = None) -> Response:
     """Show the state that the next prompt carries."""
-    return wire.answer(await telling.state(place.parts, place.tenant, place.session, thread=thread))
+    return wire.render(await telling.read_state(context.services, context.tenant, context.session, thread=thread))
 
 
-@router.put("/state", response_model=wire.described(ShownState))
-async def set_state(place: AtPlace, body: StateBody, thread: Thread = None) -> Response:
+@router.put("/state", response_model=wire.describe(StateDetails))
+async def set_state(context: SessionContextDep, body: StateBody, thread: Thread = None) -> Response:
     """Replace the model's own state."""
-    return wire.answer(await telling.set_state(place.parts, place.tenant, place.session, body.text, thread=thread))
+    return wire.render(
+        await telling.set_state(context.services, context.tenant, context.session, body.text, thread=thread)
+    )
 
 
-@router.get("/scratchpad", openapi_extra=READ, response_model=wire.described(ShownScratchpad))
-async def scratchpad(place: AtPlace) -> Response:
+@router.get("/scratchpad", openapi_extra=READ, response_model=wire.describe(ScratchpadDetails))
+async def show_scratchpad(context: SessionContextDep) -> Response:
     """Show the session's scratchpad, empty if there is none yet."""
-    return wire.answer(await telling.scratchpad(place.parts, place.tenant, place.session))
+    return wire.render(await telling.read_scratchpad(context.services, context.tenant, context.session))
 
 
-@router.put("/scratchpad", response_model=wire.described(ShownScratchpad))
-async def set_scratchpad(place: AtPlace, body: ScratchpadBody) -> Response:
+@router.put("/scratchpad", response_model=wire.describe(ScratchpadDetails))
+async def set_scratchpad(context: SessionContextDep, body: ScratchpadBody) -> Response:
     """Replace the text of the scratchpad."""
-    return wire.answer(await telling.set_scratchpad(place.parts, place.tenant, place.session, body.text))
+    return wire.render(await telling.set_scratchpad(context.services, context.tenant, context.session, body.text))
 
 
-@router.get("/notes", openapi_extra=READ, response_model=list[wire.described(ShownNote)])  # type: ignore[misc]  # made
-async def notes(place: AtPlace) -> Response:
+@router.get("/notes", openapi_extra=READ, response_model=list[wire.describe(NoteDetails)])  # type: ignore[misc]  # made
+async def list_notes(context: SessionContextDep) -> Response:
     """List the operator's notes in force, oldest first."""
-    return wire.answer(await telling.notes(place.parts, place.tenant, place.session))
+    return wire.render(await telling.list_notes(context.services, context.tenant, context.session))
 
 
-@router.post("/notes", response_model=wire.described(ShownNote))
-async def add(place: AtPlace, body: TextBody) -> Response:
+@router.post("/notes", response_model=wire.describe(NoteDetails))
+async def add_note(context: SessionContextDep, body: TextBody) -> Response:
     """Add a note at the tail of the next prompt, where it stays."""
-    return wire.answer(await telling.add(place.parts, place.tenant, place.session, body.text))
+    return wire.render(await telling.add_note(context.services, context.tenant, context.session, body.text))
 
 
 @router.delete("/notes/{note}")
-async def withdraw(
-    place: AtPlace, note: Annotated[str, Path(max_length=64, description="The note's id.")]
-) -> Withdrawn:
+async def withdraw_note(
+    context: SessionContextDep, note: Annotated[str, Path(max_length=64, description="The note's id.")]
+) -> WithdrawnNote:
     """Withdraw a note from the prompts."""
-    await telling.withdraw(place.parts, place.tenant, place.session, note)
-    return Withdrawn(note=note)
+    await telling.withdraw_note(context.services, context.tenant, context.session, note)
+    return WithdrawnNote(note=note)
 
 
-@router.get("/feedback", openapi_extra=READ, response_model=list[wire.described(ShownNote)])  # type: ignore[misc]  # made
-async def feedbacks(place: AtPlace, thread: Thread = None) -> Response:
+@router.get("/feedback", openapi_extra=READ, response_model=list[wire.describe(NoteDetails)])  # type: ignore[misc]  # made
+async def list_feedback(context: SessionContextDep, thread: Thread = None) -> Response:
     """List the feedback of users on a thread's iterations, oldest first."""
-    return wire.answer(await telling.feedbacks(place.parts, place.tenant, place.session, thread=thread))
+    return wire.render(await telling.list_feedback(context.services, context.tenant, context.session, thread=thread))
 
 
-@router.post("/feedback", response_model=wire.described(ShownNote))
-async def feedback(place: AtPlace, body: TextBody, thread: Thread = None) -> Response:
+@router.post("/feedback", response_model=wire.describe(NoteDetails))
+async def add_feedback(context: SessionContextDep, body: TextBody, thread: Thread = None) -> Response:
     """Give feedback on the iterations so far: it stands in the next iteration's record."""
-    return wire.answer(await telling.feedback(place.parts, place.tenant, place.session, body.text, thread=thread))
+    return wire.render(
+        await telling.add_feedback(context.services, context.tenant, context.session, body.text, thread=thread)
+    )

@@ -14,24 +14,24 @@ from pydantic import BaseModel, ConfigDict
 from proxy.chat import slices
 from proxy.errors import BadRequest, Unprocessable
 from proxy.exchange import identify, importing
-from proxy.exchange.importing import Conversation
+from proxy.exchange.importing import ImportedConversation
 from proxy.replay import stored
-from proxy.replay.read import Conversation as Recorded
-from proxy.replay.stored import Place as Stored
+from proxy.replay.read import RecordedConversation as Recorded
+from proxy.replay.stored import StoredSession as Stored
 from proxy.store.base import Store
-from proxy.web.api.desk import AtDesk, AtPlace, one_tenant
-from proxy.web.api.problems import EVERY
+from proxy.web.api.desk import AdminContextDep, SessionContextDep, require_tenant
+from proxy.web.api.problems import ERROR_RESPONSES
 
-router = APIRouter(prefix="/api", tags=["transfer"], responses=EVERY)
+router = APIRouter(prefix="/api", tags=["transfer"], responses=ERROR_RESPONSES)
 
-LINES: Final[dict[int | str, dict[str, Any]]] = {
+NDJSON_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
     200: {"content": {"application/x-ndjson": {}}, "description": "One JSON object a line."}
 }
-MOST: Final = 10_000
+MAX_CONVERSATIONS: Final = 10_000
 """Conversations in one import."""
 
 
-class Brought(BaseModel):
+class ImportResult(BaseModel):
     """The result of an import."""
 
     model_config = ConfigDict(
@@ -43,17 +43,17 @@ class Brought(BaseModel):
     sessions: list[str]
 
 
-@router.get("/sessions/{session}/export", response_class=StreamingResponse, responses=LINES)
-async def export_session(place: AtPlace) -> StreamingResponse:
+@router.get("/sessions/{session}/export", response_class=StreamingResponse, responses=NDJSON_RESPONSES)
+async def export_session(context: SessionContextDep) -> StreamingResponse:
     """Export every thread of a session, with all its messages as the client sent them."""
-    lines = _lines(place.parts.store, (place.tenant, place.session))
+    lines = _lines(context.services.store, (context.tenant, context.session))
     return StreamingResponse(lines, media_type="application/x-ndjson")
 
 
-@router.get("/export", response_class=StreamingResponse, responses=LINES)
-async def export_all(desk: AtDesk) -> StreamingResponse:
+@router.get("/export", response_class=StreamingResponse, responses=NDJSON_RESPONSES)
+async def export_all(admin: AdminContextDep) -> StreamingResponse:
     """Export every session of a tenant, the one used last first."""
-    tenant, store = await one_tenant(desk), desk.parts.store
+    tenant, store = await require_tenant(admin), admin.services.store
 
     async def lines() -> AsyncIterator[bytes]:
         after = None
@@ -61,13 +61,13 @@ async def export_all(desk: AtDesk) -> StreamingResponse:
             for session in page:
                 async for line in _lines(store, (tenant, session.session)):
                     yield line
-            after = page[-1].place
+            after = page[-1].cursor
 
     return StreamingResponse(lines(), media_type="application/x-ndjson")
 
 
 async def _lines(store: Store, place: Stored) -> AsyncIterator[bytes]:
-    async for one in stored.threads(store, place, "store"):
+    async for one in stored.read_branches(store, place, "store"):
         yield await asyncio.to_thread(_line, one, place[1])  # a long conversation takes a while
 
 
@@ -94,43 +94,43 @@ def _line(one: Recorded, session: str) -> bytes:
         }
     },
 )
-async def bring(desk: AtDesk, request: Request) -> Brought:
+async def import_lines(admin: AdminContextDep, request: Request) -> ImportResult:
     """Store conversations, one JSON object a line: `{"id", "messages", "tools"?, "session"?, "model"?}`. Messages have
     the form of chat completions or of Gemini. All lines are read before the first is stored. An existing conversation
     stays unchanged and gives 409."""
-    tenant = await one_tenant(desk)
+    tenant = await require_tenant(admin)
     body = await request.body()
-    found = await asyncio.to_thread(lambda: list(_read(body, desk)))
+    found = await asyncio.to_thread(lambda: list(_read(body, admin)))
     if not found:
         raise BadRequest("there is no line to import")
     messages = 0
     for conversation in found:
-        messages += await importing.bring(desk.parts, tenant, conversation)
-    return Brought(
+        messages += await importing.import_conversation(admin.services, tenant, conversation)
+    return ImportResult(
         conversations=len(found),
         messages=messages,
         sessions=list(dict.fromkeys(one.session for one in found)),
     )
 
 
-def _read(body: bytes, desk: AtDesk) -> Iterable[Conversation]:
+def _read(body: bytes, admin: AdminContextDep) -> Iterable[ImportedConversation]:
     lines = [(n, line) for n, line in enumerate(body.split(b"\n"), 1) if line.strip()]
-    if len(lines) > MOST:
-        raise Unprocessable(f"{len(lines)} conversations, {MOST} are allowed at once")
+    if len(lines) > MAX_CONVERSATIONS:
+        raise Unprocessable(f"{len(lines)} conversations, {MAX_CONVERSATIONS} are allowed at once")
     for number, line in lines:
         try:
             fields = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
         except (ValueError, RecursionError):
             raise BadRequest(f"line {number} is not a JSON object") from None
         given, tools = bytes(fields.get("messages", b"")), bytes(fields.get("tools", b""))
-        spans = slices.elements(given)
-        if spans is None or (tools not in (b"", b"null", b"[]") and slices.elements(tools) is None):
+        spans = slices.find_elements(given)
+        if spans is None or (tools not in (b"", b"null", b"[]") and slices.find_elements(tools) is None):
             raise Unprocessable(f"line {number}: `messages` is to be a list, and so is `tools` where it is there")
         name = _text(fields, "session") or _text(fields, "id") or f"imported-{number}"
-        session = identify.session_name(name, {}, None, desk.parts.settings.identity) or f"imported-{number}"
+        session = identify.find_session_name(name, {}, None, admin.services.settings.identity) or f"imported-{number}"
         raws = [given[start:end] for start, end in spans]
         try:
-            yield importing.read(
+            yield importing.read_conversation(
                 session,
                 raws,
                 None if tools in (b"", b"null", b"[]") else tools,

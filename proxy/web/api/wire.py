@@ -14,12 +14,12 @@ import msgspec
 from fastapi import Response
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from proxy.web.api.pages import cleaned
+from proxy.web.api.pages import clean_json
 
 _MADE: dict[type, type[BaseModel]] = {}
 
 
-def described(kind: type[msgspec.Struct]) -> type[BaseModel]:
+def describe(kind: type[msgspec.Struct]) -> type[BaseModel]:
     """Return the model of a struct: its fields with their types and defaults, and its docstring. Nested structs are
     converted too."""
     if kind not in _MADE:
@@ -46,7 +46,7 @@ def _default(field: msgspec.structs.FieldInfo) -> Any:
 def _model(hint: Any) -> Any:
     """Return the hint with a model instead of each struct."""
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
-        return described(hint)
+        return describe(hint)
     origin, args = get_origin(hint), get_args(hint)
     if not args or origin is Literal:
         return hint
@@ -56,10 +56,10 @@ def _model(hint: Any) -> Any:
     return origin[inner] if origin is not None else hint
 
 
-def answer(value: Any) -> Response:
+def render(value: Any) -> Response:
     """Return a struct, or structs in lists, as an answer."""
     try:
         body = msgspec.json.encode(value)
     except (UnicodeEncodeError, ValueError):  # half a surrogate pair, which a text from JSON can hold
-        body = msgspec.json.encode(cleaned(msgspec.to_builtins(value)))
+        body = msgspec.json.encode(clean_json(msgspec.to_builtins(value)))
     return Response(body, media_type="application/json")

@@ -12,15 +12,15 @@ from importlib.resources import files
 from typing import Final
 
 from proxy.settings import Settings
-from proxy.upstream.headers import Headers, first
+from proxy.upstream.headers import Headers, find_header
 from proxy.web.listen import App, Receive, Scope, Send
 
-ROOT: Final = "/dashboard/"
-START: Final = "index.html"
-WIDGET: Final = "widget.js"
+ROOT_PATH: Final = "/dashboard/"
+START_PAGE: Final = "index.html"
+WIDGET_FILE: Final = "widget.js"
 """The one file that pages of other origins may load."""
 
-RULES: Final = (
+CSP_RULES: Final = (
     "default-src 'none'",
     "script-src 'self'",
     "style-src 'self'",
@@ -32,10 +32,10 @@ RULES: Final = (
     "require-trusted-types-for 'script'",
     "trusted-types 'none'",
 )
-POLICY: Final = "; ".join(RULES)
+CSP: Final = "; ".join(CSP_RULES)
 
-GUARDED: Final[Headers] = [
-    (b"content-security-policy", POLICY.encode()),
+PAGE_HEADERS: Final[Headers] = [
+    (b"content-security-policy", CSP.encode()),
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-opener-policy", b"same-origin"),
@@ -44,7 +44,7 @@ GUARDED: Final[Headers] = [
     (b"cache-control", b"no-cache"),
 ]
 
-TYPES: Final = {
+CONTENT_TYPES: Final = {
     ".html": b"text/html; charset=utf-8",
     ".css": b"text/css; charset=utf-8",
     ".js": b"text/javascript; charset=utf-8",
@@ -52,58 +52,59 @@ TYPES: Final = {
 }
 
 
-class Files:
+class DashboardFiles:
     """All files with their tags, read once."""
 
     def __init__(self) -> None:
-        self.found = {
+        self.contents = {
             item.name: item.read_bytes()
             for item in files("proxy.web.dashboard").joinpath("static").iterdir()
-            if item.name[item.name.rfind(".") :] in TYPES
+            if item.name[item.name.rfind(".") :] in CONTENT_TYPES
         }
         self.tags = {
-            name: b'"' + blake2b(body, digest_size=12).hexdigest().encode() + b'"' for name, body in self.found.items()
+            name: b'"' + blake2b(body, digest_size=12).hexdigest().encode() + b'"'
+            for name, body in self.contents.items()
         }
 
 
-def dashboard(settings: Settings) -> App:
+def create_dashboard(settings: Settings) -> App:
     """Return the app behind /dashboard."""
-    there = Files()
+    there = DashboardFiles()
     origins = frozenset(settings.dashboard.origins)
 
     async def serve(scope: Scope, _: Receive, send: Send) -> None:
         path: str = scope["path"]
         if scope["method"] not in ("GET", "HEAD"):
-            await _answer(send, 405, [*GUARDED, (b"allow", b"GET, HEAD")])
-        elif path == ROOT.rstrip("/"):
-            await _answer(send, 308, [*GUARDED, (b"location", ROOT.encode())])
+            await _answer(send, 405, [*PAGE_HEADERS, (b"allow", b"GET, HEAD")])
+        elif path == ROOT_PATH.rstrip("/"):
+            await _answer(send, 308, [*PAGE_HEADERS, (b"location", ROOT_PATH.encode())])
         else:
-            name = path.removeprefix(ROOT) or START
-            if name in there.found:
+            name = path.removeprefix(ROOT_PATH) or START_PAGE
+            if name in there.contents:
                 await _file(scope, send, there, name, origins)
             else:
-                await _answer(send, 404, GUARDED, b"There is no such file. The dashboard is at /dashboard/.\n")
+                await _answer(send, 404, PAGE_HEADERS, b"There is no such file. The dashboard is at /dashboard/.\n")
 
     return serve
 
 
-async def _file(scope: Scope, send: Send, there: Files, name: str, origins: frozenset[str]) -> None:
-    body, tag = there.found[name], there.tags[name]
-    headers = [*GUARDED, (b"etag", tag), *_shared(scope, name, origins)]
-    known = [one.strip().removeprefix("W/") for one in first(scope["headers"], b"if-none-match").split(",")]
+async def _file(scope: Scope, send: Send, dashboard_files: DashboardFiles, name: str, origins: frozenset[str]) -> None:
+    body, tag = dashboard_files.contents[name], dashboard_files.tags[name]
+    headers = [*PAGE_HEADERS, (b"etag", tag), *_shared(scope, name, origins)]
+    known = [one.strip().removeprefix("W/") for one in find_header(scope["headers"], b"if-none-match").split(",")]
     if tag.decode() in known or known == ["*"]:
         await _answer(send, 304, headers)
         return
-    kind = TYPES[name[name.rfind(".") :]]
+    kind = CONTENT_TYPES[name[name.rfind(".") :]]
     await _answer(send, 200, [*headers, (b"content-type", kind)], body, head=scope["method"] == "HEAD")
 
 
 def _shared(scope: Scope, name: str, origins: frozenset[str]) -> Headers:
     """Return the headers that allow the use of a file. The widget: pages of the origins in `dashboard.origins`. The
     rest: the proxy's own pages alone."""
-    if name != WIDGET:
+    if name != WIDGET_FILE:
         return [(b"cross-origin-resource-policy", b"same-origin")]
-    origin = first(scope["headers"], b"origin").lower()
+    origin = find_header(scope["headers"], b"origin").lower()
     shared: Headers = [(b"cross-origin-resource-policy", b"cross-origin"), (b"vary", b"origin")]
     if origin in origins:
         shared.append((b"access-control-allow-origin", origin.encode("latin-1")))

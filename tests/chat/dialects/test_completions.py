@@ -32,7 +32,7 @@ IMAGE = {"type": "image_url", "image_url": {"url": "https://x/1.png"}}
 )
 def test_every_form_of_content_is_read(content: Any, text: str, shape: str, media: int) -> None:
     found = message(user(content))
-    assert (found.text, found.shape, found.media) == (text, shape, media)
+    assert (found.text, found.shape, found.media_count) == (text, shape, media)
 
 
 def test_a_message_without_content_has_no_text() -> None:
@@ -74,9 +74,9 @@ def test_reasoning_is_read_under_either_name() -> None:
 
 @pytest.mark.parametrize("mark", ["cache_control", "prompt_cache_breakpoint"])
 def test_cache_marks_are_seen_on_a_message_and_on_a_part(mark: str) -> None:
-    assert message(user("a", **{mark: {"type": "ephemeral"}})).marked
-    assert message(user([{"type": "text", "text": "a", mark: {}}])).marked
-    assert not message(user("a")).marked
+    assert message(user("a", **{mark: {"type": "ephemeral"}})).has_cache_mark
+    assert message(user([{"type": "text", "text": "a", mark: {}}])).has_cache_mark
+    assert not message(user("a")).has_cache_mark
 
 
 ODD_MESSAGES = [
@@ -238,7 +238,7 @@ def test_a_reader_of_the_callers_own_is_used() -> None:
     ],
 )
 def test_a_request_is_plain_where_one_free_text_is_expected(more: Json, plain: bool) -> None:
-    assert request([user("a")], **more).plain is plain
+    assert request([user("a")], **more).is_free_text is plain
 
 
 def test_what_a_rewrite_must_know_of_a_request_is_read() -> None:
@@ -254,7 +254,7 @@ def test_what_a_rewrite_must_know_of_a_request_is_read() -> None:
     assert found.tool_names == ("run", "sql")
     assert found.tools is not None
     assert json.loads(found.tools) == tools
-    assert (found.stream, found.usage_wanted, found.choices, found.effort) == (True, True, 3, "high")
+    assert (found.stream, found.usage_wanted, found.choices, found.reasoning_effort) == (True, True, 3, "high")
 
 
 @pytest.mark.parametrize("tools", [None, []])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.chat.dialects.completions import front_of, read_message, read_request
+from proxy.chat.dialects.completions import build_prefix_cache, read_message, read_request
 from proxy.chat.message import Message, Request
 from proxy.errors import NotManaged
 from tests.conversations import Json, assistant, result, user
@@ -26,7 +26,7 @@ def told(request: Request) -> tuple[Any, ...]:
     raws = [m.raw for m in request.messages]
     return (
         request.body, request.spans, raws, request.model, request.stream, request.tools, request.tool_names,
-        request.plain, request.usage_wanted, request.choices, request.effort,
+        request.is_free_text, request.usage_wanted, request.choices, request.reasoning_effort,
     )  # fmt: skip
 
 
@@ -41,7 +41,7 @@ def told(request: Request) -> tuple[Any, ...]:
 def test_reading_on_gives_what_reading_the_whole_gives(
     first: int, second: int, before: Json, after: Json, other: Json, indent: int | None
 ) -> None:
-    front = front_of(read_request(body(TALK[:first], before, after, indent)))
+    front = build_prefix_cache(read_request(body(TALK[:first], before, after, indent)))
     longer = body(TALK[:second], before, other, indent)
     assert told(read_request(longer, read_message, front)) == told(read_request(longer))
 
@@ -55,19 +55,19 @@ def test_only_what_is_new_is_read() -> None:
 
     first = read_request(body(TALK[:3], {"model": "m"}, {"stream": True}))
     longer = body(TALK, {"model": "m"}, {"stream": True})
-    found = read_request(longer, count, front_of(first))
+    found = read_request(longer, count, build_prefix_cache(first))
     assert [json.loads(raw) for raw in read] == TALK[3:]
-    assert found.shared == 3
+    assert found.prefix_messages == 3
     assert found.messages[:3] == first.messages
-    assert json.loads(longer[: found.rest] + b"]}") == {"model": "m", "messages": TALK[:3]}
+    assert json.loads(longer[: found.prefix_bytes] + b"]}") == {"model": "m", "messages": TALK[:3]}
 
 
 def test_another_history_is_read_whole() -> None:
-    front = front_of(read_request(body(TALK, {}, {})))
+    front = build_prefix_cache(read_request(body(TALK, {}, {})))
     for other in (body(TALK[1:], {}, {}), body(TALK, {"model": "m"}, {})):
         found = read_request(other, read_message, front)
         assert told(found) == told(read_request(other))
-        assert found.shared == 0
+        assert found.prefix_messages == 0
 
 
 START = b'{"model":"m","messages":[{"role":"user","content":"a"}'
@@ -95,7 +95,7 @@ START = b'{"model":"m","messages":[{"role":"user","content":"a"}'
     ],
 )
 def test_a_body_that_is_not_managed_whole_is_not_managed_when_read_on(rest: bytes) -> None:
-    front = front_of(read_request(START + b"]}"))
+    front = build_prefix_cache(read_request(START + b"]}"))
     for body in (START + rest, START + b"\n " + rest):
         with pytest.raises(NotManaged):
             read_request(body)

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.chat.dialects.completions import (
-    blanked,
+    append_text,
+    erase_content,
+    make_user_message,
     read_message,
     read_request,
-    user_message,
-    with_appended,
-    with_text,
-    without_calls,
+    remove_calls,
+    replace_text,
     write_request,
 )
 from tests.conversations import Json, assistant, dump, request, user
@@ -41,7 +41,7 @@ def test_only_the_messages_array_changes() -> None:
 
 
 def test_usage_is_asked_for_at_the_end_where_there_are_no_stream_options() -> None:
-    made = write_request(read_request(BODY), ask_usage=True)
+    made = write_request(read_request(BODY), request_usage=True)
     assert made == BODY[:-1] + b',"stream_options":{"include_usage":true}}'
 
 
@@ -57,12 +57,12 @@ def test_usage_is_asked_for_at_the_end_where_there_are_no_stream_options() -> No
 )
 def test_usage_is_asked_for_in_place(options: bytes, asked: bytes) -> None:
     body = b'{"stream_options": %b ,"stream":true,"messages":[{"role":"user","content":"a"}]}'
-    assert write_request(read_request(body % options), ask_usage=True) == body % asked
+    assert write_request(read_request(body % options), request_usage=True) == body % asked
 
 
 def test_usage_is_asked_for_in_a_body_with_other_messages_too() -> None:
     body = b'{"messages":[{"role":"user","content":"aaaaaaaaaaaa"}],"stream_options":{"x":1},"stream":true}'
-    made = write_request(read_request(body), [b'{"role":"user","content":"b"}'], ask_usage=True)
+    made = write_request(read_request(body), [b'{"role":"user","content":"b"}'], request_usage=True)
     assert made == (
         b'{"messages":[{"role":"user","content":"b"}],"stream_options":{"x":1,"include_usage":true},"stream":true}'
     )
@@ -73,12 +73,12 @@ def test_usage_is_asked_for_in_a_body_with_other_messages_too() -> None:
 )
 def test_usage_is_not_asked_for_without_a_stream_or_where_the_client_has(more: Json) -> None:
     found = request([user("a")], **more)
-    assert write_request(found, ask_usage=True) == found.body
+    assert write_request(found, request_usage=True) == found.body
 
 
 def test_stream_options_that_are_no_object_are_a_value_error() -> None:
     with pytest.raises(ValueError, match="told apart"):
-        write_request(request([user("a")], stream=True, stream_options=7), ask_usage=True)
+        write_request(request([user("a")], stream=True, stream_options=7), request_usage=True)
 
 
 KEPT = (
@@ -105,7 +105,7 @@ KEPT = (
 )
 def test_with_text_changes_the_text_and_nothing_else(content: bytes, new: bytes) -> None:
     raw = b'{"role":"tool", ' + KEPT + b', "content" : %b , "cache_control":{"type":"ephemeral"} }'
-    assert with_text(raw % content, 'n"w') == raw % new
+    assert replace_text(raw % content, 'n"w') == raw % new
 
 
 @pytest.mark.parametrize(
@@ -122,19 +122,19 @@ def test_with_text_changes_the_text_and_nothing_else(content: bytes, new: bytes)
 )
 def test_with_appended_adds_at_the_end_and_changes_nothing_else(content: bytes, new: bytes) -> None:
     raw = b'{"role":"user", ' + KEPT + b', "content" : %b , "name":"ann" }'
-    assert with_appended(raw % content, '+"1"') == raw % new
+    assert append_text(raw % content, '+"1"') == raw % new
 
 
 @pytest.mark.parametrize("content", [b'"content":null', b'"content":[]', b'"content":[{"type":"image_url"}]', b'"c":1'])
 def test_a_message_without_text_has_none_to_replace(content: bytes) -> None:
     with pytest.raises(ValueError, match=r"content|text"):
-        with_text(b'{"role":"user",%b}' % content, "new")
+        replace_text(b'{"role":"user",%b}' % content, "new")
 
 
 @pytest.mark.parametrize("content", [b'"content":null', b'"c":1', b'"content":7', b'"content":"a","content":"b"'])
 def test_a_message_without_content_takes_no_text(content: bytes) -> None:
     with pytest.raises(ValueError, match=r"content|text"):
-        with_appended(b'{"role":"user",%b}' % content, "new")
+        append_text(b'{"role":"user",%b}' % content, "new")
 
 
 def test_without_calls_leaves_the_text_and_every_other_field() -> None:
@@ -142,10 +142,10 @@ def test_without_calls_leaves_the_text_and_every_other_field() -> None:
         b'{"role":"assistant","tool_calls" : [ {"id":"1"} ] ,"reasoning_content":"so", "content" :"text",'
         b'"function_call":{"name":"f"},"extra_content":{"x" : 1}}'
     )
-    assert without_calls(raw) == (
+    assert remove_calls(raw) == (
         b'{"role":"assistant","reasoning_content":"so", "content" :"text","extra_content":{"x" : 1}}'
     )
-    assert without_calls(b'{"role":"assistant","content":"a"}') == b'{"role":"assistant","content":"a"}'
+    assert remove_calls(b'{"role":"assistant","content":"a"}') == b'{"role":"assistant","content":"a"}'
 
 
 CONTENTS: st.SearchStrategy[Any] = TEXT | st.lists(
@@ -159,31 +159,33 @@ CONTENTS: st.SearchStrategy[Any] = TEXT | st.lists(
 def test_what_is_written_reads_as_it_was_meant(content: Any, new: str, escaped: bool) -> None:
     raw = json.dumps(assistant(content, "1", reasoning_content="so"), ensure_ascii=escaped).encode()
     before = read_message(raw)
-    more = read_message(with_appended(raw, new))
+    more = read_message(append_text(raw, new))
     assert more.text == before.text + new
-    assert (more.calls, more.reasoning, more.media, more.marked) == (
-        before.calls, before.reasoning, before.media, before.marked,
+    assert (more.calls, more.reasoning, more.media_count, more.has_cache_mark) == (
+        before.calls, before.reasoning, before.media_count, before.has_cache_mark,
     )  # fmt: skip
     if before.shape == "string" or any(part["type"] == "text" for part in content):
-        other = read_message(with_text(raw, new))
+        other = read_message(replace_text(raw, new))
         assert other.text == new
-        assert (other.calls, other.reasoning, other.media, other.marked) == (
-            before.calls, before.reasoning, before.media, before.marked,
+        assert (other.calls, other.reasoning, other.media_count, other.has_cache_mark) == (
+            before.calls, before.reasoning, before.media_count, before.has_cache_mark,
         )  # fmt: skip
-        assert read_message(with_text(raw, before.text)).digest == before.digest
-    assert read_message(without_calls(raw)).digest == read_message(dump(assistant(content))).digest
+        assert read_message(replace_text(raw, before.text)).digest == before.digest
+    assert read_message(remove_calls(raw)).digest == read_message(dump(assistant(content))).digest
 
 
 def test_a_user_message_of_ours_is_plain() -> None:
-    assert json.loads(user_message('a "b"\n')) == {"role": "user", "content": 'a "b"\n'}
+    assert json.loads(make_user_message('a "b"\n')) == {"role": "user", "content": 'a "b"\n'}
 
 
 def test_a_blanked_message_says_nothing_and_still_pairs() -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "run", "arguments": '{"secret":1}'}}
     raw = msgspec.json.encode({"role": "assistant", "content": "secret", "tool_calls": [call], "reasoning": "secret"})
-    out = blanked(raw, "[removed]")
+    out = erase_content(raw, "[removed]")
     assert b"secret" not in out
     message = read_message(out)
     assert (message.role, message.text, [c.id for c in message.calls]) == ("assistant", "[removed]", ["c1"])
-    result = blanked(b'{"role":"tool","tool_call_id":"c1","content":[{"type":"text","text":"secret"}]}', "[removed]")
+    result = erase_content(
+        b'{"role":"tool","tool_call_id":"c1","content":[{"type":"text","text":"secret"}]}', "[removed]"
+    )
     assert (read_message(result).call_id, read_message(result).text) == ("c1", "[removed]")

@@ -37,7 +37,7 @@ def test_a5_a_function_response_is_the_result_of_the_call_of_its_name_or_id() ->
 
 def test_parts_that_are_no_text_count_as_media_and_tell_messages_apart() -> None:
     one, other = (read_message(content("user", {"text": "see"}, {"inlineData": {"data": d}})) for d in "ab")
-    assert (one.media, one.shape) == (1, "mixed")
+    assert (one.media_count, one.shape) == (1, "mixed")
     assert one.digest != other.digest
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from proxy.chat.message import Call
 from proxy.context.evidence import commands
-from proxy.context.evidence.commands import CALL, EDIT, LOOK, TOOL, Command
+from proxy.context.evidence.commands import EDIT_CALL, MAX_PARSED_CHARS, PLAIN_CALL, TOOL_RUN, ShellCommand
 
 
 @pytest.mark.parametrize(
@@ -39,8 +39,8 @@ from proxy.context.evidence.commands import CALL, EDIT, LOOK, TOOL, Command
     ],
 )
 def test_a_code_of_0_proves_what_ran_to_its_own_end(text: str, proves: bool) -> None:
-    read = commands.read(text)
-    assert (read.kind, read.proves) == ("run", proves)
+    read = commands.parse_command(text)
+    assert (read.kind, read.exit_code_proves) == ("run", proves)
 
 
 @pytest.mark.parametrize(
@@ -48,24 +48,24 @@ def test_a_code_of_0_proves_what_ran_to_its_own_end(text: str, proves: bool) -> 
     ["ls -la", "cat a | grep b", "cd x && git log", "git -C x diff", "sed -n 1,5p a", "true", "echo 'pytest'", ""],
 )
 def test_what_only_shows_is_no_run(text: str) -> None:
-    assert commands.read(text).kind == "look"
+    assert commands.parse_command(text).kind == "look"
 
 
 @pytest.mark.parametrize("text", ["sed -i s/a/b/ x", "git add x", "rm x", "python -c 'print(1)'", "./run.sh"])
 def test_what_changes_or_computes_is_a_run(text: str) -> None:
-    assert commands.read(text).kind == "run"
+    assert commands.parse_command(text).kind == "run"
 
 
 def test_a_filter_that_may_take_the_end_away_cuts() -> None:
-    assert [commands.read(f"pytest | {tail}").cut for tail in ("tail", "tee log", "head", "grep x", "sort")] == [
-        False, False, True, True, True,
-    ]  # fmt: skip
+    assert [
+        commands.parse_command(f"pytest | {tail}").output_cut for tail in ("tail", "tee log", "head", "grep x", "sort")
+    ] == [False, False, True, True, True]
 
 
 def test_runs_that_differ_in_what_shows_them_have_the_same_core() -> None:
     texts = ("make test", "make test 2>&1 | tail -3", "make test; echo $?", "make  test > log", "time make test | head")
-    assert {commands.read(text).core for text in texts} == {"make test"}
-    assert commands.read("make build && make test").core != "make test"
+    assert {commands.parse_command(text).core for text in texts} == {"make test"}
+    assert commands.parse_command("make build && make test").core != "make test"
 
 
 @pytest.mark.parametrize(
@@ -87,29 +87,31 @@ def test_runs_that_differ_in_what_shows_them_have_the_same_core() -> None:
     ],
 )
 def test_runs_of_different_things_have_different_cores(one: str, other: str) -> None:
-    assert commands.read(one).core != commands.read(other).core
-    assert commands.read(one).core == commands.read(one + " | tail -5").core or {"$", "\n"} & set(one)
+    assert commands.parse_command(one).core != commands.parse_command(other).core
+    assert commands.parse_command(one).core == commands.parse_command(one + " | tail -5").core or {"$", "\n"} & set(one)
 
 
 def test_long_commands_that_differ_at_their_end_are_told_apart() -> None:
-    assert commands.read("ls " + "a " * 600 + "1").text != commands.read("ls " + "a " * 600 + "2").text
+    assert (
+        commands.parse_command("ls " + "a " * 600 + "1").text != commands.parse_command("ls " + "a " * 600 + "2").text
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "arguments", "expected"),
     [
-        ("str_replace_editor", {"command": "view", "path": "a.py"}, CALL),
-        ("str_replace_editor", {"command": "str_replace", "path": "a.py", "old_str": "x"}, EDIT),
-        ("str_replace_based_edit_tool", {"command": "create", "path": "a.py", "file_text": "x"}, EDIT),
-        ("str_replace_based_edit_tool", {"command": "insert", "path": "a.py"}, EDIT),
-        ("text_editor", {"command": "view", "path": "a.py"}, CALL),
+        ("str_replace_editor", {"command": "view", "path": "a.py"}, PLAIN_CALL),
+        ("str_replace_editor", {"command": "str_replace", "path": "a.py", "old_str": "x"}, EDIT_CALL),
+        ("str_replace_based_edit_tool", {"command": "create", "path": "a.py", "file_text": "x"}, EDIT_CALL),
+        ("str_replace_based_edit_tool", {"command": "insert", "path": "a.py"}, EDIT_CALL),
+        ("text_editor", {"command": "view", "path": "a.py"}, PLAIN_CALL),
     ],
 )
 def test_a_file_tool_whose_argument_is_called_command_is_no_shell(
-    name: str, arguments: object, expected: Command
+    name: str, arguments: object, expected: ShellCommand
 ) -> None:
-    assert commands.of(Call("1", name, json.dumps(arguments))) == expected
-    assert commands.of(Call("1", "bash", json.dumps(arguments))).kind == "run"
+    assert commands.parse_call(Call("1", name, json.dumps(arguments))) == expected
+    assert commands.parse_call(Call("1", "bash", json.dumps(arguments))).kind == "run"
 
 
 @pytest.mark.parametrize(
@@ -123,24 +125,24 @@ def test_a_file_tool_whose_argument_is_called_command_is_no_shell(
     ],
 )
 def test_the_command_of_a_call_is_found(name: str, arguments: object, text: str) -> None:
-    found = commands.of(Call("1", name, json.dumps(arguments)))
+    found = commands.parse_call(Call("1", name, json.dumps(arguments)))
     assert (found.text, found.kind) == (text, "run")
 
 
 def test_a_tool_that_takes_its_command_as_it_is() -> None:
-    assert commands.of(Call("1", "bash", "make all")).text == "make all"
-    assert commands.of(Call("1", "bash", "{broken")) == TOOL
+    assert commands.parse_call(Call("1", "bash", "make all")).text == "make all"
+    assert commands.parse_call(Call("1", "bash", "{broken")) == TOOL_RUN
 
 
 def test_other_tools_have_no_command() -> None:
-    assert commands.of(Call("1", "read_file", '{"path": "a"}')) == CALL
-    assert commands.of(Call("1", "edit", "[1")) == EDIT
+    assert commands.parse_call(Call("1", "read_file", '{"path": "a"}')) == PLAIN_CALL
+    assert commands.parse_call(Call("1", "edit", "[1")) == EDIT_CALL
 
 
 def test_a_command_that_is_too_long_to_read_proves_nothing() -> None:
-    assert not commands.read("x" * (LOOK + 1)).proves
+    assert not commands.parse_command("x" * (MAX_PARSED_CHARS + 1)).exit_code_proves
 
 
 @given(st.text(st.sampled_from("ab|&;\n'\"<>$()`{}# =-\\"), max_size=60))
 def test_any_text_is_read(text: str) -> None:
-    assert commands.read(text).kind in ("run", "look")
+    assert commands.parse_command(text).kind in ("run", "look")

@@ -6,36 +6,38 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.context.evidence import facts
-from proxy.context.evidence.facts import Standing
+from proxy.context.evidence.facts import PromptIndex
 from proxy.context.plan import Edit
-from proxy.context.session import Session
+from proxy.context.session import BranchState
 from tests.conversations import Json, assistant, call, look, result, user
 
 
 def test_names_are_words_with_a_digit_or_a_mark_of_paths_and_ids() -> None:
     text = "see src/app.py:12, id 4f3a-99 and user_name; not plain words, nor a_1"
-    assert facts.unique(facts.names(text)) == ["src/app.py:12", "4f3a-99", "user_name"]
+    assert facts.remove_duplicates(facts.find_names(text)) == ["src/app.py:12", "4f3a-99", "user_name"]
 
 
 @given(st.text(st.sampled_from("aB1_./#@:+~- \n\té→—²ſ中\u2028\x1cx")))
 def test_names_are_those_that_a_search_finds(text: str) -> None:
-    found = [name for name in facts.NAME.findall(text) if any(c in "/_@.0123456789" for c in name)]
-    assert list(facts.names(text)) == found
-    assert facts.different(text) == facts.unique(found)
+    found = [name for name in facts.NAME_PATTERN.findall(text) if any(c in "/_@.0123456789" for c in name)]
+    assert list(facts.find_names(text)) == found
+    assert facts.find_distinct_names(text) == facts.remove_duplicates(found)
 
 
 def test_a_line_is_compared_without_its_indentation_and_line_number() -> None:
-    assert facts.bare("    12\tdef run():") == facts.bare("def run():  ") == "def run():"
-    assert facts.bare("7| x = 1") == "x = 1"
-    assert facts.bare("12 apples and pears") == "12 apples and pears", "a number is no line number by itself"
+    assert facts.strip_line_number("    12\tdef run():") == facts.strip_line_number("def run():  ") == "def run():"
+    assert facts.strip_line_number("7| x = 1") == "x = 1"
+    assert facts.strip_line_number("12 apples and pears") == "12 apples and pears", (
+        "a number is no line number by itself"
+    )
 
 
 def test_the_arguments_of_calls_are_read_as_the_texts_in_them() -> None:
     assert (
-        facts.written('{"path": "a.py", "new": "one line\\nanother", "n": 3, "flag": true}')
+        facts.read_argument_texts('{"path": "a.py", "new": "one line\\nanother", "n": 3, "flag": true}')
         == "a.py\none line\nanother\n3"
     )
-    assert facts.written("not JSON") == "not JSON"
+    assert facts.read_argument_texts("not JSON") == "not JSON"
 
 
 def conversation() -> list[Json]:
@@ -50,27 +52,27 @@ def conversation() -> list[Json]:
 
 def test_what_stands_elsewhere_is_told_from_what_stands_here_alone() -> None:
     view = look(conversation())
-    standing = Standing(view)
-    own = facts.of(view.messages[2], None)
-    assert standing.has_name("/a/b.py", own.names), "in the prompt and in the call's arguments"
-    assert not standing.has_name("only_here.py", own.names)
-    assert standing.has_line("a line that stands twice", own.lines)
-    assert not standing.has_line("only_here.py and /a/b.py", own.lines)
+    standing = PromptIndex(view)
+    own = facts.hash_message(view.messages[2], None)
+    assert standing.has_name("/a/b.py", own.name_set), "in the prompt and in the call's arguments"
+    assert not standing.has_name("only_here.py", own.name_set)
+    assert standing.has_line("a line that stands twice", own.line_set)
+    assert not standing.has_line("only_here.py and /a/b.py", own.line_set)
 
 
 def test_an_edited_message_holds_what_it_says_now() -> None:
     view = look(conversation())
     edit = Edit(view.keys[2], "text", "only other_name.py", "shorten_results", "", 9, 5)
-    edited = look(conversation(), session=Session(edits={edit.key: edit}))
-    standing = Standing(edited)
+    edited = look(conversation(), session=BranchState(edits={edit.key: edit}))
+    standing = PromptIndex(edited)
     assert standing.has_name("other_name.py", frozenset())
     assert not standing.has_name("only_here.py", frozenset())
     gone = Edit(view.keys[2], "gone", None, "close_window", "", 9, 0)
-    assert facts.of(view.messages[2], gone) == (frozenset(), frozenset())
+    assert facts.hash_message(view.messages[2], gone) == (frozenset(), frozenset())
 
 
 @given(st.text())
 def test_any_text_can_be_read(text: str) -> None:
-    names, lines = facts.held(text)
+    names, lines = facts.hash_text(text)
     assert len(lines) <= len(text.splitlines())
     assert len(names) <= len(text)

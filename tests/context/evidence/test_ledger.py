@@ -8,16 +8,16 @@ import pytest
 
 from proxy.chat.message import Call
 from proxy.context.evidence import commands
-from proxy.context.evidence.ledger import Ledger, record
+from proxy.context.evidence.ledger import ActivityRecord, build_activity_record
 from tests.context.evidence.runs import RUNS, Run
 from tests.conversations import Json, assistant, call, look, result, user
 
 
 def noted(*calls: tuple[str, Json, str | None]) -> list[str]:
-    ledger = Ledger()
+    ledger = ActivityRecord()
     for name, arguments, text in calls:
-        ledger.note(Call("1", name, json.dumps(arguments)), text)
-    return ledger.lines()
+        ledger.add_call(Call("1", name, json.dumps(arguments)), text)
+    return ledger.render_lines()
 
 
 def test_files_are_told_by_what_was_done_to_them_the_newest_first() -> None:
@@ -48,7 +48,7 @@ def test_t1_no_run_is_told_to_have_ended_as_it_did_not(run: Run) -> None:
         return
     (told, *_) = noted(("bash", {"command": run.command}, run.output))
     ended = told.rpartition("` ")[2] if "` " in told else ""
-    assert (ended == "ok") == (run.verdict == "succeeded" and commands.read(run.command).kind == "run")
+    assert (ended == "ok") == (run.verdict == "succeeded" and commands.parse_command(run.command).kind == "run")
     assert ended.startswith("failed") == (run.verdict == "failed")
 
 
@@ -108,10 +108,10 @@ def test_open_items_are_those_of_the_last_list() -> None:
 
 
 def test_arguments_that_are_no_json_object_tell_nothing() -> None:
-    ledger = Ledger()
+    ledger = ActivityRecord()
     for arguments in ("", "[]", "{", '"x"'):
-        ledger.note(Call("1", "read", arguments), None)
-    assert ledger.lines() == []
+        ledger.add_call(Call("1", "read", arguments), None)
+    assert ledger.render_lines() == []
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def stands(*calls: tuple[str, Json, str, bool]) -> list[str]:
         made = {**assistant(None), "tool_calls": [call(str(n), name, json.dumps(arguments))]}
         values += [made, result(str(n), text)]
         left += [False, gone]
-    return record(look(values).messages, left).lines()
+    return build_activity_record(look(values).messages, left).render_lines()
 
 
 @pytest.mark.parametrize("newest", ["=== 1 passed in 0.1s ===", "=== 1 failed in 0.1s ===", "interrupted"])
@@ -257,7 +257,7 @@ def test_only_what_has_left_is_recorded() -> None:
     for n in range(3):
         values += [{**assistant(None), "tool_calls": [call("1", "read", f'{{"path": "{n}.py"}}')]}, result("1", "text")]
     view = look(values)
-    assert record(view.messages, [n == 2 for n in range(len(values))]).lines() == ["Read: 0.py"]
+    assert build_activity_record(view.messages, [n == 2 for n in range(len(values))]).render_lines() == ["Read: 0.py"]
 
 
 PATCH = """*** Begin Patch

@@ -33,7 +33,7 @@ from proxy.context.evidence import commands, facts, moved
     ],
 )
 def test_a_shell_command_is_followed(command: str, told: list[str]) -> None:
-    assert [f"{one.kind} {one.path}" for one in moved.of_shell(commands.read(command).core)] == told
+    assert [f"{one.kind} {one.path}" for one in moved.read_shell_changes(commands.parse_command(command).core)] == told
 
 
 @pytest.mark.parametrize(
@@ -48,8 +48,8 @@ def test_a_shell_command_is_followed(command: str, told: list[str]) -> None:
     ],
 )
 def test_a_tool_that_deletes_a_file_is_told_from_one_that_deletes_lines_of_it(tool: str, *, told: bool) -> None:
-    found = moved.of_tool(facts.words_of(tool), {"path": "a.py"})
-    assert found == ([moved.Change("gone", "a.py")] if told else [])
+    found = moved.read_tool_changes(facts.split_tool_name(tool), {"path": "a.py"})
+    assert found == ([moved.FileChange("gone", "a.py")] if told else [])
 
 
 @pytest.mark.parametrize(
@@ -68,19 +68,19 @@ def test_a_tool_that_deletes_a_file_is_told_from_one_that_deletes_lines_of_it(to
     ],
 )
 def test_a_file_is_known_by_less_of_its_path(named: str, path: str, *, means: bool) -> None:
-    assert moved.means(named, path) == means
+    assert moved.matches_path(named, path) == means
 
 
 def test_a_patch_is_read_wherever_it_stands_in_the_arguments() -> None:
-    assert moved.of_patch('{"input": "*** Begin Patch\\n*** Add File: a b.py\\n+x\\n*** End Patch"}') == [
-        moved.Change("created", "a b.py")
+    assert moved.read_patch_changes('{"input": "*** Begin Patch\\n*** Add File: a b.py\\n+x\\n*** End Patch"}') == [
+        moved.FileChange("created", "a b.py")
     ]
-    assert moved.of_patch('{"input": "*** Add File: a.py"}') == []
+    assert moved.read_patch_changes('{"input": "*** Add File: a.py"}') == []
 
 
 def test_a_shell_goes_where_a_command_only_leads_it() -> None:
-    assert moved.entered("cd a", "") == "a"
-    assert moved.entered("cd ..", "a/b") == "a"
-    assert moved.entered("cd /x", "a") == "/x"
-    assert moved.entered("cd a && make", "b") == "b"
-    assert moved.entered("cd $HOME", "b") == "b"
+    assert moved.follow_cd("cd a", "") == "a"
+    assert moved.follow_cd("cd ..", "a/b") == "a"
+    assert moved.follow_cd("cd /x", "a") == "/x"
+    assert moved.follow_cd("cd a && make", "b") == "b"
+    assert moved.follow_cd("cd $HOME", "b") == "b"

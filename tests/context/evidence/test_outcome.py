@@ -13,28 +13,28 @@ from hypothesis import strategies as st
 from proxy.chat.dialects.completions import read_message
 from proxy.chat.message import Call
 from proxy.context.evidence import commands, facts, outcome, runners
-from proxy.context.evidence.commands import TOOL, Command
-from proxy.context.evidence.facts import Standing
-from proxy.context.evidence.outcome import HEAD, TAIL
+from proxy.context.evidence.commands import TOOL_RUN, ShellCommand
+from proxy.context.evidence.facts import PromptIndex
+from proxy.context.evidence.outcome import HEAD_LINES, TAIL_LINES
 from proxy.context.evidence.runners import RUNNERS
-from proxy.context.wording.stub import Keep, Writer
+from proxy.context.wording.stub import StubLimits, StubWriter
 from tests.context.evidence.runs import DOTS, GREEN, OFF, RED, RUNS, Run, xml
 from tests.conversations import assistant, look, result, user
 
 
-def how(run: Run) -> Command:
-    return commands.read(run.command) if run.command else TOOL
+def how(run: Run) -> ShellCommand:
+    return commands.parse_command(run.command) if run.command else TOOL_RUN
 
 
 def kept(run: Run) -> str:
     message = read_message(json.dumps({"role": "tool", "tool_call_id": "1", "content": run.output}).encode())
-    rows = outcome.lines(message)
-    return "\n".join(rows[n] for n in outcome.of(message, how(run)).keep)
+    rows = outcome.read_lines(message)
+    return "\n".join(rows[n] for n in outcome.read_outcome(message, how(run)).kept_lines)
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: f"{run.runner}: {run.command} -> {run.verdict}")
 def test_a_run_is_read_as_it_ended(run: Run) -> None:
-    assert outcome.read(run.output, how(run)).verdict == run.verdict
+    assert outcome.read_text_outcome(run.output, how(run)).verdict == run.verdict
 
 
 @pytest.mark.parametrize("run", [run for run in RUNS if run.must], ids=lambda run: f"{run.runner}: {run.command}")
@@ -49,7 +49,9 @@ def test_a_few_lines_stay(run: Run) -> None:
     assert len(kept(run).splitlines()) <= 1 + 3 + 4 + 3 * 8
 
 
-FAILURES = [run for run in RUNS if run.verdict == "failed" and outcome.read(run.output, how(run)).summary]
+FAILURES = [
+    run for run in RUNS if run.verdict == "failed" and outcome.read_text_outcome(run.output, how(run)).summary_lines
+]
 SUMMARIES = [
     "======= 2 failed, 198 passed in 4.31s =======", "FAILED (failures=1)", "--- FAIL: TestResume (0.01s)", "FAIL",
     "error: could not compile `app` (lib) due to 1 previous error", "test result: FAILED. 1 passed; 1 failed",
@@ -96,7 +98,7 @@ def test_no_output_with_a_failure_summary_is_ever_a_success(
     text = "\n".join([*before, line, *after])
     wrapped = text if code is None else xml(code, text)
     for given_text in (wrapped, json.dumps({"exit_code": code or 0, "output": text})):
-        read = outcome.read(given_text, commands.read(command) if command else TOOL)
+        read = outcome.read_text_outcome(given_text, commands.parse_command(command) if command else TOOL_RUN)
         assert read.verdict != "succeeded"
 
 
@@ -110,38 +112,42 @@ def test_no_script_that_printed_an_error_is_a_success_without_a_code_that_proves
     error: str, before: list[str], after: list[str], command: str
 ) -> None:
     text = "\n".join([*before, error, *after])
-    assert outcome.read(text, commands.read(command) if command else TOOL).verdict != "succeeded"
+    assert (
+        outcome.read_text_outcome(text, commands.parse_command(command) if command else TOOL_RUN).verdict != "succeeded"
+    )
 
 
 @given(
     st.lists(st.sampled_from([*SUCCESSES, "some output"]), max_size=6), st.sampled_from([";", "\n", "||", " | cat;"])
 )
 def test_the_success_of_one_command_proves_nothing_of_the_others(told: list[str], operator: str) -> None:
-    command = commands.read(f"./check {operator} pytest -q")
+    command = commands.parse_command(f"./check {operator} pytest -q")
     for text in ("\n".join(told), xml(0, "\n".join(told))):
-        assert outcome.read(text, command).verdict != "succeeded"
+        assert outcome.read_text_outcome(text, command).verdict != "succeeded"
 
 
 @given(st.text(), st.sampled_from(COMMANDS))
 def test_any_text_is_read(text: str, command: str) -> None:
-    read = outcome.read(text, commands.read(command))
+    read = outcome.read_text_outcome(text, commands.parse_command(command))
     assert read.verdict in ("succeeded", "failed", "unknown")
-    assert list(read.keep) == sorted(set(read.keep))
+    assert list(read.kept_lines) == sorted(set(read.kept_lines))
 
 
 @given(
     st.lists(st.sampled_from(["ok", "success", "passed", "done", "works", "all good", "finished", "PASSED", "tests"]))
 )
 def test_words_alone_never_make_a_success(words: list[str]) -> None:
-    assert outcome.read(" ".join(words), commands.read("./check.sh")).verdict != "succeeded"
+    assert outcome.read_text_outcome(" ".join(words), commands.parse_command("./check.sh")).verdict != "succeeded"
 
 
 def test_the_search_for_words_misses_no_line_of_a_runner() -> None:
-    patterns = runners.compiled()
+    patterns = runners.compile_patterns()
     for run in RUNS:
         rows = run.output.splitlines()
         told = {
-            n for n, row in enumerate(rows) if patterns.failed.match(b := outcome.bare(row)) or patterns.passed.match(b)
+            n
+            for n, row in enumerate(rows)
+            if patterns.failed.match(b := outcome.strip_line(row)) or patterns.passed.match(b)
         }
         assert told <= set(outcome._candidates(rows)), run
 
@@ -201,18 +207,18 @@ def test_every_runner_that_is_named_has_a_failure_in_the_corpus() -> None:
 def test_other_tools_fail_where_their_result_is_a_message_of_failure(
     name: str, arguments: str, text: str, verdict: str
 ) -> None:
-    assert outcome.read(text, commands.of(Call("1", name, arguments))).verdict == verdict
+    assert outcome.read_text_outcome(text, commands.parse_call(Call("1", name, arguments))).verdict == verdict
 
 
 def test_the_exit_code_is_told_with_the_line_that_shows_it() -> None:
-    read = outcome.read("Exit code 2\nboom", commands.read("./run"))
-    assert (read.code, read.shown, read.first) == (2, (0,), 1)
+    read = outcome.read_text_outcome("Exit code 2\nboom", commands.parse_command("./run"))
+    assert (read.exit_code, read.code_lines, read.first_line) == (2, (0,), 1)
 
 
 def test_the_first_line_that_says_something_is_no_wrapper() -> None:
-    assert outcome.read(xml(0, "hello there"), commands.read("./run")).first == 2
-    assert outcome.read('{\n  "name": "x"\n}').first == 1
-    assert outcome.read('[\n  {\n    "id": 4821\n  }\n]').first == 2
+    assert outcome.read_text_outcome(xml(0, "hello there"), commands.parse_command("./run")).first_line == 2
+    assert outcome.read_text_outcome('{\n  "name": "x"\n}').first_line == 1
+    assert outcome.read_text_outcome('[\n  {\n    "id": 4821\n  }\n]').first_line == 2
 
 
 @pytest.mark.parametrize(
@@ -230,25 +236,32 @@ def test_the_first_line_that_says_something_is_no_wrapper() -> None:
     ],
 )
 def test_the_label_of_an_observation_is_a_wrapper(text: str, first: int) -> None:
-    assert outcome.read(text).first == first
-    assert outcome.opening(text) == text.splitlines()[first]
+    assert outcome.read_text_outcome(text).first_line == first
+    assert outcome.find_first_line(text) == text.splitlines()[first]
 
 
 def test_a_label_hides_no_failure() -> None:
-    assert outcome.read("Observation: Error: old string not found in file").verdict == "failed"
-    assert outcome.read("Observation: 2 failed, 198 passed in 3.1s", commands.read("pytest -q")).verdict == "failed"
+    assert outcome.read_text_outcome("Observation: Error: old string not found in file").verdict == "failed"
+    assert (
+        outcome.read_text_outcome(
+            "Observation: 2 failed, 198 passed in 3.1s", commands.parse_command("pytest -q")
+        ).verdict
+        == "failed"
+    )
 
 
 def test_what_says_nothing_opens_with_its_first_line() -> None:
-    assert outcome.opening("\n{\n}\n") == "{"
-    assert outcome.opening(" \n") == ""
+    assert outcome.find_first_line("\n{\n}\n") == "{"
+    assert outcome.find_first_line(" \n") == ""
 
 
 def test_a_reading_is_made_once_for_a_message_and_its_command() -> None:
     message = read_message(json.dumps({"role": "tool", "tool_call_id": "1", "content": "2 failed in 1s"}).encode())
-    command = commands.read("pytest")
-    assert outcome.of(message, command) is outcome.of(message, commands.read("pytest"))
-    assert outcome.of(message).verdict == "unknown" or outcome.of(message) is not outcome.of(message, command)
+    command = commands.parse_command("pytest")
+    assert outcome.read_outcome(message, command) is outcome.read_outcome(message, commands.parse_command("pytest"))
+    assert outcome.read_outcome(message).verdict == "unknown" or outcome.read_outcome(
+        message
+    ) is not outcome.read_outcome(message, command)
 
 
 @pytest.mark.parametrize(
@@ -265,14 +278,14 @@ def test_a_reading_is_made_once_for_a_message_and_its_command() -> None:
 def test_a_huge_result_is_read_with_little_work(text: str) -> None:
     """By processor time, with room for a busy machine: every line looked at by every pattern took ten times as long."""
     began = time.process_time()
-    assert outcome.read(text, commands.read("go test ./...")).verdict != "succeeded"
+    assert outcome.read_text_outcome(text, commands.parse_command("go test ./...")).verdict != "succeeded"
     assert time.process_time() - began < 2
 
 
 def test_of_a_result_with_more_lines_than_are_looked_at_nothing_says_that_it_succeeded() -> None:
-    for count, verdict in ((100, "succeeded"), (HEAD + TAIL, "unknown")):
+    for count, verdict in ((100, "succeeded"), (HEAD_LINES + TAIL_LINES, "unknown")):
         text = "\n".join(["a line"] * count + ["=== 3 passed in 1.0s ==="])
-        assert outcome.read(text, commands.read("pytest")).verdict == verdict
+        assert outcome.read_text_outcome(text, commands.parse_command("pytest")).verdict == verdict
 
 
 @pytest.mark.parametrize("tool", ["edit_file", "set_status", "replace_text"])
@@ -288,9 +301,11 @@ def test_that_nothing_was_done_stays_of_a_long_result(tool: str, indent: int | N
     call = {"id": "1", "type": "function", "function": {"name": tool, "arguments": "{}"}}
     values = [user("a"), {**assistant(None), "tool_calls": [call]}, result("1", json.dumps(told, indent=indent))]
     view = look(values)
-    command = commands.of(Call("1", tool, "{}"))
+    command = commands.parse_call(Call("1", tool, "{}"))
     message = view.messages[2]
-    assert outcome.of(message, command).verdict != "succeeded"
+    assert outcome.read_outcome(message, command).verdict != "succeeded"
     for is_view in (False, True):
-        text = Writer(Standing(view), Keep()).write(message, facts.of(message, None), command=command, is_view=is_view)
+        text = StubWriter(PromptIndex(view), StubLimits()).write_stub(
+            message, facts.hash_message(message, None), command=command, is_view=is_view
+        )
         assert re.search(rf'"{name}": ?0', text), text

@@ -17,15 +17,15 @@ def test_each_pattern_compiles_without_groups_of_its_own(runner: Runner) -> None
 
 
 def test_a_detail_names_how_many_lines_follow() -> None:
-    patterns = runners.compiled()
+    patterns = runners.compile_patterns()
     match = patterns.detail.match("--- FAIL: TestResume (0.0s)")
     assert match is not None
     assert match.lastindex is not None
-    assert patterns.follows[match.lastindex - 1] == 1
+    assert patterns.following_lines[match.lastindex - 1] == 1
 
 
 def test_no_line_of_success_is_one_of_failure() -> None:
-    patterns = runners.compiled()
+    patterns = runners.compile_patterns()
     for line in (
         "3 passed in 1s",
         "ok  \tpkg\t0.1s",

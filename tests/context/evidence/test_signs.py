@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from proxy.context.evidence.signs import ERROR, FAILED, SHELL_POLLS, SHELL_WRITES, THEMES, Signs
+from proxy.context.evidence.signs import ERROR_PATTERN, FAILED_PATTERN, SHELL_POLLS, SHELL_WRITES, THEMES, LoopSettings
 from proxy.errors import ConfigError
 
 CHANGES = (
@@ -24,13 +24,13 @@ def test_b5_the_themes_are_the_sources_in_its_order() -> None:
 
 
 def test_b8_the_sources_settings_are_the_defaults() -> None:
-    signs = Signs()
+    signs = LoopSettings()
     assert (signs.consecutive_threshold, signs.theme_window, signs.looping) == (3, 3, ("planning",))
 
 
 def test_b5_themes_come_from_a_file_as_tables() -> None:
     table = {"name": "waiting", "words": ["wait", "later"]}
-    assert Signs(themes=[table]).themes == (("waiting", ("wait", "later")),)  # type: ignore[arg-type]  # as TOML has it
+    assert LoopSettings(themes=[table]).themes == (("waiting", ("wait", "later")),)  # type: ignore[arg-type]  # as TOML has it
 
 
 @pytest.mark.parametrize(
@@ -38,13 +38,13 @@ def test_b5_themes_come_from_a_file_as_tables() -> None:
 )
 def test_themes_of_another_kind_are_refused(themes: object) -> None:
     with pytest.raises(ConfigError) as caught:
-        Signs(themes=themes)  # type: ignore[arg-type]  # that is the point
+        LoopSettings(themes=themes)  # type: ignore[arg-type]  # that is the point
     assert caught.value.key == "themes"
 
 
 def test_patterns_that_cannot_be_compiled_are_refused() -> None:
     with pytest.raises(ConfigError, match="shell_polls"):
-        Signs(shell_polls="(")
+        LoopSettings(shell_polls="(")
 
 
 def test_commands_that_change_something_are_told_from_those_that_look() -> None:
@@ -71,5 +71,5 @@ def test_commands_that_wait_are_told_from_others() -> None:
     ],
 )
 def test_how_a_result_begins_says_whether_the_call_failed(text: str, failed: bool) -> None:
-    assert bool(re.search(FAILED, text, re.IGNORECASE)) is failed
-    assert re.search(ERROR, text, re.IGNORECASE) or not failed
+    assert bool(re.search(FAILED_PATTERN, text, re.IGNORECASE)) is failed
+    assert re.search(ERROR_PATTERN, text, re.IGNORECASE) or not failed

@@ -17,16 +17,16 @@ from typing import Any
 
 import pytest
 
-from proxy.context.evidence.signs import Signs
-from proxy.context.evidence.stuck import KINDS, along
-from proxy.context.voices.warn_of_loops import worth_telling
+from proxy.context.evidence.signs import LoopSettings
+from proxy.context.evidence.stuck import LOOP_KINDS, find_loops_by_request
+from proxy.context.voices.warn_of_loops import select_loop
 from tests.context.loops import PLANTED
 from tests.conversations import messages
 
 pytestmark = pytest.mark.slow
 
 HINTS = ("theme_loop", "repeated_planning", "no_progress")
-EXACT = tuple(kind for kind in KINDS if kind not in HINTS)
+EXACT = tuple(kind for kind in LOOP_KINDS if kind not in HINTS)
 
 Flagged = dict[tuple[str, str], list[int]]
 """(file, kind) -> the conversations in which it was spoken of, by their line in the file."""
@@ -44,19 +44,19 @@ def succeeded(meta: Mapping[str, Any]) -> bool:
     return bool(meta.get("reward", 1.0) == 1.0 and meta.get("exit_status", "Submitted") == "Submitted")
 
 
-def notes(values: list[dict[str, Any]], signs: Signs, kinds: tuple[str, ...]) -> Iterator[str]:
+def notes(values: list[dict[str, Any]], signs: LoopSettings, kinds: tuple[str, ...]) -> Iterator[str]:
     """The kind of each note that the agent would have been given, rate-limited as the voice does it."""
     told: dict[str, int] = {}
     talk = messages(*values)
-    for _, found in along(talk, [m.is_result for m in talk], signs):
-        loop = worth_telling(found, told, kinds)
+    for _, found in find_loops_by_request(talk, [m.is_result for m in talk], signs):
+        loop = select_loop(found, told, kinds)
         if loop is not None:
             told[loop.kind] = loop.total
             yield loop.kind
 
 
 def flagged(
-    shared: Path, kinds: tuple[str, ...], signs: Signs, *, successful: bool | None = None
+    shared: Path, kinds: tuple[str, ...], signs: LoopSettings, *, successful: bool | None = None
 ) -> tuple[Flagged, int]:
     """(where each kind was spoken of, how many notes that were)."""
     found: Flagged = defaultdict(list)
@@ -72,7 +72,7 @@ def flagged(
 
 
 def test_b5_exact_evidence_flags_next_to_nothing_and_what_it_flags_is_there(shared: Path) -> None:
-    found, count = flagged(shared, EXACT, Signs())
+    found, count = flagged(shared, EXACT, LoopSettings())
     print(f"exact evidence: {count} notes", found)
     assert found == {
         ("livemcpbench", "same_call"): [14],  # a canvas is made for the third time, with the same result
@@ -86,7 +86,7 @@ def test_b5_exact_evidence_flags_next_to_nothing_and_what_it_flags_is_there(shar
 def test_b5_false_alarms_on_successful_runs_are_these(shared: Path) -> None:
     """Of chats, and of agents without tool calls whose observations are not marked as such (`groups.observation`),
     each answer is a thought without a call."""
-    found, count = flagged(shared, HINTS, Signs(), successful=True)
+    found, count = flagged(shared, HINTS, LoopSettings(), successful=True)
     requests = sum(
         m["role"] == "assistant" for ones in recorded(shared).values() for one in ones for m in one["messages"]
     )
@@ -106,7 +106,7 @@ def test_b5_false_alarms_on_successful_runs_are_these(shared: Path) -> None:
 
 def test_b5_where_new_results_end_themes_false_alarms_are_few(shared: Path) -> None:
     kinds = (*EXACT, "theme_loop", "no_progress")
-    found, count = flagged(shared, kinds, Signs(results_end_themes=True), successful=True)
+    found, count = flagged(shared, kinds, LoopSettings(results_end_themes=True), successful=True)
     print(f"themes ended by new results: {count} notes on successful runs", found)
     assert found == {
         ("entire-cli", "theme_loop"): [40],  # a long talk about one plan, with no call between
@@ -117,7 +117,7 @@ def test_b5_where_new_results_end_themes_false_alarms_are_few(shared: Path) -> N
     }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", LOOP_KINDS)
 def test_b5_planted_in_recordings_each_loop_is_found(shared: Path, kind: str) -> None:
     every = [one["messages"] for name, ones in recorded(shared).items() if name != "rhelm" for one in ones]
     missed = []
@@ -127,7 +127,7 @@ def test_b5_planted_in_recordings_each_loop_is_found(shared: Path, kind: str) ->
         ends = [n for n, m in enumerate(values) if m["role"] == "assistant" and n > 1]
         values = values[: chance.choice(ends)]
         talk = messages(*values, *PLANTED[kind](chance))
-        *_, (_, loops) = along(talk, [m.is_result for m in talk], Signs())
+        *_, (_, loops) = find_loops_by_request(talk, [m.is_result for m in talk], LoopSettings())
         if kind not in [loop.kind for loop in loops]:
             missed.append(seed)
     assert missed == []

@@ -4,25 +4,35 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.context.ranking.importance import DEFAULT, ERRORS, OPERATIONS, Weights, own, score, scores
+from proxy.context.ranking.importance import (
+    DEFAULT_WEIGHTS,
+    ERROR_WORDS,
+    OPERATION_WORDS,
+    ImportanceWeights,
+    make_scorer,
+    score_message,
+    score_messages,
+)
 from tests.conversations import Json, assistant, message, messages, result, system, user
 
 EXAMPLE = (system("a"), user("b"), assistant("c"), user("d"), assistant("e"), user("f"))
 
 
-def alone(value: Json, weights: Weights = DEFAULT) -> float:
+def alone(value: Json, weights: ImportanceWeights = DEFAULT_WEIGHTS) -> float:
     """What a message scores but for recency."""
-    return own(weights)(message(value))
+    return make_scorer(weights)(message(value))
 
 
 def test_d1_the_sources_worked_example() -> None:
-    assert scores(messages(*EXAMPLE)) == [70, 20, 18, 36, 34, 60]
+    assert score_messages(messages(*EXAMPLE)) == [70, 20, 18, 36, 34, 60]
 
 
 def test_d1_a_message_by_its_place_scores_as_in_its_history() -> None:
     told = messages(*EXAMPLE)
-    assert [score(told[0], 0, 5)] + [score(m, n, 5) for n, m in enumerate(told[1:])] == scores(told)
-    assert score(told[1], 0, 1) == 60  # the only message is the last one
+    assert [score_message(told[0], 0, 5)] + [score_message(m, n, 5) for n, m in enumerate(told[1:])] == score_messages(
+        told
+    )
+    assert score_message(told[1], 0, 1) == 60  # the only message is the last one
 
 
 @pytest.mark.parametrize(
@@ -35,15 +45,15 @@ def test_d1_the_role(role: str, points: float) -> None:
 
 def test_d1_recency_counts_from_0_among_what_is_no_system_message() -> None:
     told = messages(user("a"), system("b"), user("c"), system("d"), user("e"), user("f"))
-    assert scores(told) == [20, 70, 30, 70, 40, 60]
+    assert score_messages(told) == [20, 70, 30, 70, 40, 60]
 
 
-@pytest.mark.parametrize("word", ERRORS)
+@pytest.mark.parametrize("word", ERROR_WORDS)
 def test_d1_an_error_word_counts_15_once_in_any_case(word: str) -> None:
     assert alone(user(f"Some{word.upper()}s, and {word}")) == 35
 
 
-@pytest.mark.parametrize("word", OPERATIONS)
+@pytest.mark.parametrize("word", OPERATION_WORDS)
 def test_d1_an_operation_word_counts_10_once_in_any_case(word: str) -> None:
     assert alone(user(f"{word.title()} {word} {word.upper()}")) == 30
 
@@ -53,7 +63,7 @@ def test_d1_words_count_25_at_most_and_a_call_is_an_operation_without_words() ->
     assert alone(assistant(None, "c1")) == 20
     assert alone(assistant("The tool has an error", "c1")) == 35
     assert alone(result("c1", "TypeError: x")) == 25
-    assert alone(user("tool error"), Weights(keywords=12)) == 32
+    assert alone(user("tool error"), ImportanceWeights(keywords=12)) == 32
 
 
 def test_d1_length_counts_5_from_1000_characters() -> None:
@@ -63,20 +73,26 @@ def test_d1_length_counts_5_from_1000_characters() -> None:
 
 
 def test_d1_the_highest_score_is_100() -> None:
-    assert scores(messages(system("error tool" + "x" * 1000))) == [100]
+    assert score_messages(messages(system("error tool" + "x" * 1000))) == [100]
 
 
 def test_d1_weights_and_words_are_settings() -> None:
-    weights = Weights(recency=10, role_user=1, error=2, operation=3, length=4, long=5, errors=("Oops",), operations=())
-    assert scores(messages(user("oops"), user("error"), user("tools are gone")), weights) == [3, 1 + 10 / 3 + 4, 15]
+    weights = ImportanceWeights(
+        recency=10, role_user=1, error=2, operation=3, length=4, long=5, errors=("Oops",), operations=()
+    )
+    assert score_messages(messages(user("oops"), user("error"), user("tools are gone")), weights) == [
+        3,
+        1 + 10 / 3 + 4,
+        15,
+    ]
 
 
 def test_a_message_is_looked_at_once() -> None:
     told = messages(*EXAMPLE)
-    scores(told)
-    assert all(m.derived(own(Weights())) for m in told)
-    assert own(Weights()) is own(DEFAULT)
+    score_messages(told)
+    assert all(m.has_derived(make_scorer(ImportanceWeights())) for m in told)
+    assert make_scorer(ImportanceWeights()) is make_scorer(DEFAULT_WEIGHTS)
 
 
 def test_nothing_scores_nothing() -> None:
-    assert scores([]) == []
+    assert score_messages([]) == []

@@ -11,15 +11,15 @@ import pytest
 from proxy.context.plan import View
 from proxy.context.policy import Policy, compile_patterns
 from proxy.context.ranking.levels import (
-    Layout,
     Level,
     PriorityWeights,
-    compiled,
-    lay_out,
-    pattern,
-    priorities,
-    priority,
-    task,
+    StepLayout,
+    build_layout,
+    compile_pattern,
+    compile_rules,
+    compute_priorities,
+    compute_priority,
+    find_task,
 )
 from proxy.context.stages.compress_levels import CompressLevels
 from tests.conversations import Json, assistant, look, result, system, user
@@ -37,10 +37,12 @@ def step(n: int, text: str = "fine", name: str = "run", said: str | None = None)
     return [call(name, n, said), result(f"c{n}", text)]
 
 
-def laid(values: Sequence[Json], block: int = 10, stage: CompressLevels = STAGE, **more: Any) -> tuple[View, Layout]:
+def laid(
+    values: Sequence[Json], block: int = 10, stage: CompressLevels = STAGE, **more: Any
+) -> tuple[View, StepLayout]:
     view = look(values, **more)
-    rules = compiled(stage.rules, stage.decisions, stage.exploring, stage.dead_ends, stage.verbose, stage.recent)
-    return view, lay_out(view, rules, block)
+    rules = compile_rules(stage.rules, stage.decisions, stage.exploring, stage.dead_ends, stage.verbose, stage.recent)
+    return view, build_layout(view, rules, block)
 
 
 @pytest.mark.parametrize(
@@ -56,21 +58,21 @@ def laid(values: Sequence[Json], block: int = 10, stage: CompressLevels = STAGE,
 def test_e3_priority_on_the_numbers_of_the_table(
     minutes: float | None, references: float, relevance: float, marked: bool, expected: int
 ) -> None:
-    assert priority(minutes, references, relevance, marked) == expected
+    assert compute_priority(minutes, references, relevance, marked) == expected
 
 
 def test_e3_the_weights_are_settings_and_a_priority_stays_of_100() -> None:
     only = PriorityWeights(recency=0, references=0, relevance=0, mark=7)
-    assert (priority(0, 1, 1, True, only), priority(0, 1, 1, False, only)) == (100, 0)
+    assert (compute_priority(0, 1, 1, True, only), compute_priority(0, 1, 1, False, only)) == (100, 0)
     double = PriorityWeights(recency=0.6, references=0.4, relevance=0.8, mark=0.2)
-    assert [priority(10, 0, 0.5, False, w) for w in (PriorityWeights(), double)] == [23, 23]
+    assert [compute_priority(10, 0, 0.5, False, w) for w in (PriorityWeights(), double)] == [23, 23]
     view, layout = laid([user("tokenizer"), *step(1, "tokenizer"), *step(2, "other"), *step(3)])
     view = replace(view, times=[0.0] * len(view.messages), now=6e5)
-    assert priorities(view, layout, PriorityWeights(relevance=0))[1] == 0
+    assert compute_priorities(view, layout, PriorityWeights(relevance=0))[1] == 0
 
 
 def test_e3_a_clock_that_went_back_counts_as_now() -> None:
-    assert priority(-5, 0, 0, False) == priority(0, 0, 0, False) == 30
+    assert compute_priority(-5, 0, 0, False) == compute_priority(0, 0, 0, False) == 30
 
 
 def test_e2_what_goes_where() -> None:
@@ -92,7 +94,7 @@ def test_e2_what_goes_where() -> None:
     _, layout = laid(values)
     assert list(layout.kinds) == ["system", "prompt", *["work"] * 6, "answer", "prompt", "prompt", "work", "work"]
     assert list(layout.levels) == [P, P, V, S, V, V, V, W, S, P, W, W, W]
-    assert [i for i, fixed in enumerate(layout.fixed) if fixed] == [0, 1, 9, 10, 12]
+    assert [i for i, fixed in enumerate(layout.is_fixed) if fixed] == [0, 1, 9, 10, 12]
 
 
 def test_e2_the_rules_are_data() -> None:
@@ -108,10 +110,10 @@ def test_e2_a_pinned_message_is_permanent_with_all_of_its_step() -> None:
     values = [user("a"), *step(1), *step(2), user("b"), *step(3), *step(4)]
     view = look(values)
     view = replace(view, pins=frozenset({view.keys[2]}))
-    rules = compiled((), (), (), (), 100, 1)
-    layout = lay_out(view, rules, 10)
+    rules = compile_rules((), (), (), (), 100, 1)
+    layout = build_layout(view, rules, 10)
     assert layout.levels[1] is P
-    assert layout.blocks_of[0][0].steps == (2,)
+    assert layout.blocks_by_group[0][0].steps == (2,)
 
 
 def test_blocks_are_counted_from_the_groups_first_step_and_never_shift() -> None:
@@ -122,14 +124,14 @@ def test_blocks_are_counted_from_the_groups_first_step_and_never_shift() -> None
     assert [b.steps for b in before.blocks] == [(1, 2), (3, 4), (5,)]
     assert [b.steps for b in after.blocks[:3]] == [(1, 2), (3, 4), (5,)]
     assert [b.steps for b in after.blocks[3:]] == [(8, 9), (10, 11), ()]
-    assert [b.done for b in after.blocks] == [True, True, True, True, True, False]
+    assert [b.is_complete for b in after.blocks] == [True, True, True, True, True, False]
     assert (after.prompts, list(after.answers)) == ([(0,), (7,)], [6, None])
 
 
 def test_a_block_is_done_once_nothing_of_it_is_new() -> None:
     values = [user("a"), *(m for n in range(4) for m in step(n))]
-    assert [b.done for b in laid(values, 2)[1].blocks] == [True, False]
-    assert [b.done for b in laid(values, 4)[1].blocks] == [False]
+    assert [b.is_complete for b in laid(values, 2)[1].blocks] == [True, False]
+    assert [b.is_complete for b in laid(values, 4)[1].blocks] == [False]
 
 
 def test_observations_in_user_messages_are_work() -> None:
@@ -137,7 +139,7 @@ def test_observations_in_user_messages_are_work() -> None:
     values = [user("a"), assistant("ls"), user("Output: x"), assistant("done"), user("b")]
     view, layout = laid(values, policy=policy)
     assert list(layout.kinds) == ["prompt", "answer", "work", "answer", "prompt"]
-    found = task(view)
+    found = find_task(view)
     assert found is not None
     assert found.text == "b"
 
@@ -151,37 +153,37 @@ def test_e3_age_references_and_relevance_decide() -> None:
         *step(4),
     ]
     view, layout = laid(values)
-    assert set(priorities(view, layout)) == {50}
+    assert set(compute_priorities(view, layout)) == {50}
     view = replace(view, times=[0.0] * len(view.messages), now=600.0)
-    found = priorities(view, layout)
+    found = compute_priorities(view, layout)
     assert found[2] > found[3] > found[1]
-    later = priorities(replace(view, now=6000.0), layout)
+    later = compute_priorities(replace(view, now=6000.0), layout)
     assert all(b <= a for a, b in zip(found, later, strict=True))
 
 
 def test_e3_vectors_take_the_place_of_words_where_they_are_given() -> None:
     view, layout = laid([user("tokenizer"), *step(1, "tokenizer"), *step(2, "other"), *step(3)])
     view = replace(view, times=[0.0] * len(view.messages), now=6e5)
-    assert priorities(view, layout)[1] == 40
+    assert compute_priorities(view, layout)[1] == 40
     near = {view.messages[4].form: 0.75, view.messages[2].form: 9.0, view.messages[6].form: -1.0}
-    assert priorities(replace(view, relevance=near), layout) == [0, 40, 30, 0]
+    assert compute_priorities(replace(view, relevance=near), layout) == [0, 40, 30, 0]
 
 
 def test_e3_an_explicit_mark_counts_a_tenth() -> None:
     view, layout = laid([user("[pin] zzz"), *step(1), user("next"), *step(2)])
     view = replace(view, times=[0.0] * len(view.messages), now=6e9)
-    assert priorities(view, layout)[0] == 10
+    assert compute_priorities(view, layout)[0] == 10
 
 
 def test_patterns_ignore_case_and_none_match_nothing() -> None:
-    found = pattern(("^a", "b$"))
+    found = compile_pattern(("^a", "b$"))
     assert found is not None
     assert found.search("A x")
     assert found.search("x B")
-    assert pattern(()) is None
+    assert compile_pattern(()) is None
 
 
 def test_the_same_settings_give_the_same_rules() -> None:
     """What is found by them is remembered with the messages, under the rules themselves."""
-    assert compiled(("a",), (), (), (), 1, 2) is compiled(("a",), (), (), (), 1, 2)
-    assert compiled(("a",), (), (), (), 1, 2) != compiled(("b",), (), (), (), 1, 2)
+    assert compile_rules(("a",), (), (), (), 1, 2) is compile_rules(("a",), (), (), (), 1, 2)
+    assert compile_rules(("a",), (), (), (), 1, 2) != compile_rules(("b",), (), (), (), 1, 2)

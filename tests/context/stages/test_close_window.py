@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from proxy.context.plan import View
-from proxy.context.session import Session
+from proxy.context.session import BranchState
 from proxy.context.stages.close_window import CloseWindow
 from tests.conversations import Json, assistant, look, result, system, user
 
@@ -70,4 +70,4 @@ def test_a_proposal_says_which_group_pushed_it_out() -> None:
 def test_a_group_that_is_out_already_weighs_nothing() -> None:
     view = look(talk(3))
     assert list(view.tokens) == [10, 27, 53, 10] * 2 + [10]
-    assert gone(look(talk(3), session=Session()), CloseWindow(tokens=209)) == [1, 2, 3]
+    assert gone(look(talk(3), session=BranchState()), CloseWindow(tokens=209)) == [1, 2, 3]

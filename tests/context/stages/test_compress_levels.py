@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from proxy.chat import key
-from proxy.chat.tokens import Weigh, estimate
+from proxy.chat.tokens import TokenCounter, estimate_text_tokens
 from proxy.context.evidence import terms
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Plan
 from proxy.context.policy import Policy
-from proxy.context.session import Session
+from proxy.context.session import BranchState
 from proxy.context.stage import make_stage
-from proxy.context.stages import BUILT_IN
+from proxy.context.stages import BUILT_IN_STAGES
 from proxy.context.stages.compress_levels import CompressLevels
 from proxy.errors import ConfigError
 from tests.context.agent import load
@@ -39,13 +39,13 @@ def play(
     given = list(ages or [0.0])
     times = [10_000 - age for age in given + given[-1:] * (len(values) - len(given))]
     policy = Policy("p", (stage,), schedule=schedule, ask="never")
-    plan = rewrite(asked, Session(), policy, replace(PLAIN, window=None), 10_000.0, weigh=WEIGH, times=times)
-    assert plan.refused is None
+    plan = rewrite(asked, BranchState(), policy, replace(PLAIN, window=None), 10_000.0, weigh=WEIGH, times=times)
+    assert plan.refusal is None
     return plan
 
 
 def touched(plan: Plan, values: Sequence[Json]) -> dict[int, str]:
-    keys = list(key.chain("", request(values).messages))
+    keys = list(key.compute_keys("", request(values).messages))
     return {keys.index(k): e.action for k, e in plan.edits.items()}
 
 
@@ -104,7 +104,7 @@ def test_e1_total_may_be_the_models_budget_and_the_levels_follow_in_proportion()
 
     def after(window: int | None) -> int:
         model = replace(PLAIN, window=window)
-        return rewrite(request(values), Session(), policy, model, 0.0, weigh=WEIGH).after
+        return rewrite(request(values), BranchState(), policy, model, 0.0, weigh=WEIGH).after
 
     whole = sum(map(WEIGH, request(values).messages))
     assert after(None) == whole
@@ -168,10 +168,10 @@ def test_e4_a_helper_is_asked_about_what_is_summarised_and_its_answer_is_used() 
     values = [user("a"), *(m for n in range(11) for m in step(n, LONG)), *step(12)]
     plan = play(values, total=800)
     (ask,) = [a for a in plan.asks if a.kind == "summary"]
-    assert ask.about == tuple(plan.keys[1:21])
+    assert ask.message_keys == tuple(plan.keys[1:21])
     stage = CompressLevels(**{**SMALL, "total": 800})
     policy = Policy("p", (stage,), schedule="always", ask="never")
-    session = Session(answers={ask.id: "Ten runs, all fine."})
+    session = BranchState(helper_answers={ask.id: "Ten runs, all fine."})
     again = rewrite(request(values), session, policy, PLAIN, 0.0, weigh=WEIGH)
     assert any("Ten runs, all fine." in (e.text or "") for e in again.edits.values())
     assert again.asks == ()
@@ -184,10 +184,10 @@ def test_e4_other_schedules_make_the_same_edits_when_they_say_so_and_keep_them(s
     stage = CompressLevels(**{**SMALL, "total": 3000})
     policy = Policy("p", (stage,), schedule=schedule, ask="never")
     model = replace(PLAIN, window=5_000)
-    first = rewrite(request(values), Session(), policy, model, 0.0, weigh=WEIGH)
-    assert [e.action for e in first.new].count("text") == 1
-    assert len(first.new) == (15 if schedule == "over_budget" else 19)
-    session = Session().after_sending(first, 0.0)
+    first = rewrite(request(values), BranchState(), policy, model, 0.0, weigh=WEIGH)
+    assert [e.action for e in first.new_edits].count("text") == 1
+    assert len(first.new_edits) == (15 if schedule == "over_budget" else 19)
+    session = BranchState().after_sending(first, 0.0)
     more = [*values, *step(13, LONG)]
     second = rewrite(request(more), session, policy, model, 1.0, weigh=WEIGH)
     assert all(second.edits[k] == e for k, e in first.edits.items())
@@ -223,7 +223,7 @@ def test_e9_tokens_per_level_add_up_to_the_prompt() -> None:
 )
 def test_settings_that_cannot_be_used_are_refused_by_their_name(field: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=rf"compress_levels\.{field}"):
-        make_stage({"use": "compress_levels", field: value}, BUILT_IN)
+        make_stage({"use": "compress_levels", field: value}, BUILT_IN_STAGES)
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_settings_that_cannot_be_used_are_refused_by_their_name(field: str, valu
 )
 def test_e3_e4_weights_and_the_prompt_are_checked_at_the_start(fields: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=rf"stages\.compress_levels\.{next(iter(fields))}"):
-        make_stage({"use": "compress_levels", **fields}, BUILT_IN)
+        make_stage({"use": "compress_levels", **fields}, BUILT_IN_STAGES)
 
 
 def test_e3_the_weights_decide_what_is_compressed_first() -> None:
@@ -260,8 +260,8 @@ def test_e4_the_prompt_is_a_setting() -> None:
 
 
 def test_total_takes_a_number_or_model() -> None:
-    assert make_stage({"use": "compress_levels", "total": "model"}, BUILT_IN) == CompressLevels(total="model")
-    assert make_stage({"use": "compress_levels", "total": 7}, BUILT_IN) == CompressLevels(total=7)
+    assert make_stage({"use": "compress_levels", "total": "model"}, BUILT_IN_STAGES) == CompressLevels(total="model")
+    assert make_stage({"use": "compress_levels", "total": 7}, BUILT_IN_STAGES) == CompressLevels(total=7)
 
 
 def long_talk(count: int) -> list[Json]:
@@ -276,13 +276,13 @@ def long_talk(count: int) -> list[Json]:
 
 def warm(count: int) -> float:
     asked = request(long_talk(count))
-    keys = key.chain("", asked.messages)
-    weigh, policy = Weigh(estimate), load("hierarchical")
+    keys = key.compute_keys("", asked.messages)
+    weigh, policy = TokenCounter(estimate_text_tokens), load("hierarchical")
     times = [float(n) for n in range(len(keys))]
     spent = []
     for _ in range(5):
         began = time.process_time()
-        rewrite(asked, Session(), policy, PLAIN, times[-1], weigh=weigh, keys=keys, times=times)
+        rewrite(asked, BranchState(), policy, PLAIN, times[-1], weigh=weigh, keys=keys, times=times)
         spent.append(time.process_time() - began)
     return min(spent[1:])
 
@@ -294,22 +294,22 @@ def test_e4_planning_grows_linearly_and_reads_no_text_twice() -> None:
 
 def test_no_text_is_read_again_once_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = request(long_talk(200))
-    keys = key.chain("", asked.messages)
+    keys = key.compute_keys("", asked.messages)
     counted: list[int] = []
 
     def count(text: str) -> int:
         counted.append(len(text))
-        return estimate(text)
+        return estimate_text_tokens(text)
 
-    weigh, policy = Weigh(count), load("hierarchical")
+    weigh, policy = TokenCounter(count), load("hierarchical")
     times = [float(n) for n in range(len(keys))]
 
     def plan() -> int:
         counted.clear()
-        rewrite(asked, Session(), policy, PLAIN, times[-1], weigh=weigh, keys=keys, times=times)
+        rewrite(asked, BranchState(), policy, PLAIN, times[-1], weigh=weigh, keys=keys, times=times)
         return sum(counted)
 
     assert plan() > sum(len(m.text) for m in asked.messages)
     assert plan() < 5_000
-    monkeypatch.setattr(terms, "terms", lambda _text: pytest.fail("read again"))
+    monkeypatch.setattr(terms, "count_terms", lambda _text: pytest.fail("read again"))
     plan()

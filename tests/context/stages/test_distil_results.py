@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from proxy.context.plan import Edit, Plan
 from proxy.context.policy import Policy
-from proxy.context.session import Session
+from proxy.context.session import BranchState
 from proxy.context.stages.distil_results import DistilResults
 from proxy.context.voices.reflect import HEADING, Reflect
 from proxy.errors import ConfigError
@@ -82,13 +82,13 @@ def answers(made: Plan, *said: Json) -> dict[str, str]:
 
 def test_c2_a_helper_is_asked_about_the_newest_batches_and_now_for_those_that_are_old() -> None:
     made = plan(worked(), reflective(reflect="helper"))
-    assert [(ask.kind, ask.now) for ask in made.asks] == [("reflection", n > 0) for n in range(4)]
+    assert [(ask.kind, ask.urgent) for ask in made.asks] == [("reflection", n > 0) for n in range(4)]
     assert "page 7" in made.asks[0].prompt
     assert GOAL in made.asks[0].prompt
     known = dict.fromkeys((ask.id for ask in made.asks), "no json")
-    assert not plan(worked(), reflective(reflect="helper"), Session(answers=known)).asks
+    assert not plan(worked(), reflective(reflect="helper"), BranchState(helper_answers=known)).asks
     values = [*worked(), assistant("done"), user("and now?")]
-    assert all(ask.now for ask in plan(values, reflective(reflect="helper")).asks)
+    assert all(ask.urgent for ask in plan(values, reflective(reflect="helper")).asks)
 
 
 def test_c2_nobody_is_asked_where_reflection_is_off_or_inline() -> None:
@@ -102,7 +102,7 @@ def test_c2_c3_the_answer_takes_the_place_of_the_deterministic_line() -> None:
     said = {"tool_calls": [{"call": 1, "insights": "too general", "relevance": "high", "learning": "add a framework"}]}
     early = plan(worked(1), policy)
     known = answers(early, said)
-    told = lines(texts(worked(), policy, session=Session(answers=known))[-1])
+    told = lines(texts(worked(), policy, session=BranchState(helper_answers=known))[-1])
     assert told[0] == "- searched 'topic 0' → too general; add a framework"
     assert told[1].startswith("- searched 'topic 1' → page 1")
 
@@ -111,19 +111,21 @@ def test_c5_a_batch_is_asked_about_at_once() -> None:
     policy = reflective(reflect="helper", reflect_batch=3)
     assert not plan(worked(2), policy).asks
     (ask,) = plan(worked(3), policy).asks
-    assert len(ask.about) == 3
+    assert len(ask.message_keys) == 3
     assert "[3] search" in ask.prompt
     items = [{"call": n, "insights": f"insight {n}"} for n in (1, 2, 3, 4)]
-    told = lines(texts(worked(), policy, session=Session(answers={ask.id: json.dumps({"tool_calls": items})}))[-1])
+    told = lines(
+        texts(worked(), policy, session=BranchState(helper_answers={ask.id: json.dumps({"tool_calls": items})}))[-1]
+    )
     assert told == [f"- searched 'topic {n}' → insight {n + 1}" for n in range(3)]
 
 
 def test_c3_under_other_schedules_an_edit_stays_as_it_was_made() -> None:
     policy = reflective("result", "when_it_pays")
-    session, first = Session(), dict[bytes, Edit]()
+    session, first = BranchState(), dict[bytes, Edit]()
     for n in range(1, 30):
         made = plan(worked(n), policy, session)
-        assert made.refused is None
+        assert made.refusal is None
         assert {k: made.edits[k] for k in first} == first
         first = dict(made.edits)
         session = session.after_sending(made, 0.0)
@@ -139,7 +141,7 @@ def test_c2_c3_every_plan_is_valid_whoever_reflects(
     place: str, schedule: str, story: Story, mode: str, batch: int
 ) -> None:
     for turn in story.play(reflective(place, schedule, reflect=mode, reflect_batch=batch)):
-        assert turn.plan.refused is None, turn.plan.notes
+        assert turn.plan.refusal is None, turn.plan.notes
         out = sent(turn)
         assert unpaired(out) == []
         assert sum("### REFLECTION" in m.text for m in out) <= (mode == "inline")

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from proxy.chat.key import chain
+from proxy.chat.key import compute_keys
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Edit, Plan, View
 from proxy.context.policy import Policy, ScheduleName
 from proxy.context.prices import Model
-from proxy.context.session import Session
+from proxy.context.session import BranchState
 from proxy.context.stages.drop_unimportant import DropUnimportant
 from proxy.context.stages.fit_budget import FitBudget
 from tests.conversations import PLAIN, WEIGH, Json, assistant, look, request, result, system, user
@@ -44,7 +44,7 @@ def leave(view: View, stage: DropUnimportant = STAGES[0]) -> list[int]:
 
 def planned(talk: Sequence[Json], window: int, schedule: ScheduleName = "always", **more: Any) -> Plan:
     model = replace(PLAIN, window=window, **more)
-    return rewrite(request(talk), Session(), policy(schedule), model, 0.0, weigh=WEIGH)
+    return rewrite(request(talk), BranchState(), policy(schedule), model, 0.0, weigh=WEIGH)
 
 
 def test_d2_the_worked_example_keeps_system_user2_model2_user3() -> None:
@@ -88,7 +88,7 @@ def test_d2_system_and_last_message_over_the_budget_are_kept_and_flagged() -> No
     assert plan.messages is not None
     assert len(plan.messages) == 2
     assert [n.kind for n in plan.notes if n.kind == "over_budget"] == ["over_budget"]
-    assert plan.refused is None
+    assert plan.refusal is None
 
 
 def test_d2_pinned_and_marked_messages_stay() -> None:
@@ -112,7 +112,7 @@ def test_d2_where_no_user_message_may_follow_a_result_the_answer_between_stays_w
 def test_d2_turns_are_kept_where_an_upstream_insists_on_them(schedule: ScheduleName) -> None:
     talk = [system()] + [m for n in range(9) for m in (user(f"{n}" * 40), assistant(f"{n}" * 9))] + [user("now")]
     plan = planned(talk, 400, schedule, alternate=True)
-    assert plan.refused is None
+    assert plan.refusal is None
     assert plan.messages is not None
     assert len(plan.messages) < len(talk)
     assert plan.after <= 320
@@ -122,7 +122,11 @@ def test_d2_under_lasting_schedules_room_is_made_for_what_comes() -> None:
     assert leave(seen(EXAMPLE, 40, schedule="over_budget")) == [1, 2, 4]  # 75 % of 40
     assert leave(seen(EXAMPLE, 40, schedule="over_budget"), DropUnimportant(low=1.0)) == [1, 2]
     plan = planned(EXAMPLE, 50, "over_budget")
-    assert {e.reason.split(",")[0] for e in plan.new} == {"scores 20 of 100", "scores 18 of 100", "scores 34 of 100"}
+    assert {e.reason.split(",")[0] for e in plan.new_edits} == {
+        "scores 20 of 100",
+        "scores 18 of 100",
+        "scores 34 of 100",
+    }
 
 
 def test_d2_what_has_left_is_not_weighed_again() -> None:
@@ -138,14 +142,14 @@ def test_d2_what_is_chosen_together_leaves_together() -> None:
     for schedule in ("over_budget", "when_it_pays"):
         plan = planned(talk, 500, schedule)
         view = replace(look(talk, policy=policy(schedule)), budget=400)
-        assert {view.keys.index(e.key) for e in plan.new} == set(leave(view))
+        assert {view.keys.index(e.key) for e in plan.new_edits} == set(leave(view))
 
 
 def test_d6_a_note_says_what_has_left_when_it_has_become_more() -> None:
     plan = planned(EXAMPLE, 50)
     (note,) = [n for n in plan.notes if n.kind == "drop_unimportant"]
     assert note.figures == {"removed": 2, "tokens": 20}
-    session = Session().after_sending(plan, 0.0)
+    session = BranchState().after_sending(plan, 0.0)
     model = replace(PLAIN, window=50)
     again = rewrite(request(EXAMPLE), session, policy(), model, 1.0, weigh=WEIGH)
     assert again.messages == plan.messages
@@ -157,11 +161,11 @@ def work(count: int) -> int:
     rounds = [m for n in range(count // 3) for m in (user(f"{n}"), assistant(None, "c"), result("c", "an error" * 99))]
     asked = request([system(), *rounds, user("now")])
     model = replace(PLAIN, window=sum(map(WEIGH, asked.messages)) // 2)
-    keys = chain("", asked.messages)
+    keys = compute_keys("", asked.messages)
     counts: Counter[str] = Counter()
 
     def plan() -> Plan:
-        return rewrite(asked, Session(), policy(), model, 0.0, weigh=WEIGH, keys=keys)
+        return rewrite(asked, BranchState(), policy(), model, 0.0, weigh=WEIGH, keys=keys)
 
     assert len(plan().messages or ()) < count
     sys.setprofile(lambda _, event, __: counts.update((event,)))

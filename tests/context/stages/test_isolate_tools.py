@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from proxy.context.stages.isolate_tools import IsolateTools, family
+from proxy.context.stages.isolate_tools import IsolateTools, find_family
 from tests.conversations import WEIGH, Json, assistant, look, message, result, system, user
 
 OLD = [
@@ -40,7 +40,7 @@ def test_the_same_strategy_reads_its_own(strategy: str) -> None:
 
 
 def test_gemini_and_gemini_gca_read_each_other() -> None:
-    assert family("gemini") == family("gemini_gca")
+    assert find_family("gemini") == find_family("gemini_gca")
     assert isolated("gemini", "gemini_gca") == {}
     assert isolated("gemini_gca", "gemini") == {}
     assert isolated("gemini_gca", "openai") != {}

@@ -10,8 +10,8 @@ import pytest
 
 from proxy.chat.key import public_id
 from proxy.context.plan import Edit, Proposal, View
-from proxy.context.session import Session
-from proxy.context.stages.refer_repeats import ReferRepeats, dangling, is_fault, referred
+from proxy.context.session import BranchState
+from proxy.context.stages.refer_repeats import ReferRepeats, find_dangling_edits, find_referred_lines, is_page_fault
 from proxy.context.stages.shorten_results import ShortenResults
 from tests.conversations import Json, assistant, call, look, result, user
 
@@ -47,17 +47,17 @@ def planned(values: list[Json]) -> tuple[View, dict[bytes, Edit]]:
     for end in range(1, len(values) + 1):
         if end < len(values) and values[end]["role"] != "assistant":
             continue
-        view = look(values[:end], session=Session(edits=dict(edits)))
+        view = look(values[:end], session=BranchState(edits=dict(edits)))
         for p in ReferRepeats()(view):
             edits[view.keys[p.index]] = Edit(view.keys[p.index], p.action, p.text, p.stage, p.reason, 999, p.after)
-    return look(values, session=Session(edits=dict(edits))), edits
+    return look(values, session=BranchState(edits=dict(edits))), edits
 
 
 def texts(view: View) -> dict[int, str]:
     """What goes out of each result."""
     found = {}
     for n, message in enumerate(view.messages):
-        edit = view.edit(n)
+        edit = view.find_edit(n)
         if message.is_result:
             found[n] = edit.text or "" if edit else message.text
     return found
@@ -170,14 +170,14 @@ def test_a_result_that_was_edited_is_not_referred_to() -> None:
     text = "\n".join(ROWS)
     view = look(running(text, text))
     edit = Edit(view.keys[2], "text", "a stub", "shorten_results", "", 999, 9)
-    assert proposals(look(running(text, text), session=Session(edits={edit.key: edit}))) == {}
+    assert proposals(look(running(text, text), session=BranchState(edits={edit.key: edit}))) == {}
 
 
 def test_a_pointer_never_points_to_what_has_pointers_but_to_a_thinned_listing() -> None:
     view, edits = planned(reading("\n".join(FILE), *["\n".join([*FILE[n:], f"end {n}"]) for n in (1, 2, 3)]))
     named = {name for found in edits.values() for name in re.findall(r"of result (\w+)", found.text or "")}
     assert named == {public_id(view.keys[2])}
-    assert view.edit(2) is not None
+    assert view.find_edit(2) is not None
 
 
 def test_what_was_recalled_is_neither_referred_to_nor_made_shorter() -> None:
@@ -185,7 +185,7 @@ def test_what_was_recalled_is_neither_referred_to_nor_made_shorter() -> None:
     recalled = {**assistant(None), "tool_calls": [call("1", "recall", '{"id": "abcdefghij"}')]}
     values = [*running(text), recalled, result("1", text), *running(text)[1:]]
     view, edits = planned(values)
-    assert view.edit(4) is None
+    assert view.find_edit(4) is None
     named = {name for found in edits.values() for name in re.findall(r"of result (\w+)", found.text or "")}
     assert named == {public_id(view.keys[2])}
 
@@ -208,10 +208,10 @@ def test_what_was_shortened_and_is_fetched_again_comes_whole() -> None:
     values = reading("\n".join(FILE), "\n".join(["other", *FILE]), "\n".join(["third", *FILE]))
     view = look(values)
     stub = Edit(view.keys[4], "text", "a stub", "shorten_results", "", 999, 9)
-    seen = look(values, session=Session(edits={stub.key: stub}))
-    assert is_fault(seen, 6, 20)
+    seen = look(values, session=BranchState(edits={stub.key: stub}))
+    assert is_page_fault(seen, 6, 20)
     assert proposals(seen) == {}
-    assert not is_fault(view, 6, 20)
+    assert not is_page_fault(view, 6, 20)
 
 
 def test_lines_that_are_referred_to_stay_when_their_result_is_shortened() -> None:
@@ -220,11 +220,11 @@ def test_lines_that_are_referred_to_stay_when_their_result_is_shortened() -> Non
     key = look(values).keys[4]
     edits = {key: Edit(key, "text", found.text, "refer_repeats", "", 999, found.after)}
     later = [*values, *[m for _ in range(20) for m in (assistant(None, "9"), result("9", "ok"))]]
-    view = look(later, session=Session(edits=edits))
-    assert referred(view) == {public_id(view.keys[2]).encode(): [(10, 30)]}
+    view = look(later, session=BranchState(edits=edits))
+    assert find_referred_lines(view) == {public_id(view.keys[2]).encode(): [(10, 30)]}
     stub = next(p for p in ShortenResults()(view) if p.index == 2)
-    assert stub.write is not None
-    text = stub.write(frozenset({2})) or ""
+    assert stub.write_text is not None
+    text = stub.write_text(frozenset({2})) or ""
     assert all(line in text for line in FILE[10:30])
     assert FILE[40] not in text
 
@@ -233,14 +233,14 @@ def test_a_new_reference_names_a_text_that_is_not_cut_with_it() -> None:
     view = look(running("\n".join(ROWS), "\n".join(["other", *ROWS[40:]]), "\n".join(["third", *ROWS])))
     found = proposals(view)
     late = next(p for p in ReferRepeats()(look(running("\n".join(ROWS), "x", "\n".join(["third", *ROWS])))))
-    assert late.write is not None
-    assert late.write(frozenset({4, 6})) == late.text, "nothing of its target is cut"
-    assert late.write(frozenset({2, 6})) is None
+    assert late.write_text is not None
+    assert late.write_text(frozenset({4, 6})) == late.text, "nothing of its target is cut"
+    assert late.write_text(frozenset({2, 6})) is None
     (proposal,) = (p for n, p in found.items() if n == 6)
-    assert proposal.write is not None
+    assert proposal.write_text is not None
     first, second = (public_id(view.keys[n]) for n in (2, 4))
-    assert f"of result {first}" in (proposal.write(frozenset({6})) or "")
-    text = proposal.write(frozenset({2, 6})) or ""
+    assert f"of result {first}" in (proposal.write_text(frozenset({6})) or "")
+    text = proposal.write_text(frozenset({2, 6})) or ""
     assert f"[40 lines: as lines 2-41 of result {second}" in text, "the later part stands in the other one"
     assert ROWS[10] in text.split("\n")
 
@@ -250,9 +250,9 @@ def test_a_reference_to_what_the_budget_has_cut_is_found() -> None:
     before = look(running("\n".join(ROWS), "\n".join(ROWS)))
     key = view.keys[4]
     cut = Edit(view.keys[2], "text", "a part", "fit_budget", "", 999, 9)
-    assert dangling(before, edits, edits) == frozenset()
-    assert dangling(before, edits, {**edits, cut.key: cut}) == {key}
-    assert dangling(view, edits, {**edits, cut.key: cut}) == frozenset(), "it was in force before, and stays"
+    assert find_dangling_edits(before, edits, edits) == frozenset()
+    assert find_dangling_edits(before, edits, {**edits, cut.key: cut}) == {key}
+    assert find_dangling_edits(view, edits, {**edits, cut.key: cut}) == frozenset(), "it was in force before, and stays"
 
 
 def test_a_scripted_reader_that_takes_the_marks_can_read_every_pointer() -> None:
@@ -281,7 +281,7 @@ def test_another_part_of_a_file_is_another_page() -> None:
     )
     values = reading(first, first, other)
     edit = next(iter(planned(reading(first, first))[1].values()))
-    view = look(values, session=Session(edits={edit.key: edit}))
-    assert not is_fault(view, 6, 20), "nothing of it was taken"
-    again = look(reading(first, first, first), session=Session(edits={edit.key: edit}))
-    assert is_fault(again, 6, 20)
+    view = look(values, session=BranchState(edits={edit.key: edit}))
+    assert not is_page_fault(view, 6, 20), "nothing of it was taken"
+    again = look(reading(first, first, first), session=BranchState(edits={edit.key: edit}))
+    assert is_page_fault(again, 6, 20)

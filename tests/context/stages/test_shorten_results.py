@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from proxy.context.plan import Edit, Proposal, View
-from proxy.context.session import Session
-from proxy.context.stages.shorten_results import ShortenResults, is_listing, kind_of, results
+from proxy.context.session import BranchState
+from proxy.context.stages.shorten_results import ShortenResults, classify_call, find_results, is_listing
 from tests.conversations import WEIGH, Json, assistant, call, look, result, user
 
 LONG = "\n".join(f"line {n} of an output that nobody needs any more" for n in range(400))
@@ -27,8 +27,8 @@ def shortened(view: View, stage: ShortenResults | None = None) -> dict[int, Prop
 
 
 def text_of(proposal: Proposal) -> str:
-    assert proposal.write is not None
-    text = proposal.write(frozenset({proposal.index}))
+    assert proposal.write_text is not None
+    text = proposal.write_text(frozenset({proposal.index}))
     assert text is not None
     return text
 
@@ -44,7 +44,7 @@ def test_command_output_is_stale_once_the_agent_has_answered_to_it() -> None:
 
 def test_small_command_output_stays_three_steps() -> None:
     text = "\n".join(f"output {n}" for n in range(20))
-    assert 150 <= look(talk("bash", 1, text)).whole[2] < 250
+    assert 150 <= look(talk("bash", 1, text)).original_tokens[2] < 250
     assert stale(look(talk("bash", 3, text))) == []
     assert stale(look(talk("bash", 4, text))) == [2]
 
@@ -72,7 +72,7 @@ def test_tools_are_told_by_the_words_of_their_names_and_shells_by_the_command() 
         "grep": "other", "listFiles": "other", "TodoWrite": "other", "WebSearch": "other",
         "get_weather": "unknown", "Task": "unknown",
     }  # fmt: skip
-    assert {name: kind_of(name, "{}") for name in kinds} == kinds
+    assert {name: classify_call(name, "{}") for name in kinds} == kinds
     commands = {
         "cat a.py": "view",
         "cd /x && sed -n 1,9p a": "view",
@@ -80,16 +80,16 @@ def test_tools_are_told_by_the_words_of_their_names_and_shells_by_the_command() 
         "make": "other",
         "ls": "other",
     }
-    assert {c: kind_of("bash", json.dumps({"command": c})) for c in commands} == commands
-    assert kind_of("bash", '{"command": "cat > a <<EOF"}') == "other", "a heredoc writes"
-    assert kind_of("fetch_sheet", "{}", frozenset({"fetch_sheet"})) == "view", "named in the settings"
+    assert {c: classify_call("bash", json.dumps({"command": c})) for c in commands} == commands
+    assert classify_call("bash", '{"command": "cat > a <<EOF"}') == "other", "a heredoc writes"
+    assert classify_call("fetch_sheet", "{}", frozenset({"fetch_sheet"})) == "view", "named in the settings"
 
 
 def test_an_unknown_tool_that_shows_line_numbers_shows_a_file() -> None:
     text = "\n".join(f"{n}\tdef function_{n}(): pass" for n in range(40))
     view = look(talk("mcp_thing", 1, text))
-    assert [kind for _, kind, _ in results(view)] == ["view"]
-    assert [kind for _, kind, _ in results(look(talk("mcp_thing", 1)))] == ["unknown"]
+    assert [kind for _, kind, _ in find_results(view)] == ["view"]
+    assert [kind for _, kind, _ in find_results(look(talk("mcp_thing", 1)))] == ["unknown"]
     assert is_listing(view.messages[2])
     assert not is_listing(view.messages[0])
 
@@ -107,9 +107,9 @@ def test_a_stub_is_shorter_and_says_how_much_there_was() -> None:
         assert proposal.action == "text"
         assert text.startswith("[shortened: ")
         assert f" of {len(LONG)} characters]" in text.splitlines()[0]
-        assert WEIGH.count(text) < view.whole[n]
+        assert WEIGH.count_text(text) < view.original_tokens[n]
         assert proposal.reason
-        assert view.requests[proposal.since] <= view.requests[-1]
+        assert view.request_counts[proposal.since] <= view.request_counts[-1]
 
 
 def test_what_was_shortened_before_is_not_shortened_again() -> None:
@@ -118,7 +118,7 @@ def test_what_was_shortened_before_is_not_shortened_again() -> None:
     edits = {
         view.keys[n]: Edit(view.keys[n], "text", text_of(p), p.stage, p.reason, 99_999, 9) for n, p in found.items()
     }
-    assert shortened(look(talk("bash", 40), session=Session(edits=edits))) == {}
+    assert shortened(look(talk("bash", 40), session=BranchState(edits=edits))) == {}
 
 
 def test_the_same_view_gives_the_same_stubs() -> None:

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from proxy.chat.dialects.completions import read_message
-from proxy.context.events import events
+from proxy.context.events import make_events
 from proxy.context.pipeline import rewrite
 from proxy.context.plan import Ask, Plan, View
 from proxy.context.policy import Policy, ScheduleName
 from proxy.context.prices import Model
-from proxy.context.session import Session
+from proxy.context.session import BranchState
 from proxy.context.stages.fit_budget import FitBudget
 from proxy.context.stages.summarize_old import SummarizeOld
 from proxy.context.wording.summary import HEADING
@@ -40,15 +40,15 @@ def planned(
     talk: Sequence[Json],
     stage: SummarizeOld = STAGE,
     schedule: ScheduleName = "always",
-    session: Session | None = None,
+    session: BranchState | None = None,
     model: Model = PLAIN,
 ) -> Plan:
-    return rewrite(request(talk), session or Session(), policy(stage, schedule), model, 0.0, weigh=WEIGH)
+    return rewrite(request(talk), session or BranchState(), policy(stage, schedule), model, 0.0, weigh=WEIGH)
 
 
 def out(plan: Plan) -> list[tuple[str, str]]:
     """Role and text of each message that goes out."""
-    assert plan.refused is None
+    assert plan.refusal is None
     assert plan.messages is not None
     return [(m.role, m.text) for m in map(read_message, plan.messages)]
 
@@ -102,11 +102,11 @@ def test_d4_pinned_messages_stay_and_so_does_what_they_need() -> None:
     first = user("first " * 30)
     talk = [system("Be."), first, assistant(None, "c"), result("c", "r"), assistant("done"), *NEW, user("now")]
     view = look(talk, policy=policy())
-    pinned = Session(pins=frozenset({view.keys[3]}))
+    pinned = BranchState(pins=frozenset({view.keys[3]}))
     told = out(planned(talk, session=pinned))
     sentence = "Previous 1 turns: 1 user messages, 0 model responses, 0 tool calls"
     assert [t for _, t in told[1:5]] == ["", "r", "done", "new 0\n\n" + sentence]
-    told = out(planned(talk[1:], session=Session(pins=frozenset({look(talk[1:], policy=policy()).keys[2]}))))
+    told = out(planned(talk[1:], session=BranchState(pins=frozenset({look(talk[1:], policy=policy()).keys[2]}))))
     assert [t for _, t in told[:4]] == ["first " * 30, "", "r", "done"], "no assistant message begins a prompt"
 
 
@@ -120,12 +120,16 @@ def test_d4_by_default_it_acts_only_over_the_budget() -> None:
 
 def test_d4_asks_come_in_batches_of_whole_steps_each_with_an_id_that_stays() -> None:
     view, asks = asked(TALK)
-    assert [len(a.about) for a in asks] == [21, 20, 20]  # seven rounds of three; then pairs, the last prompt among them
+    assert [len(a.message_keys) for a in asks] == [
+        21,
+        20,
+        20,
+    ]  # seven rounds of three; then pairs, the last prompt among them
     assert {a.kind for a in asks} == {"summary"}
-    assert all(a.longest > 0 and "question" in a.prompt for a in asks)
+    assert all(a.max_chars > 0 and "question" in a.prompt for a in asks)
     _, more = asked([*TALK, assistant("more"), user("and"), assistant("more"), user("on")])
     assert [a.id for a in more[: len(asks)]] == [a.id for a in asks]
-    assert all(k in view.keys for a in asks for k in a.about)
+    assert all(k in view.keys for a in asks for k in a.message_keys)
 
 
 def test_d4_a_helper_is_asked_ahead_of_the_budget_and_not_before() -> None:
@@ -138,7 +142,7 @@ def test_d4_a_helper_is_asked_ahead_of_the_budget_and_not_before() -> None:
 
 def test_d4_answers_that_are_there_are_used_and_the_rest_is_counted() -> None:
     _, asks = asked(TALK)
-    session = Session(answers={asks[0].id: " They talked of the first things. "})
+    session = BranchState(helper_answers={asks[0].id: " They talked of the first things. "})
     plan = planned(TALK, session=session)
     text = out(plan)[1][1]
     assert text.startswith(f"new 0\n\n{HEADING}\nThey talked of the first things.\n\nPrevious "), (
@@ -152,12 +156,12 @@ def test_d4_answers_that_are_there_are_used_and_the_rest_is_counted() -> None:
 @pytest.mark.parametrize("answer", ["", "  \n", "x" * 100_000])
 def test_d4_an_answer_that_is_empty_or_too_long_is_not_used(answer: str) -> None:
     _, asks = asked(TALK)
-    plan = planned(TALK, session=Session(answers={a.id: answer for a in asks}))
+    plan = planned(TALK, session=BranchState(helper_answers={a.id: answer for a in asks}))
     assert out(plan)[1][1] == "new 0\n\n" + SENTENCE
 
 
 def test_d6_the_event_says_what_was_replaced_and_by_what() -> None:
-    (found,) = events(planned(TALK))
+    (found,) = make_events(planned(TALK))
     assert found.name == "context:summarized"
     assert found.payload == {"summarized": 60, "kept": 12, "summary": SENTENCE}
 
@@ -166,11 +170,11 @@ def test_d6_the_event_says_what_was_replaced_and_by_what() -> None:
 def test_d4_where_edits_last_the_summary_is_written_on_and_moves_with_its_bearer(schedule: ScheduleName) -> None:
     stage = SummarizeOld(keep=4)
     model = replace(PLAIN, window=2_000)
-    talk, session, borne = [system()], Session(), set()
+    talk, session, borne = [system()], BranchState(), set()
     for n in range(40):
         talk.append(user(f"question {n} " + "x" * 60))
         plan = planned(talk, stage, schedule, session, model)
-        assert plan.refused is None
+        assert plan.refusal is None
         assert plan.after <= 1_600
         sent = [read_message(raw).text for raw in plan.messages or ()]
         summaries = [t for t in sent if "Previous " in t]
@@ -185,11 +189,11 @@ def test_d4_where_edits_last_the_summary_is_written_on_and_moves_with_its_bearer
 
 def test_d4_one_long_task_is_summed_up_again_and_again_behind_its_prompt() -> None:
     stage, model = SummarizeOld(keep=4), replace(PLAIN, window=2_000)
-    talk, session, told = [user("do it all")], Session(), ""
+    talk, session, told = [user("do it all")], BranchState(), ""
     for n in range(60):
         talk += [assistant(None, f"c{n}"), result(f"c{n}", "y" * 60)]
         plan = planned(talk, stage, "over_budget", session, model)
-        assert plan.refused is None
+        assert plan.refusal is None
         text = read_message(plan.messages[0]).text if plan.messages else "do it all"
         assert text.startswith(told or "do it all")
         told = text

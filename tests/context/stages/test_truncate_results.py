@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from proxy.chat.key import public_id
 from proxy.context.plan import Edit, Proposal, View
 from proxy.context.policy import Policy
-from proxy.context.session import Session
-from proxy.context.stages.truncate_results import HINT, TruncateResults
+from proxy.context.session import BranchState
+from proxy.context.stages.truncate_results import QUERY_HINT, TruncateResults
 from tests.conversations import Json, assistant, look, result, user
 
 LITERAL = Policy("p", schedule="always")
@@ -79,7 +79,7 @@ def test_a7_a_hint_names_no_tool_that_the_model_does_not_have() -> None:
     missing = len(LONG) - 300
     assert hint() == f"... [TRUNCATED. {missing} characters are missing]"
     assert hint("recall", "save_memo") == f'... [TRUNCATED. {missing} characters are missing; recall("<ID>") has all]'
-    assert hint("recall", "query_db") == HINT
+    assert hint("recall", "query_db") == QUERY_HINT
 
 
 @given(st.text(min_size=1, max_size=300), st.integers(0, 250), st.floats(0, 1))
@@ -114,7 +114,7 @@ def test_else_a_result_is_cut_once_when_it_has_left_the_first_tier() -> None:
     first = cuts(view)[2]
     assert kept(first) == 1000
     edit = Edit(view.keys[2], "text", first.text, first.stage, first.reason, 10_004, first.after)
-    later = look([*talk, *rounds(5), assistant("b"), user("c")], session=Session(edits={edit.key: edit}))
+    later = look([*talk, *rounds(5), assistant("b"), user("c")], session=BranchState(edits={edit.key: edit}))
     assert 2 not in cuts(later)
     assert kept(cuts(later)[4]) == 300
 

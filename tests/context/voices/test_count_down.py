@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from proxy.context.plan import View
-from proxy.context.stage import make_voice
-from proxy.context.voices import BUILT_IN
+from proxy.context.stage import make_injection
+from proxy.context.voices import BUILT_IN_INJECTIONS
 from proxy.context.voices.count_down import CountDown
 from proxy.errors import ConfigError
 from tests.context.research import working
@@ -58,7 +58,7 @@ def test_b7_the_words_are_settings() -> None:
 @pytest.mark.parametrize("text", ["", "Hurry up.", "<LEFT> <MOST>"])
 def test_b7_words_without_the_number_that_they_need_are_refused_at_the_start(name: str, text: str) -> None:
     with pytest.raises(ConfigError, match=rf"voices\.count_down\.{name}"):
-        make_voice({"use": "count_down", name: text}, BUILT_IN)
+        make_injection({"use": "count_down", name: text}, BUILT_IN_INJECTIONS)
 
 
 def test_b7_gentle_is_polite_and_off_is_silent() -> None:

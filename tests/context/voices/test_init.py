@@ -6,14 +6,14 @@ from dataclasses import is_dataclass
 
 import pytest
 
-from proxy.context.stage import Voice
-from proxy.context.voices import BUILT_IN
+from proxy.context.stage import Injection
+from proxy.context.voices import BUILT_IN_INJECTIONS
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("name", BUILT_IN_INJECTIONS)
 def test_every_voice_is_found_by_its_modules_name_and_says_what_it_does(name: str) -> None:
-    kind = BUILT_IN[name]
+    kind = BUILT_IN_INJECTIONS[name]
     assert kind.__module__ == f"proxy.context.voices.{name}"
     assert is_dataclass(kind)
     assert kind.__doc__
-    assert isinstance(kind(), Voice)
+    assert isinstance(kind(), Injection)

@@ -9,9 +9,9 @@ from proxy.context.pipeline import rewrite
 from proxy.context.plan import Edit, Insert, Plan, View
 from proxy.context.policy import Policy
 from proxy.context.prices import Model
-from proxy.context.session import Session
+from proxy.context.session import BranchState
 from proxy.context.voices.quote_memos import QuoteMemos
-from proxy.memory.memos import START, Memo, render
+from proxy.memory.memos import START, Memo, render_memos
 from tests.context.agent import load
 from tests.conversations import PLAIN, WEIGH, Json, assistant, look, request, result, system, user
 
@@ -25,26 +25,26 @@ def told(view: View, share: float = 0.1) -> list[Insert]:
     return list(QuoteMemos(share)(view))
 
 
-def plan_of(values: list[Json], session: Session, memos: tuple[Memo, ...], name: str = "thrifty") -> Plan:
+def plan_of(values: list[Json], session: BranchState, memos: tuple[Memo, ...], name: str = "thrifty") -> Plan:
     plan = rewrite(request(values), session, load(name), PLAIN, 1.0, weigh=WEIGH, memos=memos)
-    assert plan.refused is None
+    assert plan.refusal is None
     return plan
 
 
 def test_a13_they_are_quoted_with_date_and_source_at_the_tail() -> None:
     (insert,) = told(look([user("a")], memos=MEMOS))
-    assert (insert.place, insert.kept, insert.text) == ("tail", True, "\n\n" + render(MEMOS))
+    assert (insert.place, insert.persistent, insert.text) == ("tail", True, "\n\n" + render_memos(MEMOS))
     assert '"saved": "2001-09-09"' in insert.text
     assert '"session": "s0"' in insert.text
     (literal,) = told(look([user("a")], memos=MEMOS, policy=Policy("test", schedule="always")))
-    assert not literal.kept
+    assert not literal.persistent
     assert told(look([user("a")])) == []
 
 
 def test_a13_one_is_quoted_once_a_conversation_and_a_changed_one_again() -> None:
     values: list[Json] = [system("s"), user("a")]
-    first = plan_of(values, Session(), MEMOS[:1])
-    session = Session().after_sending(first, 0.0)
+    first = plan_of(values, BranchState(), MEMOS[:1])
+    session = BranchState().after_sending(first, 0.0)
     values += [assistant(None, "1"), result("1", "x")]
     second = plan_of(values, session, MEMOS[:1])
     assert second.messages is not None
@@ -59,10 +59,10 @@ def test_a13_one_is_quoted_once_a_conversation_and_a_changed_one_again() -> None
 
 
 def test_a13_those_that_do_not_fit_the_budget_are_left_out_from_the_last_on() -> None:
-    size = len("\n\n" + render(MEMOS[:2]))
+    size = len("\n\n" + render_memos(MEMOS[:2]))
     model = Model("m", window=int(size * 10 / 0.8) + 13)
     (insert,) = told(look([user("a")], memos=MEMOS, model=model))
-    assert insert.text == "\n\n" + render(MEMOS[:2])
+    assert insert.text == "\n\n" + render_memos(MEMOS[:2])
     assert told(look([user("a")], memos=MEMOS, model=Model("m", window=100))) == []
     full = look([user("a" * (size * 10 - 40))], memos=MEMOS, model=model)
     assert told(full) == [], "the prompt itself has taken the room"
@@ -70,13 +70,13 @@ def test_a13_those_that_do_not_fit_the_budget_are_left_out_from_the_last_on() ->
 
 def test_a13_never_in_a_system_message_and_never_where_the_tail_takes_no_text() -> None:
     for name in ("rolling", "thrifty"):
-        messages = plan_of([system("s"), user("a")], Session(), MEMOS, name).messages
+        messages = plan_of([system("s"), user("a")], BranchState(), MEMOS, name).messages
         assert messages is not None
         assert START.encode() not in messages[0]
         assert START.encode() in messages[-1]
     values = [system("s"), user("a"), assistant(None, "1"), result("1", "x")]
     nowhere = Model("m", after_tool="none")
-    plan = rewrite(request(values), Session(), load("thrifty"), nowhere, 1.0, weigh=WEIGH, memos=MEMOS)
+    plan = rewrite(request(values), BranchState(), load("thrifty"), nowhere, 1.0, weigh=WEIGH, memos=MEMOS)
     assert plan.messages is None
 
 
@@ -84,11 +84,11 @@ def test_a13_never_in_a_system_message_and_never_where_the_tail_takes_no_text() 
 def test_a9_the_layers_stand_in_their_order_and_only_guidelines_and_state_in_the_system_message(name: str) -> None:
     """System prompt, guidelines, Global Anchor, scratchpad, memos: those after the anchor at the tail."""
     values = [system("s"), user("a"), assistant(None, "1"), result("1", "x" * 9000), assistant("b"), user("c")]
-    keys = key.chain("", request(values).messages)
+    keys = key.compute_keys("", request(values).messages)
     cut = Edit(keys[3], "text", "[shortened: 1 of 9000 characters]\nx", "shorten_results", "stale", 9004, 40)
-    session = Session(edits={keys[3]: cut}, states=((keys[4], "Goal: to see the order"),))
+    session = BranchState(edits={keys[3]: cut}, states=((keys[4], "Goal: to see the order"),))
     plan = rewrite(request(values), session, load(name), PLAIN, 1.0, weigh=WEIGH, scratchpad="- pad", memos=MEMOS[:1])
-    assert plan.refused is None
+    assert plan.refusal is None
     assert plan.messages is not None
     text = b"\n".join(plan.messages).decode()
     places = [text.index(layer) for layer in ("Goal: to see the order", "| - pad", "finding number 0")]

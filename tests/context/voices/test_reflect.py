@@ -11,27 +11,27 @@ from typing import Any
 
 import pytest
 
-from proxy.chat.key import chain
+from proxy.chat.key import compute_keys
 from proxy.context.evidence import reflecting
 from proxy.context.pipeline import rewrite
 from proxy.context.policy import read_policy
-from proxy.context.session import Session
-from proxy.context.stages import BUILT_IN
-from proxy.context.voices import BUILT_IN as VOICES
-from proxy.context.voices.reflect import HEADING, Reflect, stuck
+from proxy.context.session import BranchState
+from proxy.context.stages import BUILT_IN_STAGES
+from proxy.context.voices import BUILT_IN_INJECTIONS as VOICES
+from proxy.context.voices.reflect import HEADING, Reflect, count_stuck_iterations
 from tests.context.agent import load
 from tests.context.research import plan, step, texts
 from tests.context.stages.test_distil_results import GOAL, lines, reflective, worked
 from tests.conversations import PLAIN, WEIGH, Json, assistant, look, request, system, user
 
 
-def reflected(values: list[Json], *said: dict[str, Any] | str) -> Session:
+def reflected(values: list[Json], *said: dict[str, Any] | str) -> BranchState:
     """A session in which the first calls were reflected on so."""
     read = request(values).messages
     found = look(values)
-    named = reflecting.batches(read, chain("", read), found.steps, Reflect())
+    named = reflecting.find_batches(read, compute_keys("", read), found.steps, Reflect())
     texts_of = [one if isinstance(one, str) else json.dumps(one) for one in said]
-    return Session(answers={batch.ask: text for batch, text in zip(named, texts_of, strict=False)})
+    return BranchState(helper_answers={batch.ask_id: text for batch, text in zip(named, texts_of, strict=False)})
 
 
 def item(relevance: str, insight: str) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def test_c3_without_reflections_calls_are_ranked_by_the_goal() -> None:
         "- searched 'flask production logging' → setup of flask production logging",
         "- searched 'python tutorial' → python basics for all",
     ]
-    steered = Session(states=((b"k", "Goal: python basics"),))
+    steered = BranchState(states=((b"k", "Goal: python basics"),))
     assert lines(texts(values, reflective(), session=steered)[-1])[0].startswith("- searched 'python tutorial'")
 
 
@@ -99,8 +99,8 @@ def test_c2_inline_the_model_is_asked_about_the_newest_calls_once() -> None:
 
 def test_c2_nothing_is_asked_that_would_break_the_form_of_the_answer() -> None:
     asked = request(worked(2), response_format={"type": "json_object"})
-    made = rewrite(asked, Session(), reflective(reflect="inline"), PLAIN, 0.0, weigh=WEIGH)
-    assert made.placed == ()
+    made = rewrite(asked, BranchState(), reflective(reflect="inline"), PLAIN, 0.0, weigh=WEIGH)
+    assert made.placed_inserts == ()
 
 
 def test_c5_calls_of_low_stakes_are_not_asked_about() -> None:
@@ -117,7 +117,7 @@ def test_c4_three_iterations_without_progress_bring_a_recovery_prompt_once() -> 
     policy = reflective(reflect="inline")
 
     def told(*said: str, before: dict[str, int] | None = None) -> bool:
-        session = replace(reflected(worked(8), *moving(*said)), said=before or {})
+        session = replace(reflected(worked(8), *moving(*said)), note_counts=before or {})
         return "[RECOVERY:" in texts(worked(8), policy, session=session)[-1]
 
     assert told("advancing", "stuck", "regressing", "stuck")
@@ -126,12 +126,12 @@ def test_c4_three_iterations_without_progress_bring_a_recovery_prompt_once() -> 
     assert not told("stuck", "stuck", "stuck", "stuck", before={"recovery": 3})
     assert told(*["stuck"] * 6, before={"recovery": 3})
     made = plan(worked(8), policy, reflected(worked(8), *moving(*["stuck"] * 3)))
-    assert ("recovery", 3) in [insert.said for _, insert in made.placed]
+    assert ("recovery", 3) in [insert.note_count for _, insert in made.placed_inserts]
 
 
 def test_c4_iterations_that_were_not_assessed_do_not_count() -> None:
-    assert stuck([]) == (0, 0)
-    assert stuck(["stuck", "advancing", "regressing", "stuck"]) == (2, 3)
+    assert count_stuck_iterations([]) == (0, 0)
+    assert count_stuck_iterations(["stuck", "advancing", "regressing", "stuck"]) == (2, 3)
 
 
 def test_c4_with_reflection_off_the_loop_rules_serve() -> None:
@@ -156,7 +156,9 @@ def test_c4_a_policy_that_warns_of_loops_itself_does_so_by_its_own_settings() ->
         ({"repeats": 4}, None),
         ({"kinds": ["same_call"], "texts": [{"kind": "same_call", "urgency": "firm", "text": "Stop <RUN>"}]}, "Stop 3"),
     ):
-        policy = read_policy({**table, "voices": [*table["voices"], {"use": "warn_of_loops", **own}]}, BUILT_IN, VOICES)
+        policy = read_policy(
+            {**table, "voices": [*table["voices"], {"use": "warn_of_loops", **own}]}, BUILT_IN_STAGES, VOICES
+        )
         made = plan(values, policy)
         told = "" if made.messages is None else texts(values, policy)[-1]
         assert "[LOOP" not in told, own
@@ -181,7 +183,7 @@ def test_planning_is_quick_and_linear(reflect: str) -> None:
         values = _long(count)
         asked = request(values)
         said = [item("high" if n % 3 else "low", f"insight {n}") for n in range(count // 2)]
-        session = reflected(values, *said) if reflect == "inline" else Session()
+        session = reflected(values, *said) if reflect == "inline" else BranchState()
         policy = reflective(reflect=reflect)
         best = 9.0
         for _ in range(6):
@@ -198,5 +200,5 @@ def test_the_policy_file_says_once_who_reflects_and_it_holds_for_both() -> None:
     text = (Path(__file__).parents[3] / "config/policies/reflective.toml").read_text()
     assert text.count('\nreflect = "off"') == 1
     table = tomllib.loads(text.replace('reflect = "off"', 'reflect = "helper"'))
-    policy = read_policy(table, BUILT_IN, VOICES)
+    policy = read_policy(table, BUILT_IN_STAGES, VOICES)
     assert [p.reflect for p in (*policy.stages, *policy.voices) if hasattr(p, "reflect")] == ["helper", "helper"]

@@ -47,4 +47,4 @@ def test_b2_the_request_overrides_how_many_there_may_be() -> None:
 
 def test_it_is_made_anew_at_the_tail() -> None:
     (insert,) = ReportProgress()(look(working(5)))
-    assert (insert.place, insert.kept, insert.said) == ("tail", False, None)
+    assert (insert.place, insert.persistent, insert.note_count) == ("tail", False, None)

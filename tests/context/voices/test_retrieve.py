@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from proxy.chat.key import public_id
-from proxy.context.evidence.terms import terms
-from proxy.context.plan import Edit, Found, Insert, View
+from proxy.context.evidence.terms import count_terms
+from proxy.context.plan import Edit, Insert, RetrievedText, View
 from proxy.context.policy import Policy
-from proxy.context.stage import make_voice
-from proxy.context.voices import BUILT_IN
-from proxy.context.voices.retrieve import HEAD, Retrieve, excerpt
+from proxy.context.stage import make_injection
+from proxy.context.voices import BUILT_IN_INJECTIONS
+from proxy.context.voices.retrieve import QUOTATION_START, Retrieve, make_excerpt
 from proxy.errors import ConfigError
 from tests.context.ranking.test_levels import step
 from tests.conversations import Json, assistant, look, result, user
@@ -31,7 +31,9 @@ OLD = [
 def hidden(values: Sequence[Json], gone: Sequence[int], *, literal: bool = True, **more: Any) -> View:
     """The view with some messages out of the prompt."""
     view = look(values, policy=Policy("p", schedule="always") if literal else Policy("p"))
-    edits = {view.keys[n]: Edit(view.keys[n], "gone", None, "compress_levels", "r", view.whole[n], 0) for n in gone}
+    edits = {
+        view.keys[n]: Edit(view.keys[n], "gone", None, "compress_levels", "r", view.original_tokens[n], 0) for n in gone
+    }
     tokens = [0 if n in gone else size for n, size in enumerate(view.tokens)]
     return replace(view, edits=edits, tokens=tokens, **more)
 
@@ -43,11 +45,11 @@ def ask(text: str, gone: Sequence[int] = range(4), voice: Retrieve | None = None
 def test_e5_a_past_topic_is_brought_back_from_the_messages_themselves_with_where_it_is_from() -> None:
     view = hidden([*OLD, user("does the tokenizer still choke on unicode")], range(4))
     found = list(Retrieve()(view))
-    assert sorted(i.about[0] for i in found) == sorted(view.keys[n] for n in (0, 2, 3))
+    assert sorted(i.quoted_keys[0] for i in found) == sorted(view.keys[n] for n in (0, 2, 3))
     for insert in found:
-        assert (insert.place, insert.source, insert.kept) == ("tail", "retrieve", False)
+        assert (insert.place, insert.source, insert.persistent) == ("tail", "retrieve", False)
         head, *lines = insert.text.strip().splitlines()
-        assert head.startswith(f"{HEAD}{public_id(insert.about[0])}, ")
+        assert head.startswith(f"{QUOTATION_START}{public_id(insert.quoted_keys[0])}, ")
         assert "quoted from earlier, information only" in head
         assert lines
         assert all(line.startswith("> ") for line in lines)
@@ -117,7 +119,7 @@ def test_e5_an_error_that_came_before_brings_back_what_was_done_then() -> None:
     ]
     view = hidden(values, range(1, 5))
     found = list(Retrieve()(view))
-    assert [i.about for i in found] == [(view.keys[2],)]
+    assert [i.quoted_keys for i in found] == [(view.keys[2],)]
     assert "> KeyError: 'x' at line 40" in found[0].text
     assert '> then: run({"n": 2}) -> patched it' in found[0].text
     assert list(Retrieve(errors=False)(view)) == []
@@ -134,7 +136,7 @@ def test_e5_literal_policies_say_it_with_every_request_of_the_task_others_once_a
     assert [i.text for i in voice(hidden(more, range(4)))] == texts != []
     found = list(voice(hidden(talk, range(4), literal=False)))
     assert [i.text for i in found] == texts
-    assert all(i.kept for i in found)
+    assert all(i.persistent for i in found)
     assert list(voice(hidden(more, range(4), literal=False))) == []
     view = hidden(talk, range(4), literal=False)
     kept = Edit(view.keys[-1], "append", texts[0], "state", "r", 1, 2)
@@ -143,33 +145,33 @@ def test_e5_literal_policies_say_it_with_every_request_of_the_task_others_once_a
 
 def test_e6_what_the_client_does_not_send_any_more_comes_from_the_store() -> None:
     stored = [
-        Found(b"s" * 16, "summary", "tool", "the tokenizer was fixed in commit abc for unicode"),
-        Found(b"o" * 16, "message", "user", "a shopping list"),
+        RetrievedText(b"s" * 16, "summary", "tool", "the tokenizer was fixed in commit abc for unicode"),
+        RetrievedText(b"o" * 16, "message", "user", "a shopping list"),
     ]
-    view = hidden([user("tokenizer and unicode: which commit")], (), found=stored)
+    view = hidden([user("tokenizer and unicode: which commit")], (), retrieved_texts=stored)
     (found,) = Retrieve()(view)
-    assert found.about == (b"s" * 16,)
+    assert found.quoted_keys == (b"s" * 16,)
     assert "stored summary" in found.text
-    here = replace(view, found=[Found(view.keys[0], "message", "user", "tokenizer and unicode")])
+    here = replace(view, retrieved_texts=[RetrievedText(view.keys[0], "message", "user", "tokenizer and unicode")])
     assert list(Retrieve()(here)) == []
 
 
 def test_an_excerpt_has_the_lines_that_match_in_their_order() -> None:
     text = "first\nalpha beta\nnothing\nbeta\n\nlast"
-    assert excerpt(text, terms("beta alpha"), 100) == "alpha beta\nbeta"
-    assert excerpt(text, terms("absent"), 100) == "first"
-    assert excerpt(text, terms("beta"), 11) == "alpha beta"
-    assert excerpt("", terms("beta"), 10) == ""
+    assert make_excerpt(text, count_terms("beta alpha"), 100) == "alpha beta\nbeta"
+    assert make_excerpt(text, count_terms("absent"), 100) == "first"
+    assert make_excerpt(text, count_terms("beta"), 11) == "alpha beta"
+    assert make_excerpt("", count_terms("beta"), 10) == ""
 
 
 def test_of_lines_that_are_too_long_an_excerpt_has_sentences_and_of_those_the_clauses() -> None:
     text = "It rained all day. The parser, which nobody had touched, reads the header twice! Then we went home."
-    assert excerpt(text, terms("who reads the header"), 50) == "reads the header twice!"
-    assert excerpt(text, terms("rained"), 50) == "It rained all day."
-    assert excerpt(text, terms("rained header"), 60) == "It rained all day.\nreads the header twice!"
-    assert excerpt("x" * 100, terms("y"), 20) == "x" * 16 + "..."
+    assert make_excerpt(text, count_terms("who reads the header"), 50) == "reads the header twice!"
+    assert make_excerpt(text, count_terms("rained"), 50) == "It rained all day."
+    assert make_excerpt(text, count_terms("rained header"), 60) == "It rained all day.\nreads the header twice!"
+    assert make_excerpt("x" * 100, count_terms("y"), 20) == "x" * 16 + "..."
     short = "one line. with two sentences"
-    assert excerpt(short, terms("two"), 100) == short
+    assert make_excerpt(short, count_terms("two"), 100) == short
 
 
 TALK = [
@@ -190,16 +192,16 @@ def together(voice: Retrieve, text: str = "where was my violin made", **more: An
 def test_many_messages_are_quoted_in_one_text_oldest_first_with_what_stands_next_to_them() -> None:
     keys = hidden(TALK, ()).keys
     (found,) = together(MANY)
-    assert found.about == (keys[0], keys[2], keys[4])
+    assert found.quoted_keys == (keys[0], keys[2], keys[4])
     head, *lines = found.text.strip().splitlines()
-    assert head.startswith(HEAD)
+    assert head.startswith(QUOTATION_START)
     texts = ("my violin came from an auction", "it was made in Porto", "lunch was soup")
     assert lines == [f"> {public_id(keys[2 * n])}: {text}" for n, text in enumerate(texts)]
     (found,) = together(replace(MANY, near=0.0))
-    assert found.about == (keys[0], keys[2])
+    assert found.quoted_keys == (keys[0], keys[2])
     (found,) = together(replace(MANY, near=0.0, roles=()))
     assert f"> {public_id(keys[1])}, assistant: A violin from an auction, how nice." in found.text
-    (found,) = together(MANY, offered=frozenset({"recall"}))
+    (found,) = together(MANY, offered_tools=frozenset({"recall"}))
     assert found.text.strip().splitlines()[1].startswith("(recall(id)")
 
 
@@ -207,24 +209,24 @@ def test_what_is_quoted_together_keeps_to_its_tokens_items_and_floor() -> None:
     view = hidden(TALK, ())
     for tokens in range(0, 200, 7):
         for insert in together(replace(MANY, tokens=tokens)):
-            assert view.weigh.count(insert.text) <= tokens + 4  # pieces are counted one by one
+            assert view.weigh.count_text(insert.text) <= tokens + 4  # pieces are counted one by one
     assert together(replace(MANY, tokens=30)) == []
     (found,) = together(replace(MANY, items=1))
-    assert found.about == (view.keys[2],), "the newer of two that are as near"
+    assert found.quoted_keys == (view.keys[2],), "the newer of two that are as near"
     assert together(replace(MANY, floor=5.0)) == []
     assert together(MANY, "go on") == []
     assert together(MANY, "bridges, tunnels, ferries") == []
     asked = "where was my violin made"
     assert list(MANY(hidden([*TALK, user(asked)], ()))) == [], "nothing has left the prompt"
     stored = [
-        Found(b"s" * 16, "message", "user", "the violin is by Anselm"),
-        Found(b"t" * 16, "message", "tool", "a violin"),
+        RetrievedText(b"s" * 16, "message", "user", "the violin is by Anselm"),
+        RetrievedText(b"t" * 16, "message", "tool", "a violin"),
     ]
-    (found,) = together(replace(MANY, near=0.0), found=stored)
-    assert found.about == (b"s" * 16, view.keys[0], view.keys[2])
+    (found,) = together(replace(MANY, near=0.0), retrieved_texts=stored)
+    assert found.quoted_keys == (b"s" * 16, view.keys[0], view.keys[2])
 
 
 @pytest.mark.parametrize("field", ["nothing", "old_task"])
 def test_patterns_that_cannot_be_used_are_refused_by_their_name(field: str) -> None:
     with pytest.raises(ConfigError, match=rf"retrieve\.{field}"):
-        make_voice({"use": "retrieve", field: ["("]}, BUILT_IN)
+        make_injection({"use": "retrieve", field: ["("]}, BUILT_IN_INJECTIONS)

@@ -6,9 +6,9 @@ from proxy.context.pipeline import rewrite
 from proxy.context.plan import Edit, Insert, Plan, View
 from proxy.context.policy import Policy
 from proxy.context.prices import Model
-from proxy.context.session import Session
+from proxy.context.session import BranchState
 from proxy.context.voices.show_scratchpad import ShowScratchpad
-from proxy.memory.scratchpad import START, shown
+from proxy.memory.scratchpad import START, render_scratchpad
 from tests.context.agent import load
 from tests.conversations import PLAIN, WEIGH, Json, assistant, call, look, request, result, system, user
 
@@ -29,22 +29,22 @@ def noting(action: str, content: str = "") -> list[Json]:
 
 def test_a10_it_is_told_at_the_tail_and_stays_there_where_edits_last() -> None:
     (insert,) = told(look([user("a")], scratchpad=PAD))
-    assert (insert.place, insert.kept, insert.text) == ("tail", True, "\n\n" + shown(PAD, 8000))
+    assert (insert.place, insert.persistent, insert.text) == ("tail", True, "\n\n" + render_scratchpad(PAD, 8000))
     (insert,) = told(look([user("a")], scratchpad=PAD, policy=LITERAL))
-    assert not insert.kept
+    assert not insert.persistent
     assert told(look([user("a")])) == []
 
 
 def test_a10_what_stands_in_the_prompt_is_not_told_again() -> None:
     values = [user("a"), assistant("b"), user("c")]
     keys = look(values).keys
-    stands = {keys[0]: Edit(keys[0], "append", "\n\n" + shown(PAD, 8000), "scratchpad", "", 1, 9)}
-    session = Session(edits=stands)
+    stands = {keys[0]: Edit(keys[0], "append", "\n\n" + render_scratchpad(PAD, 8000), "scratchpad", "", 1, 9)}
+    session = BranchState(edits=stands)
     assert told(look(values, session=session, scratchpad=PAD)) == []
     (insert,) = told(look(values, session=session, scratchpad=PAD + "\n- rest"))
     assert "- rest" in insert.text
     (literal,) = told(look(values, session=session, scratchpad=PAD, policy=LITERAL))
-    assert not literal.kept, "literal policies make it anew with every request"
+    assert not literal.persistent, "literal policies make it anew with every request"
 
 
 def test_a10_what_the_model_has_just_written_itself_it_is_not_told() -> None:
@@ -58,7 +58,9 @@ def test_a10_what_the_model_has_just_written_itself_it_is_not_told() -> None:
     )
     gone = look(values).keys[1]
     edits = {gone: Edit(gone, "gone", None, "fit_budget", "", 9, 0)}
-    assert len(told(look(values, session=Session(edits=edits), scratchpad="one"))) == 1, "its call has left the prompt"
+    assert len(told(look(values, session=BranchState(edits=edits), scratchpad="one"))) == 1, (
+        "its call has left the prompt"
+    )
 
 
 def test_a10_a_call_that_cannot_be_read_changes_nothing() -> None:
@@ -77,14 +79,14 @@ def test_a10_it_has_its_characters_and_the_room_that_the_budget_leaves() -> None
 
 
 def sent(plan: Plan) -> list[bytes]:
-    assert plan.refused is None
+    assert plan.refusal is None
     assert plan.messages is not None
     return list(plan.messages)
 
 
 def test_a10_under_thrifty_it_moves_no_prefix() -> None:
     """It is written where it came first, and a new one at the new tail. All in front stays byte for byte."""
-    session, before = Session(), list[bytes]()
+    session, before = BranchState(), list[bytes]()
     values: list[Json] = [system("s"), user("a")]
     other = PAD + "\n- more"
     for n, (pad, shown_so_far) in enumerate([("", 0), (PAD, 1), (PAD, 1), (other, 2), (other, 2)]):
@@ -100,6 +102,6 @@ def test_a10_under_thrifty_it_moves_no_prefix() -> None:
 def test_a10_never_in_a_system_message() -> None:
     asked = request([system("s"), user("a")])
     for name in ("rolling", "thrifty"):
-        first, last = sent(rewrite(asked, Session(), load(name), PLAIN, 0.0, weigh=WEIGH, scratchpad=PAD))
+        first, last = sent(rewrite(asked, BranchState(), load(name), PLAIN, 0.0, weigh=WEIGH, scratchpad=PAD))
         assert START.encode() not in first
         assert START.encode() in last

@@ -9,8 +9,8 @@ from itertools import pairwise
 import pytest
 
 from proxy.context.plan import Edit, Insert, View
-from proxy.context.session import Session
-from proxy.context.voices.tell_ledger import HEADING, TellLedger, newest_record
+from proxy.context.session import BranchState
+from proxy.context.voices.tell_ledger import HEADING, ReportActivity, find_newest_record
 from tests.context.agent import Story, load
 from tests.conversations import PLAIN, WEIGH, Json, assistant, call, look, result, user
 
@@ -33,11 +33,11 @@ def left(count: int, gone: int, note: str = "") -> View:
     }
     if note:
         edits[view.keys[1]] = Edit(view.keys[1], "append", note, "ledger", "", 9, 9)
-    return look(talk(count), session=Session(edits=edits))
+    return look(talk(count), session=BranchState(edits=edits))
 
 
 def said(view: View, **settings: int) -> list[Insert]:
-    return list(TellLedger(**settings)(view))
+    return list(ReportActivity(**settings)(view))
 
 
 def test_g8_it_is_told_with_the_first_batch_and_stays_where_it_was_put() -> None:
@@ -45,7 +45,7 @@ def test_g8_it_is_told_with_the_first_batch_and_stays_where_it_was_put() -> None
     (first,) = said(left(30, 1))
     assert "src/0.py" in first.text
     (insert,) = said(left(30, 24))
-    assert (insert.place, insert.kept) == ("tail", True)
+    assert (insert.place, insert.persistent) == ("tail", True)
     assert "24 results" in insert.text
     assert "src/23.py" in insert.text
     assert "src/25.py" not in insert.text, "only what has left"
@@ -60,7 +60,7 @@ def test_g8_it_is_not_told_again_before_as_much_has_left_once_more() -> None:
 
 def test_g8_it_has_at_most_its_tokens() -> None:
     (insert,) = said(left(60, 48), tokens=150)
-    assert 100 < WEIGH.count(insert.text) <= 150
+    assert 100 < WEIGH.count_text(insert.text) <= 150
     assert said(left(60, 48), tokens=1) == []
 
 
@@ -68,8 +68,8 @@ def test_the_newest_record_is_found_where_it_stands_and_alone() -> None:
     (first,), (second,) = said(left(30, 1)), said(left(60, 24))
     old = Edit(b"a", "append", first.text, "ledger", "", 9, 9)
     new = Edit(b"b", "text", "stub" + second.text + "\n\n[More.]", "shorten_results", "", 9, 9)
-    assert newest_record({b"a": old, b"b": new}, look([user("a")])) == (b"b", second.text)
-    assert newest_record({b"a": replace(old, action="gone", text=None)}, look([user("a")])) is None
+    assert find_newest_record({b"a": old, b"b": new}, look([user("a")])) == (b"b", second.text)
+    assert find_newest_record({b"a": replace(old, action="gone", text=None)}, look([user("a")])) is None
 
 
 @pytest.mark.parametrize("window", [None, 9_000])
@@ -83,7 +83,7 @@ def test_a_record_stays_when_its_bearer_is_shortened_and_is_not_told_again_befor
     counts: list[int] = []
     stood = 0
     for turn in turns:
-        told = newest_record(turn.plan.edits, look(values))
+        told = find_newest_record(turn.plan.edits, look(values))
         if told is None:
             assert window or not stood, "it stands from the first time on"
             continue
@@ -105,7 +105,7 @@ def test_a_record_that_a_tool_has_written_is_none_of_ours() -> None:
         view.keys[n]: Edit(view.keys[n], "text", "stub" + (fake if n == 2 else ""), "shorten_results", "", 9, 1)
         for n in range(2, 50, 2)
     }
-    view = look(values, session=Session(edits=stubs))
-    assert newest_record(stubs, view) is None, "it is not carried on as if it were ours"
+    view = look(values, session=BranchState(edits=stubs))
+    assert find_newest_record(stubs, view) is None, "it is not carried on as if it were ours"
     (insert,) = said(view)
     assert "24 results" in insert.text, "and it does not silence ours"

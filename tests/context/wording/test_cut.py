@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.context.wording.cut import cut, mark
+from proxy.context.wording.cut import make_mark_renderer, truncate_text
 
 TEXT = "\n".join(f"line {n:03}: something was said here" for n in range(200))
 
@@ -13,7 +13,7 @@ def missing(count: int) -> str:
 
 @pytest.mark.parametrize("tokens", [0, 10, 18, 50, 300, 1_000, 6_000, 10**6])
 def test_it_fits_and_has_head_and_tail(tokens: int) -> None:
-    made = cut(TEXT, tokens, len, missing)
+    made = truncate_text(TEXT, tokens, len, missing)
     assert len(made) <= max(tokens, len(missing(len(TEXT))))
     if tokens >= len(TEXT):
         assert made == TEXT
@@ -29,7 +29,7 @@ def test_it_fits_and_has_head_and_tail(tokens: int) -> None:
 
 
 def test_a_text_of_one_line_is_cut_anywhere() -> None:
-    made = cut("x" * 5_000, 1_000, len, missing)
+    made = truncate_text("x" * 5_000, 1_000, len, missing)
     assert 800 < len(made) <= 1_000
     assert made.startswith("xxx")
     assert made.endswith("xxx")
@@ -42,10 +42,13 @@ def test_uneven_text_comes_down_to_the_size_as_well() -> None:
     def count(part: str) -> int:
         return len(part) + 9 * part.count("Z")
 
-    assert count(cut(text, 2_000, count, missing)) <= 2_000
+    assert count(truncate_text(text, 2_000, count, missing)) <= 2_000
 
 
 def test_the_mark_names_the_message_and_how_to_get_it() -> None:
-    assert 'recall("abc")' in mark("abc", 9, {"recall", "query_db"})(5)
-    assert "WHERE id='abc'" in mark("abc", 9, {"query_db"})(5)
-    assert mark("abc", 9, ())(5) == "[... 5 of 9 characters are left out to fit the context window; message abc]"
+    assert 'recall("abc")' in make_mark_renderer("abc", 9, {"recall", "query_db"})(5)
+    assert "WHERE id='abc'" in make_mark_renderer("abc", 9, {"query_db"})(5)
+    assert (
+        make_mark_renderer("abc", 9, ())(5)
+        == "[... 5 of 9 characters are left out to fit the context window; message abc]"
+    )

@@ -10,18 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.context.evidence import commands, facts, outcome
-from proxy.context.evidence.facts import Standing
-from proxy.context.wording.stub import Keep, Writer, bridge, rough
+from proxy.context.evidence.facts import PromptIndex
+from proxy.context.wording.stub import StubLimits, StubWriter, estimate_stub_chars, keep_short_gaps
 from tests.context.evidence.runs import RUNS, Run
 from tests.conversations import assistant, look, result, user
 
 FILLER = [f"nothing of note in this line, number {'x' * (n % 7)}" for n in range(60)]
 
 
-def stub(text: str, before: str = "a prompt", keep: Keep | None = None, *, is_view: bool = False) -> str:
+def stub(text: str, before: str = "a prompt", keep: StubLimits | None = None, *, is_view: bool = False) -> str:
     view = look([user(before), assistant(None, "1"), result("1", text), assistant("I see."), user("Go on")])
-    writer = Writer(Standing(view), keep or Keep())
-    return writer.write(view.messages[2], facts.of(view.messages[2], None), is_view=is_view)
+    writer = StubWriter(PromptIndex(view), keep or StubLimits())
+    return writer.write_stub(view.messages[2], facts.hash_message(view.messages[2], None), is_view=is_view)
 
 
 def test_the_first_line_error_lines_and_gaps_stay_in_order() -> None:
@@ -33,9 +33,11 @@ def test_the_first_line_error_lines_and_gaps_stay_in_order() -> None:
 
 def test_a7_the_id_to_recall_it_by_stands_there_where_the_model_can() -> None:
     view = look([user("a"), assistant(None, "1"), result("1", "\n".join(FILLER)), assistant("b"), user("c")])
-    held = facts.of(view.messages[2], None)
-    bare = Writer(Standing(view), Keep()).write(view.messages[2], held, is_view=False)
-    named = Writer(Standing(view), Keep()).write(view.messages[2], held, is_view=False, name="abcdefghij")
+    held = facts.hash_message(view.messages[2], None)
+    bare = StubWriter(PromptIndex(view), StubLimits()).write_stub(view.messages[2], held, is_view=False)
+    named = StubWriter(PromptIndex(view), StubLimits()).write_stub(
+        view.messages[2], held, is_view=False, message_id="abcdefghij"
+    )
     assert named == bare.replace(" characters]", ' characters; recall("abcdefghij")]')
     assert named != bare
 
@@ -48,9 +50,9 @@ def test_names_that_stand_nowhere_else_are_listed_and_others_are_not() -> None:
 
 def test_names_have_room_up_to_a_share_of_the_result() -> None:
     text = "\n".join(["found", *(f"name_{n:04} and other words that fill the line up" for n in range(200))])
-    listed = stub(text, keep=Keep(share=0.05)).splitlines()[-1]
+    listed = stub(text, keep=StubLimits(max_name_share=0.05)).splitlines()[-1]
     assert 0.04 * len(text) < len(listed) < 0.06 * len(text)
-    assert stub(text, keep=Keep(chars=0)).splitlines()[-1] == "[... 200 lines]"
+    assert stub(text, keep=StubLimits(max_name_chars=0)).splitlines()[-1] == "[... 200 lines]"
 
 
 def test_the_imports_of_a_file_stay() -> None:
@@ -73,7 +75,9 @@ def test_a_constant_stays_with_its_value(line: str) -> None:
     text = "\n".join(["# limits", *FILLER, line, *FILLER])
     assert stub(text, is_view=True).splitlines()[1:] == ["# limits", "[... 60 lines]", line, "[... 60 lines]"]
     assert line not in stub(text).splitlines(), "only a file's: what a command prints is not looked up in it again"
-    assert line not in stub(text, before=facts.bare(line), is_view=True).splitlines(), "it stands elsewhere"
+    assert line not in stub(text, before=facts.strip_line_number(line), is_view=True).splitlines(), (
+        "it stands elsewhere"
+    )
 
 
 @pytest.mark.parametrize("line", ["total = MAX_RETRIES", "check(MAX_RETRIES, 3)", "value = 3  # as MAX_RETRIES says"])
@@ -84,7 +88,7 @@ def test_what_only_mentions_a_constant_is_none(line: str) -> None:
 def test_constants_have_the_room_of_names_and_leave_them_the_rest() -> None:
     told = "the words that a person is shown for it stand in another file"
     text = "\n".join(["# codes", *(line for n in range(300) for line in (f"CODE_{n:03} = {n * 7919}", told, told))])
-    shown = stub(text, keep=Keep(share=0.05), is_view=True)
+    shown = stub(text, keep=StubLimits(max_name_share=0.05), is_view=True)
     kept = [line for line in shown.splitlines() if line.startswith("CODE_")]
     assert kept[0] == "CODE_000 = 0"
     assert 0.04 * len(text) < sum(len(line) + 1 for line in kept) <= 0.05 * len(text)
@@ -99,8 +103,8 @@ def test_many_error_lines_are_the_first_and_the_last_ones() -> None:
 
 def test_lines_that_a_later_result_refers_to_stay() -> None:
     view = look([user("a"), assistant(None, "1"), result("1", "\n".join(FILLER)), user("b")])
-    text = Writer(Standing(view), Keep()).write(
-        view.messages[2], facts.of(view.messages[2], None), [(5, 8)], is_view=True
+    text = StubWriter(PromptIndex(view), StubLimits()).write_stub(
+        view.messages[2], facts.hash_message(view.messages[2], None), [(5, 8)], is_view=True
     )
     assert text.splitlines()[1:] == [FILLER[0], "[... 4 lines]", *FILLER[5:8], "[... 52 lines]"]
 
@@ -108,8 +112,8 @@ def test_lines_that_a_later_result_refers_to_stay() -> None:
 def test_a_line_that_a_later_result_refers_to_stays_to_its_end() -> None:
     lines = [f"line {n} {'of a text ' * (50 if n in (20, 40) else 1)}end" for n in range(60)]
     view = look([user("a"), assistant(None, "1"), result("1", "\n".join(lines))])
-    message, writer = view.messages[2], Writer(Standing(view), Keep())
-    stub = writer.write(message, facts.of(message, None), [(18, 30)], is_view=False).split("\n")
+    message, writer = view.messages[2], StubWriter(PromptIndex(view), StubLimits())
+    stub = writer.write_stub(message, facts.hash_message(message, None), [(18, 30)], is_view=False).split("\n")
     assert lines[20] in stub
     assert lines[40] not in stub
 
@@ -119,9 +123,9 @@ def test_of_two_copies_the_older_one_yields() -> None:
     view = look(
         [user("a"), assistant(None, "1"), result("1", text), assistant(None, "2"), result("2", text), user("b")]
     )
-    writer = Writer(Standing(view), Keep())
-    newer = writer.write(view.messages[4], facts.of(view.messages[4], None), is_view=True)
-    older = writer.write(view.messages[2], facts.of(view.messages[2], None), is_view=True)
+    writer = StubWriter(PromptIndex(view), StubLimits())
+    newer = writer.write_stub(view.messages[4], facts.hash_message(view.messages[4], None), is_view=True)
+    older = writer.write_stub(view.messages[2], facts.hash_message(view.messages[2], None), is_view=True)
     assert "order_4711" not in newer, "it stands in the older copy still"
     assert "order_4711" in older, "now it would stand nowhere else"
 
@@ -140,7 +144,7 @@ def test_every_kept_line_and_name_was_in_the_result(lines: list[str], is_view: b
 def test_the_rough_size_is_of_the_order_of_the_stub() -> None:
     text = "\n".join(["Running", *FILLER, "FAILED tests/a.py::test_b", *FILLER])
     view = look([user("a"), assistant(None, "1"), result("1", text)])
-    assert len(stub(text)) <= rough(view.messages[2]) <= len(text)
+    assert len(stub(text)) <= estimate_stub_chars(view.messages[2]) <= len(text)
 
 
 def test_what_is_no_longer_than_its_mark_stays() -> None:
@@ -151,7 +155,7 @@ def test_what_is_no_longer_than_its_mark_stays() -> None:
     assert kept[7] == "[... 60 lines]"
     lines = ["a" * 13, "b" * 14]
     held = {1}
-    bridge([lines[0], "kept", lines[1]], held)
+    keep_short_gaps([lines[0], "kept", lines[1]], held)
     assert held == {0, 1}, "13 characters are as many as the mark has"
 
 
@@ -170,18 +174,20 @@ def test_a_stub_is_the_same_whether_or_not_its_result_was_looked_at_before(
     for others, is_view in turns:
         fresh = look([*values, user("\n".join(others))])
         stubs = [
-            Writer(Standing(fresh), Keep()).write(message, facts.of(message, None), is_view=is_view)
+            StubWriter(PromptIndex(fresh), StubLimits()).write_stub(
+                message, facts.hash_message(message, None), is_view=is_view
+            )
             for message in (known, fresh.messages[2])
         ]
         assert stubs[0] == stubs[1]
-        assert rough(known) == rough(fresh.messages[2])
+        assert estimate_stub_chars(known) == estimate_stub_chars(fresh.messages[2])
 
 
 def run(text: str, command: str = "make test", before: str = "a prompt") -> str:
     view = look([user(before), assistant(None, "1"), result("1", text), assistant("I see."), user("Go on")])
     message = view.messages[2]
-    return Writer(Standing(view), Keep()).write(
-        message, facts.of(message, None), command=commands.read(command), is_view=False
+    return StubWriter(PromptIndex(view), StubLimits()).write_stub(
+        message, facts.hash_message(message, None), command=commands.parse_command(command), is_view=False
     )
 
 
@@ -198,7 +204,9 @@ def test_t4_a_failed_run_never_reads_as_a_success() -> None:
     for one in RUNS:
         if one.verdict == "failed":
             text = run(one.output, one.command or "make test", before=one.output)
-            again = outcome.read(text.partition("\n")[2], commands.read(one.command or "make test"))
+            again = outcome.read_text_outcome(
+                text.partition("\n")[2], commands.parse_command(one.command or "make test")
+            )
             assert again.verdict != "succeeded", one
 
 
@@ -232,7 +240,7 @@ def test_t5_the_first_line_is_one_that_says_something(front: str, first: str) ->
 
 def test_t6_names_are_told_by_their_worth_and_how_many_more_there_are() -> None:
     rows = [f"-rw-r--r-- 1 me staff {40000 + n} Mar 12 09:{n:02} src/part_{n:02}.py" for n in range(50)]
-    listed = stub("\n".join(["total 8", *rows]), keep=Keep(share=0.12)).splitlines()[-1]
+    listed = stub("\n".join(["total 8", *rows]), keep=StubLimits(max_name_share=0.12)).splitlines()[-1]
     found = re.fullmatch(r"\[also there: (.*); (\d+) more\]", listed)
     assert found is not None
     assert all(re.fullmatch(r"src/part_\d\d\.py", name) for name in found[1].split())

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from proxy.exchange.identify import tenant_of
-from proxy.exchange.parts import Parts
+from proxy.exchange.identify import derive_tenant
+from proxy.exchange.parts import Services
 from proxy.exchange.steering import showing
 from tests.faulty import faulty
 from tests.running import Agent, Running, running
@@ -38,12 +38,12 @@ class Talk:
     name: str = "s"
 
     @property
-    def parts(self) -> Parts:
-        return self.proxy.app.parts
+    def parts(self) -> Services:
+        return self.proxy.app.services
 
     @property
     def tenant(self) -> str:
-        return tenant_of({"authorization": f"Bearer {self.agent.key}"}, "")
+        return derive_tenant({"authorization": f"Bearer {self.agent.key}"}, "")
 
     async def begin(self) -> None:
         """Three prompts, each with a call and its result."""
@@ -58,7 +58,7 @@ class Talk:
         return [said for said in self.upstream.texts() if said]
 
     async def groups(self) -> list[str]:
-        return [one.id for one in await showing.listing(self.parts, self.tenant, self.name)]
+        return [one.id for one in await showing.list_groups(self.parts, self.tenant, self.name)]
 
 
 def with_helper(port: int) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from proxy.exchange.rebuild import prompt
+from proxy.exchange.erased_rows import ERASED_TEXT
+from proxy.exchange.rebuild import rebuild_prompt
 from proxy.exchange.steering import deciding, showing
-from proxy.exchange.steering.blanking import TEXT
 from tests.exchange.steering.agent import numbers, of, talking
 
 
@@ -30,45 +30,34 @@ async def test_every_form_of_what_is_removed_is_blank(policy: str) -> None:
         assert not any("number 0" in hit.text or "Looking 0" in hit.text for hit in hits)
 
 
-async def test_what_is_removed_does_not_come_back_in_other_bytes() -> None:
-    async with talking("thrifty") as talk:
-        await deciding.remove(talk.parts, talk.tenant, "s", [(await talk.groups())[0]])
-        await talk.ask()
-        talk.agent.messages[1]["content"] = [{"type": "text", "text": "Prompt number 0?"}]
-        assert not numbers(await talk.ask("As parts.")) & of(0)
-        body = {"model": "m", "messages": [*talk.agent.messages, {"role": "user", "content": "With blanks."}]}
-        await talk.proxy.post(json.dumps(body, indent=1).encode(), b"x-context-session: s")
-        assert not any("number 0" in (text or "") for text in talk.upstream.texts())
-        for table in ("messages", "forms"):
-            rows = await talk.proxy.rows(f"SELECT body FROM {table}")
-            assert not any(b"number 0" in bytes(row[0]) for row in rows), table
-
-
 async def test_past_prompts_can_still_be_shown() -> None:
     async with talking("thrifty") as talk:
         await deciding.drop(talk.parts, talk.tenant, "s", [(await talk.groups())[1]])
         await talk.ask()
         await deciding.remove(talk.parts, talk.tenant, "s", [(await talk.groups())[0]])
-        for row in await talk.parts.store.exchanges(talk.tenant, "s", 100):
-            shown = await showing.prompt(talk.parts, talk.tenant, "s", row.exchange)
+        for row in await talk.parts.store.read_exchanges(talk.tenant, "s", 100):
+            shown = await showing.read_past_prompt(talk.parts, talk.tenant, "s", row.exchange)
             assert "number 0" not in shown.body
-            found = await prompt(talk.parts.store, talk.tenant, "s", row.exchange)
+            found = await rebuild_prompt(talk.parts.store, talk.tenant, "s", row.exchange)
             assert found is not None
-            sent: list[dict[str, Any]] = json.loads(found.original)["messages"]
-            assert sent[1] == {"role": "user", "content": TEXT}
+            sent: list[dict[str, Any]] = json.loads(found.original_body)["messages"]
+            assert sent[1] == {"role": "user", "content": ERASED_TEXT}
         await talk.ask()
-        (newest,) = await talk.parts.store.exchanges(talk.tenant, "s", 1)
-        past = await showing.prompt(talk.parts, talk.tenant, "s", newest.exchange)
+        (newest,) = await talk.parts.store.read_exchanges(talk.tenant, "s", 1)
+        past = await showing.read_past_prompt(talk.parts, talk.tenant, "s", newest.exchange)
         assert json.loads(past.body)["messages"] == talk.upstream.last["messages"]
 
 
 async def test_the_conversation_goes_on_over_a_restart_of_memory() -> None:
     async with talking("rolling") as talk:
         await deciding.remove(talk.parts, talk.tenant, "s", [(await talk.groups())[0]])
-        live = talk.parts.threads.session(talk.tenant, "s")
+        live = talk.parts.live_sessions.find_session(talk.tenant, "s")
         assert live is not None
-        talk.parts.threads.forget(live)
-        threads = len((await talk.parts.store.session(talk.tenant, "s") or live).threads)
+        talk.parts.live_sessions.forget_session(live)
+        before = await talk.parts.store.read_session(talk.tenant, "s")
         assert not numbers(await talk.ask()) & of(0)
-        assert len((await talk.parts.store.session(talk.tenant, "s") or live).threads) == threads
+        after = await talk.parts.store.read_session(talk.tenant, "s")
+        assert before is not None
+        assert after is not None
+        assert len(after.threads) == len(before.threads)
         assert not any(b"number 0" in bytes(row[0]) for row in await talk.proxy.rows("SELECT body FROM messages"))

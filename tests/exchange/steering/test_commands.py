@@ -12,17 +12,17 @@ from tests.exchange.steering.agent import talking
 async def test_every_reply_is_known_as_one_and_an_error_says_what_to_do() -> None:
     async with talking("thrifty") as talk:
         for line in ("/undo", "/messages", "/context show", "no command", "/message show none"):
-            assert is_reply(await commands.run(talk.parts, talk.tenant, "s", line))
-        text = await commands.run(talk.parts, talk.tenant, "s", "/message show none")
+            assert is_reply(await commands.run_command(talk.parts, talk.tenant, "s", line))
+        text = await commands.run_command(talk.parts, talk.tenant, "s", "/message show none")
         assert "has no group 'none'" in text
         assert "List its groups." in text
-        assert HELP in await commands.run(talk.parts, talk.tenant, "s", "no command")
-        assert "no session" in await commands.run(talk.parts, "stranger", "s", "/undo")
+        assert HELP in await commands.run_command(talk.parts, talk.tenant, "s", "no command")
+        assert "no session" in await commands.run_command(talk.parts, "stranger", "s", "/undo")
 
 
 async def test_a_list_is_a_table_with_tokens_and_status() -> None:
     async with talking("thrifty") as talk:
-        head, *lines = (await commands.run(talk.parts, talk.tenant, "s", "/message list 2")).splitlines()
+        head, *lines = (await commands.run_command(talk.parts, talk.tenant, "s", "/message list 2")).splitlines()
         assert head.startswith("[context-proxy] group")
         assert len(lines) == 2
         assert all(" in " in line and "14" in line and "Prompt number" in line for line in lines)
@@ -30,7 +30,7 @@ async def test_a_list_is_a_table_with_tokens_and_status() -> None:
 
 async def test_calls_are_shown_and_a_long_reply_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     async with talking("thrifty") as talk:
-        whole = await commands.run(talk.parts, talk.tenant, "s", "/context show")
+        whole = await commands.run_command(talk.parts, talk.tenant, "s", "/context show")
         assert '-> {"id":"call_000000000"' in whole
-        monkeypatch.setattr(commands, "SHOWN", 100)
-        assert "cut here" in await commands.run(talk.parts, talk.tenant, "s", "/context show")
+        monkeypatch.setattr(commands, "MAX_REPLY_CHARS", 100)
+        assert "cut here" in await commands.run_command(talk.parts, talk.tenant, "s", "/context show")

@@ -4,7 +4,7 @@ import pytest
 
 from proxy.context.prices import Model
 from proxy.exchange.steering import counting, deciding, figures
-from proxy.exchange.steering.counting import Sums
+from proxy.exchange.steering.counting import SessionTotals
 from proxy.store.base import ExchangeRecord
 from proxy.store.listing import SessionItem
 from tests.exchange.steering.agent import POLICIES, talking
@@ -22,44 +22,49 @@ def exchange(before: int, after: int, at: float, *, cached: int | None, edits: i
 
 
 def test_cost_is_what_was_paid_and_what_the_whole_history_would_have_cost() -> None:
-    sums = Sums()
-    sums.add(exchange(100, 100, 0.0, cached=0), MODEL)
-    sums.add(exchange(200, 50, 10.0, cached=20, edits=3), MODEL)
+    sums = SessionTotals()
+    sums.add_exchange(exchange(100, 100, 0.0, cached=0), MODEL)
+    sums.add_exchange(exchange(200, 50, 10.0, cached=20, edits=3), MODEL)
     assert sums.cost == pytest.approx((100 + 20 + 30 + 2 + 20) / 1e6)
     # Without: 200 tokens, of which the 100 of the prompt before were cached.
-    assert sums.without == pytest.approx((100 + 20 + 100 + 10 + 20) / 1e6)
-    assert (sums.prompt, sums.completion, sums.reported, sums.predicted) == (150, 20, 20, 20)
-    assert sums.compressed == 10.0
+    assert sums.cost_without == pytest.approx((100 + 20 + 100 + 10 + 20) / 1e6)
+    assert (sums.prompt_tokens, sums.completion_tokens, sums.cached_reported, sums.cached_predicted) == (
+        150,
+        20,
+        20,
+        20,
+    )
+    assert sums.last_compression == 10.0
 
 
 def test_a_cache_that_went_cold_would_have_been_cold_without_the_proxy_too() -> None:
-    sums = Sums()
-    sums.add(exchange(100, 100, 0.0, cached=0), MODEL)
-    sums.add(exchange(200, 50, 500.0, cached=0), MODEL)
-    assert sums.without == pytest.approx((100 + 20 + 200 + 20) / 1e6)
+    sums = SessionTotals()
+    sums.add_exchange(exchange(100, 100, 0.0, cached=0), MODEL)
+    sums.add_exchange(exchange(200, 50, 500.0, cached=0), MODEL)
+    assert sums.cost_without == pytest.approx((100 + 20 + 200 + 20) / 1e6)
 
 
 def test_without_prices_there_is_no_bill() -> None:
-    sums = Sums()
-    sums.add(exchange(100, 100, 0.0, cached=0), Model("x"))
-    sums.add(exchange(100, 100, 0.0, cached=0), MODEL)
-    assert sums.cost is sums.without is None
+    sums = SessionTotals()
+    sums.add_exchange(exchange(100, 100, 0.0, cached=0), Model("x"))
+    sums.add_exchange(exchange(100, 100, 0.0, cached=0), MODEL)
+    assert sums.cost is sums.cost_without is None
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 async def test_d5_the_figures_of_a_session(policy: str) -> None:
     async with talking(policy) as talk:
-        before = await counting.stats(talk.parts, talk.tenant, "s")
+        before = await counting.compute_stats(talk.parts, talk.tenant, "s")
         assert (before.exchanges, before.groups, before.items, before.messages_stored) == (6, 3, 13, 12)
         assert (before.prompt_tokens, before.completion_tokens) == (66, 18)
         assert before.left_out == 0
         await deciding.drop(talk.parts, talk.tenant, "s", [(await talk.groups())[0]])
-        after = await counting.stats(talk.parts, talk.tenant, "s")
+        after = await counting.compute_stats(talk.parts, talk.tenant, "s")
         assert after.left_out == 4
         assert after.sent < before.sent
         assert not after.needs_pruning
         await talk.ask()
-        found = await counting.stats(talk.parts, talk.tenant, "s")
+        found = await counting.compute_stats(talk.parts, talk.tenant, "s")
         assert found.ratio > before.ratio
         assert found.last_compression is not None
 
@@ -67,8 +72,8 @@ async def test_d5_the_figures_of_a_session(policy: str) -> None:
 async def test_a_prompt_that_is_too_full_says_so() -> None:
     async with talking("passthrough") as talk:
         model = Model("m", window=100)
-        talk.parts.found["m"] = model
-        found = await counting.stats(talk.parts, talk.tenant, "s")
+        talk.parts.models_by_name["m"] = model
+        found = await counting.compute_stats(talk.parts, talk.tenant, "s")
         assert (found.limit, found.needs_pruning) == (100, True)
         assert found.utilisation == found.sent / 100
 
@@ -76,16 +81,16 @@ async def test_a_prompt_that_is_too_full_says_so() -> None:
 async def test_the_policys_own_budget_is_what_a_prompt_is_measured_by() -> None:
     """N3: as the source of `hierarchical` shows it, with each level's budget."""
     async with talking("hierarchical") as talk:
-        talk.parts.found["m"] = Model("m", window=272_000)
-        found = await counting.stats(talk.parts, talk.tenant, "s")
+        talk.parts.models_by_name["m"] = Model("m", window=272_000)
+        found = await counting.compute_stats(talk.parts, talk.tenant, "s")
         assert found.limit == 16_000
         assert found.utilisation == found.sent / 16_000
         assert found.level_budgets == {"permanent": 2_000, "session": 4_000, "working": 8_000}
         assert not found.needs_pruning
-        line = await figures.Remembered().of(
+        line = await figures.TimelineCache().find_timeline(
             talk.parts, SessionItem(talk.tenant, "s", True, 0.0, 0.0, "", "{}", 0, 0, 1)
         )
         assert line is not None
         assert (line.figures.limit, line.figures.needs_pruning) == (16_000, False)
-        talk.parts.found["m"] = Model("m", window=9_000)
-        assert (await counting.stats(talk.parts, talk.tenant, "s")).limit == 9_000
+        talk.parts.models_by_name["m"] = Model("m", window=9_000)
+        assert (await counting.compute_stats(talk.parts, talk.tenant, "s")).limit == 9_000

@@ -58,7 +58,7 @@ async def test_what_is_removed_is_gone_from_prompts_and_from_the_store(policy: s
         with pytest.raises(Conflict):
             await deciding.restore(talk.parts, talk.tenant, "s", [second])
         assert not numbers(await talk.ask()) & of(1)
-        shown = await showing.next_prompt(talk.parts, talk.tenant, "s")
+        shown = await showing.preview_next_prompt(talk.parts, talk.tenant, "s")
         assert [m.status for m in shown.messages if m.group == second] == ["removed"] * 4
 
 
@@ -79,15 +79,15 @@ async def _restarted(talk: Talk, port: int, policy: str, db: str, tenant: str, g
     async with running(port, policy=policy, db=db) as proxy:
         talk.proxy = talk.agent.proxy = proxy
         assert not numbers(await talk.ask()) & of(0)
-        await deciding.undo(proxy.app.parts, tenant, "s")
-        await deciding.restore(proxy.app.parts, tenant, "s", [groups[0]])
+        await deciding.undo(proxy.app.services, tenant, "s")
+        await deciding.restore(proxy.app.services, tenant, "s", [groups[0]])
         said = numbers(await talk.ask())
         assert of(0) <= said
 
 
 async def test_steps_stay_whole() -> None:
     async with talking("thrifty") as talk:
-        shown = await showing.next_prompt(talk.parts, talk.tenant, "s")
+        shown = await showing.preview_next_prompt(talk.parts, talk.tenant, "s")
         result = next(m for m in shown.messages if m.role == "tool")
         changed = await deciding.drop(talk.parts, talk.tenant, "s", [result.id])
         assert len(changed.messages) == 2
@@ -96,7 +96,7 @@ async def test_steps_stay_whole() -> None:
 
 async def test_what_upstreams_would_refuse_is_refused_to_the_operator() -> None:
     async with talking("thrifty") as talk:
-        shown = await showing.next_prompt(talk.parts, talk.tenant, "s")
+        shown = await showing.preview_next_prompt(talk.parts, talk.tenant, "s")
         answer = next(m for m in shown.messages if m.role == "assistant" and m.content["content"] == "Answer number 0.")
         with pytest.raises(Conflict, match="two messages would follow"):
             await deciding.drop(talk.parts, talk.tenant, "s", [answer.id])
@@ -155,9 +155,9 @@ async def test_what_is_not_there_is_said_so() -> None:
 
 async def test_a_thread_that_goes_out_as_it_comes_takes_no_decisions() -> None:
     async with talking("thrifty") as talk:
-        live = talk.parts.threads.session(talk.tenant, "s")
+        live = talk.parts.live_sessions.find_session(talk.tenant, "s")
         assert live is not None
-        (thread,) = live.threads.values()
+        (thread,) = live.branches.values()
         thread.state = replace(thread.state, stopped="upstream_reject")
         with pytest.raises(Conflict, match="upstream_reject"):
             await deciding.drop(talk.parts, talk.tenant, "s", [(await talk.groups())[0]])

@@ -4,40 +4,39 @@ from __future__ import annotations
 
 import json
 
-from proxy.exchange.steering.foreseeing import PROMPT, RESULT, foresee
-from proxy.exchange.steering.inforce import InForce
-from proxy.exchange.steering.place import find
-from proxy.exchange.steering.shapes import SessionSettings
+from proxy.exchange.steering.foreseeing import NEXT_MESSAGE_TEXT, NEXT_RESULT_TEXT, preview_prompt
+from proxy.exchange.steering.inforce import SessionSettings, StoredDecisions
+from proxy.exchange.steering.place import find_branch
 from tests.exchange.steering.agent import numbers, of, talking
 from tests.scripted import calls
 
 
 async def test_a_decision_can_be_tried_without_being_made() -> None:
     async with talking("thrifty") as talk:
-        here = await find(talk.parts, talk.tenant, "s")
-        tried = await foresee(talk.parts, here, InForce(SessionSettings(window=1)))
-        said = [m["content"] for m in json.loads(tried.turn.body)["messages"]]
+        here = await find_branch(talk.parts, talk.tenant, "s")
+        tried = await preview_prompt(talk.parts, here, StoredDecisions(SessionSettings(window=1)))
+        said = [m["content"] for m in json.loads(tried.turn.sent_body)["messages"]]
         assert said[0] == "Be brief."
-        assert said[1].startswith(PROMPT)
+        assert said[1].startswith(NEXT_MESSAGE_TEXT)
         assert len(said) == 2
         assert numbers(await talk.ask()) == of(0, 1, 2)
 
 
 async def test_who_speaks_next_is_the_user_or_a_tool() -> None:
     async with talking("thrifty") as talk:
-        here = await find(talk.parts, talk.tenant, "s")
-        assert (await foresee(talk.parts, here)).stand_ins == 1
+        here = await find_branch(talk.parts, talk.tenant, "s")
+        assert (await preview_prompt(talk.parts, here)).stand_ins == 1
         talk.upstream.answers = [calls(("call_a_12345", "look"), ("call_b_12345", "look")), "Done."]
         await talk.agent.say("Two?")
-        here = await find(talk.parts, talk.tenant, "s")
-        seen = await foresee(talk.parts, here)
-        assert [m.text for m in seen.turn.request.messages[-2:]] == [RESULT, RESULT]
-        prompted = await foresee(talk.parts, here, prompted=True)
-        assert [m.text for m in prompted.turn.request.messages[-1:]] == [PROMPT]
+        here = await find_branch(talk.parts, talk.tenant, "s")
+        seen = await preview_prompt(talk.parts, here)
+        assert [m.text for m in seen.turn.request.messages[-2:]] == [NEXT_RESULT_TEXT, NEXT_RESULT_TEXT]
+        prompted = await preview_prompt(talk.parts, here, prompted=True)
+        assert [m.text for m in prompted.turn.request.messages[-1:]] == [NEXT_MESSAGE_TEXT]
 
 
 async def test_a_policy_by_header_is_foreseen_as_it_was_last() -> None:
     async with talking("passthrough") as talk:
         await talk.agent.say("More.", b"x-context-policy: rolling")
-        here = await find(talk.parts, talk.tenant, "s")
-        assert (await foresee(talk.parts, here)).turn.policy.name == "rolling"
+        here = await find_branch(talk.parts, talk.tenant, "s")
+        assert (await preview_prompt(talk.parts, here)).turn.policy.name == "rolling"

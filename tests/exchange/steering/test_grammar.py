@@ -4,29 +4,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.exchange.steering.grammar import HEADS, HELP, LISTED, Command, is_reply, parse
+from proxy.exchange.steering.grammar import COMMAND_WORDS, DEFAULT_GROUPS, HELP, InbandCommand, is_reply, parse_command
 
 
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
-        ("/context window 5", Command("window", number=5)),
-        ("/context window 0", Command("window", number=0)),
-        (" /context  show \n", Command("show")),
-        ("/context rebuild", Command("rebuild")),
-        ("/context drop abc", Command("drop", "abc")),
-        ("/context restore abc", Command("restore", "abc")),
-        ("/undo", Command("undo")),
-        ("/message", Command("list", number=LISTED)),
-        ("/message list", Command("list", number=LISTED)),
-        ("/messages list 3", Command("list", number=3)),
-        ("/message show abc", Command("show_group", "abc")),
-        ("/messages remove abc", Command("remove", "abc")),
-        ("/session scratchpad", Command("scratchpad")),
+        ("/context window 5", InbandCommand("window", number=5)),
+        ("/context window 0", InbandCommand("window", number=0)),
+        (" /context  show \n", InbandCommand("show")),
+        ("/context rebuild", InbandCommand("rebuild")),
+        ("/context drop abc", InbandCommand("drop", "abc")),
+        ("/context restore abc", InbandCommand("restore", "abc")),
+        ("/undo", InbandCommand("undo")),
+        ("/message", InbandCommand("list", number=DEFAULT_GROUPS)),
+        ("/message list", InbandCommand("list", number=DEFAULT_GROUPS)),
+        ("/messages list 3", InbandCommand("list", number=3)),
+        ("/message show abc", InbandCommand("show_group", "abc")),
+        ("/messages remove abc", InbandCommand("remove", "abc")),
+        ("/session scratchpad", InbandCommand("scratchpad")),
     ],
 )
-def test_each_command_is_read(text: str, wanted: Command) -> None:
-    assert parse(text) == wanted
+def test_each_command_is_read(text: str, wanted: InbandCommand) -> None:
+    assert parse_command(text) == wanted
 
 
 @pytest.mark.parametrize(
@@ -37,24 +37,24 @@ def test_each_command_is_read(text: str, wanted: Command) -> None:
     ],
 )  # fmt: skip
 def test_what_no_command_is_behind_a_head_asks_for_help(text: str) -> None:
-    assert parse(text) == Command("help")
+    assert parse_command(text) == InbandCommand("help")
 
 
 @pytest.mark.parametrize(
     "text", ["", "undo", "please /undo", "/undone", "/contexts", "/undo\nand then go on", "/help", "/undo" + " x" * 200]
 )
 def test_anything_else_is_no_command(text: str) -> None:
-    assert parse(text) is None
+    assert parse_command(text) is None
 
 
 @given(st.text())
 def test_only_one_line_that_begins_with_a_head_is_one(text: str) -> None:
-    if parse(text) is not None:
-        assert text.strip().split()[0] in HEADS
+    if parse_command(text) is not None:
+        assert text.strip().split()[0] in COMMAND_WORDS
         assert "\n" not in text.strip()
 
 
 def test_the_help_names_every_head_and_replies_are_known() -> None:
-    assert all(head in HELP for head in HEADS)
+    assert all(head in HELP for head in COMMAND_WORDS)
     assert is_reply("[context-proxy] Undone")
     assert not is_reply("Undone [context-proxy]")

@@ -133,15 +133,15 @@ async def test_context_show_is_the_prompt_that_goes_out_with_all_that_is_put_in(
     ask_always = {"ask": "always"} if policy == "thrifty" else {}
     async with talking(policy, commands=ON, state=ask_always) as talk:
         memo = Memo("m1", "The printers only read UTF-16, an old firmware", ("printers",), "s0", 1.0, 1.0)
-        await talk.parts.store.put([notebook.write(talk.tenant, memo)])
+        await talk.parts.store.put([notebook.make_memo_row(talk.tenant, memo)])
         await telling.set_state(talk.parts, talk.tenant, "s", "Goal: the operator's\nContext: none")
         await telling.set_scratchpad(talk.parts, talk.tenant, "s", "- [ ] the plan of the day")
         await talk.ask("What do the printers with old firmware read?")
         shown = await command(talk, "/context show")
         await talk.ask("What do the printers with old firmware read?")
         sent = talk.upstream.texts()
-    ours = [state.ask(), "the operator's", "the plan of the day"]
-    for text in ours + ([state.guidelines()] if policy == "rolling" else []):
+    ours = [state.build_prompt(), "the operator's", "the plan of the day"]
+    for text in ours + ([state.get_guidelines()] if policy == "rolling" else []):
         assert text in shown, text
         assert text in "".join(text or "" for text in sent)
     # Which memos fit is up to the message that is not there yet; one that was quoted for good is in the history.

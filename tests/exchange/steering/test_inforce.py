@@ -2,20 +2,27 @@ from __future__ import annotations
 
 from proxy.context.operator import OperatorNote
 from proxy.context.plan import Edit
-from proxy.context.session import Session
-from proxy.exchange.steering.inforce import RELEASED, REMOVED, WIDE, InForce, read_settings, with_rows
-from proxy.exchange.steering.shapes import SessionSettings
-from proxy.store.base import Action, EditRow
+from proxy.context.session import BranchState
+from proxy.exchange.steering.inforce import (
+    RELEASED_STAGE,
+    REMOVED_STAGE,
+    WHOLE_SESSION,
+    SessionSettings,
+    StoredDecisions,
+    apply_rows,
+    parse_settings,
+)
+from proxy.store.base import EditAction, EditRow
 
 K, L = b"k" * 16, b"l" * 16
 
 
-def row(action: Action, version: int, key: bytes = K, stage: str = "operator") -> EditRow:
-    return EditRow("t", "s", WIDE, key, version, stage, f"v{version}", action, None, 9, 0, "", 1.0)
+def row(action: EditAction, version: int, key: bytes = K, stage: str = "operator") -> EditRow:
+    return EditRow("t", "s", WHOLE_SESSION, key, version, stage, f"v{version}", action, None, 9, 0, "", 1.0)
 
 
-def after(*rows: EditRow) -> InForce:
-    return with_rows(InForce(), list(rows))
+def after(*rows: EditRow) -> StoredDecisions:
+    return apply_rows(StoredDecisions(), list(rows))
 
 
 def test_the_last_word_on_a_message_counts() -> None:
@@ -25,45 +32,45 @@ def test_the_last_word_on_a_message_counts() -> None:
     assert back.restored == {K}
     again = after(row("gone", 1), row("withdrawn", 2), row("gone", 3))
     assert (again.dropped, again.restored) == ({K: "v3"}, frozenset())
-    free = after(row("withdrawn", 1), row("unpin", 2), row("withdrawn", 3, stage=RELEASED))
-    assert (free.restored, free.pins(frozenset({K}))) == (frozenset(), frozenset())
+    free = after(row("withdrawn", 1), row("unpin", 2), row("withdrawn", 3, stage=RELEASED_STAGE))
+    assert (free.restored, free.find_pins(frozenset({K}))) == (frozenset(), frozenset())
     assert free.versions == {K: 3}
 
 
 def test_what_is_removed_stays_removed() -> None:
-    gone = after(row("gone", 1, stage=REMOVED), row("withdrawn", 2))
+    gone = after(row("gone", 1, stage=REMOVED_STAGE), row("withdrawn", 2))
     assert gone.dropped == {K: "v1"}
     assert gone.removed == {K}
     assert gone.restored == frozenset()
 
 
 def test_pins_of_both_and_what_takes_them_off() -> None:
-    assert after(row("pin", 1)).pins(frozenset({L})) == {K, L}
-    assert after(row("pin", 1), row("unpin", 2)).pins(frozenset({K, L})) == {L}
-    assert after(row("withdrawn", 1)).pins(frozenset()) == {K}
-    assert after(row("pin", 1), row("gone", 2)).pins(frozenset({K})) == frozenset()
+    assert after(row("pin", 1)).find_pins(frozenset({L})) == {K, L}
+    assert after(row("pin", 1), row("unpin", 2)).find_pins(frozenset({K, L})) == {L}
+    assert after(row("withdrawn", 1)).find_pins(frozenset()) == {K}
+    assert after(row("pin", 1), row("gone", 2)).find_pins(frozenset({K})) == frozenset()
 
 
 def test_a_session_is_planned_with_what_was_decided() -> None:
-    state = Session(
+    state = BranchState(
         edits={L: Edit(L, "gone", None, "x", "", 1, 0)}, states=((K, "old"), (L, "kept"), (K + b"1", "new"))
     )
-    assert InForce().put_into(state, side=False) is state
-    known = with_rows(
-        InForce(SessionSettings(window=3, force="prune"), notes=(OperatorNote("n", "t"),)), [row("gone", 1)]
+    assert StoredDecisions().apply_to(state, side=False) is state
+    known = apply_rows(
+        StoredDecisions(SessionSettings(window=3, force="prune"), notes=(OperatorNote("n", "t"),)), [row("gone", 1)]
     )
-    put = known.put_into(state, side=False)
+    put = known.apply_to(state, side=False)
     assert put.states == ((L, "kept"),)
     assert put.edits == state.edits
-    assert put.steering is not None
-    assert (put.steering.window, put.steering.force, put.steering.dropped) == (3, "prune", {K: "v1"})
-    side = known.put_into(state, side=True).steering
+    assert put.decisions is not None
+    assert (put.decisions.window, put.decisions.forced_action, put.decisions.dropped) == (3, "prune", {K: "v1"})
+    side = known.apply_to(state, side=True).decisions
     assert side is not None
-    assert (side.window, side.force, side.notes, side.dropped) == (None, "", (), {K: "v1"})
+    assert (side.window, side.forced_action, side.notes, side.dropped) == (None, "", (), {K: "v1"})
 
 
 def test_settings_that_cannot_be_read_are_the_usual_ones() -> None:
-    assert read_settings("{}") == SessionSettings()
-    assert read_settings('{"window": 3}') == SessionSettings(window=3)
+    assert parse_settings("{}") == SessionSettings()
+    assert parse_settings('{"window": 3}') == SessionSettings(window=3)
     for text in ("", "[]", '{"unknown": 1}', '{"window": "x"}'):
-        assert read_settings(text) == SessionSettings()
+        assert parse_settings(text) == SessionSettings()

@@ -3,19 +3,19 @@ from __future__ import annotations
 import pytest
 
 from proxy.exchange.steering import deciding, showing, telling
-from proxy.exchange.steering.picture import Picture, picture
+from proxy.exchange.steering.picture import PromptChart, build_chart
 from tests.exchange.steering.agent import POLICIES, Talk, talking
 
 
-async def drawn(talk: Talk) -> Picture:
-    return await picture(talk.parts, talk.tenant, talk.name)
+async def drawn(talk: Talk) -> PromptChart:
+    return await build_chart(talk.parts, talk.tenant, talk.name)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 async def test_bars_have_all_messages_and_their_groups_lines(policy: str) -> None:
     async with talking(policy) as talk:
         seen = await drawn(talk)
-        lines = await showing.listing(talk.parts, talk.tenant, talk.name)
+        lines = await showing.list_groups(talk.parts, talk.tenant, talk.name)
         assert [bar.group for bar in seen.bars] == lines
         for bar in seen.bars:
             assert sum(piece.tokens for piece in bar.pieces) == bar.group.tokens
@@ -40,7 +40,7 @@ async def test_what_is_dropped_says_so_with_why() -> None:
 
 async def test_inserted_texts_are_drawn_too() -> None:
     async with talking("rolling") as talk:
-        await telling.add(talk.parts, talk.tenant, "s", "Leave the lock file.")
+        await telling.add_note(talk.parts, talk.tenant, "s", "Leave the lock file.")
         seen = await drawn(talk)
         (note,) = [one for one in seen.inserts if "Leave the lock file." in one.text]
         assert note.tokens > 0

@@ -10,18 +10,18 @@ from tests.scripted import calls
 
 
 async def texts(talk: Talk, thread: str | None = None) -> list[str]:
-    return [m.text for m in (await place.find(talk.parts, talk.tenant, "s", thread)).request.messages]
+    return [m.text for m in (await place.find_branch(talk.parts, talk.tenant, "s", thread)).request.messages]
 
 
 async def test_the_history_is_the_clients_with_our_last_answer() -> None:
     async with talking("rolling") as talk:
         for n in range(5):
             await talk.ask(f"More {n}?")
-        here = await place.find(talk.parts, talk.tenant, "s")
+        here = await place.find_branch(talk.parts, talk.tenant, "s")
         assert [m.text for m in here.request.messages] == [m["content"] or "" for m in talk.agent.messages]
         assert len(here.groups) == 8
-        assert here.index_of(here.groups[0].id) == 1
-        assert here.index_of("none") is None
+        assert here.find_index(here.groups[0].id) == 1
+        assert here.find_index("none") is None
 
 
 async def test_the_newest_thread_is_meant_and_no_side_call() -> None:
@@ -34,7 +34,9 @@ async def test_the_newest_thread_is_meant_and_no_side_call() -> None:
             b"x-context-session: s",
         )
         assert (await texts(talk))[1] == "Prompt number 0?"
-        (side,) = [t.thread for t in (await place.session(talk.parts, talk.tenant, "s")).threads if t.kind == "side"]
+        (side,) = [
+            t.thread for t in (await place.read_session(talk.parts, talk.tenant, "s")).threads if t.kind == "side"
+        ]
         assert (await texts(talk, side))[1] == "A title?"
 
 
@@ -47,20 +49,20 @@ async def test_the_branch_that_was_last_spoken_in_is_meant() -> None:
 
 async def test_what_is_tried_on_a_copy_changes_no_live_thread() -> None:
     async with talking("thrifty") as talk:
-        live = talk.parts.threads.session(talk.tenant, "s")
+        live = talk.parts.live_sessions.find_session(talk.tenant, "s")
         assert live is not None
-        here = await place.find(talk.parts, talk.tenant, "s")
-        (thread,) = live.threads.values()
-        assert here.thread is not thread
-        assert here.thread.memory is not live
-        assert here.thread.state is thread.state
+        here = await place.find_branch(talk.parts, talk.tenant, "s")
+        (thread,) = live.branches.values()
+        assert here.branch is not thread
+        assert here.branch.live_session is not live
+        assert here.branch.state is thread.state
 
 
 async def test_a_session_in_which_nothing_was_said_has_no_history() -> None:
     async with talking("thrifty") as talk:
         await talk.parts.store.put([SessionRow("t", "empty", True, 1.0)])
         with pytest.raises(NotFound, match="nothing was said"):
-            await place.find(talk.parts, "t", "empty")
+            await place.find_branch(talk.parts, "t", "empty")
 
 
 async def test_what_is_hidden_leaves_with_the_answer_that_it_led_to() -> None:
@@ -78,7 +80,7 @@ async def test_what_is_hidden_leaves_with_the_answer_that_it_led_to() -> None:
         await talk.agent.say()
         await talk.agent.say("Second.")
         assert any(m["role"] == "tool" for m in talk.upstream.last["messages"])
-        first = (await place.find(talk.parts, talk.tenant, "other")).groups[0].id
+        first = (await place.find_branch(talk.parts, talk.tenant, "other")).groups[0].id
         await deciding.drop(talk.parts, talk.tenant, "other", [first])
         await talk.agent.say("Third.")
         assert [m["role"] for m in talk.upstream.last["messages"]] == ["user", "assistant", "user"]

@@ -1,16 +1,16 @@
 from __future__ import annotations
 
 from proxy.exchange.steering import place
-from proxy.exchange.steering.foreseeing import foresee
-from proxy.exchange.steering.pruned import foresee_pruned, is_prunable
+from proxy.exchange.steering.foreseeing import preview_prompt
+from proxy.exchange.steering.pruned import is_prunable, preview_pruned_prompt
 from tests.exchange.steering.agent import talking
 
 
 async def test_a_pruned_prompt_is_tried_and_nothing_is_kept_of_it() -> None:
     async with talking("rolling") as talk:
-        here = await place.find(talk.parts, talk.tenant, "s")
-        plain, pruned = await foresee(talk.parts, here), await foresee_pruned(talk.parts, here)
+        here = await place.find_branch(talk.parts, talk.tenant, "s")
+        plain, pruned = await preview_prompt(talk.parts, here), await preview_pruned_prompt(talk.parts, here)
         assert pruned.turn.plan.after < plain.turn.plan.after
         assert await is_prunable(talk.parts, here, plain)
-        again = await foresee(talk.parts, await place.find(talk.parts, talk.tenant, "s"))
+        again = await preview_prompt(talk.parts, await place.find_branch(talk.parts, talk.tenant, "s"))
         assert again.turn.plan.after == plain.turn.plan.after

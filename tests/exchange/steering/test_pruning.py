@@ -16,20 +16,20 @@ async def test_what_is_pruned_stays_out_of_every_later_prompt(policy: str, long:
         if long:
             talk.agent.messages[3]["content"] = LONG
         await talk.ask()
-        before = await counting.stats(talk.parts, talk.tenant, "s")
+        before = await counting.compute_stats(talk.parts, talk.tenant, "s")
         assert before.prunable
-        await pruning.prune(talk.parts, talk.tenant, "s")
+        await pruning.prune_next_prompt(talk.parts, talk.tenant, "s")
         for text in ("More.", "And more."):
             said = await talk.ask(text)
-            (last,) = await talk.parts.store.exchanges(talk.tenant, "s", 1)
+            (last,) = await talk.parts.store.read_exchanges(talk.tenant, "s", 1)
             assert last.tokens_after < before.sent, text
             assert LONG not in said
-        assert (await adjusting.settings(talk.parts, talk.tenant, "s")).force == ""
+        assert (await adjusting.load_settings(talk.parts, talk.tenant, "s")).force == ""
 
 
 async def test_under_a_literal_policy_what_was_pruned_can_be_restored() -> None:
     async with talking("rolling") as talk:
-        await pruning.prune(talk.parts, talk.tenant, "s")
+        await pruning.prune_next_prompt(talk.parts, talk.tenant, "s")
         left = numbers(await talk.ask())
         assert of(0) - left, "the first group has left"
         await deciding.restore(talk.parts, talk.tenant, "s", await talk.groups())
@@ -41,18 +41,18 @@ async def test_where_pruning_would_do_nothing_nothing_offers_it(policy: str) -> 
     async with talking(policy) as talk:
         talk.agent.messages[3]["content"] = LONG
         await talk.ask()
-        assert not (await counting.stats(talk.parts, talk.tenant, "s")).prunable
+        assert not (await counting.compute_stats(talk.parts, talk.tenant, "s")).prunable
         with pytest.raises(Conflict):
-            await pruning.prune(talk.parts, talk.tenant, "s")
+            await pruning.prune_next_prompt(talk.parts, talk.tenant, "s")
 
 
 async def test_where_what_leaves_may_not_leave_alone_the_next_prompt_is_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
     async with talking("rolling") as talk:
-        here = await place.find(talk.parts, talk.tenant, "s")
+        here = await place.find_branch(talk.parts, talk.tenant, "s")
         messages = here.request.messages
         after = [n for n in range(1, len(messages)) if messages[n - 1].is_result and messages[n].role == "assistant"]
         answer = next(public_id(here.keys[n]) for n in after if not messages[n].calls)
         monkeypatch.setattr(pruning, "_leaving", lambda *_: [answer])
         with pytest.raises(Conflict):
-            await deciding.drop(talk.parts, talk.tenant, "s", [answer], thread=here.thread.name, only="message")
-        assert (await pruning.prune(talk.parts, talk.tenant, "s")).force == "prune"
+            await deciding.drop(talk.parts, talk.tenant, "s", [answer], thread=here.branch.name, id_kind="message")
+        assert (await pruning.prune_next_prompt(talk.parts, talk.tenant, "s")).force == "prune"

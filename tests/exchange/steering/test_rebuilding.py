@@ -25,7 +25,7 @@ async def test_the_helper_is_asked_over_what_is_left() -> None:
         assert "number 0" not in asked
         assert "follow no instruction" in asked
         assert sum("Goal: rebuilt" in text for text in await talk.ask()) == 1
-        assert (await telling.state(talk.parts, talk.tenant, "s")).by == "operator"
+        assert (await telling.read_state(talk.parts, talk.tenant, "s")).by == "operator"
 
 
 async def test_else_the_upstream_with_a_key_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,7 +46,7 @@ async def test_else_the_next_request_asks(policy: str) -> None:
         talk.upstream.answers = ["Fine.\n\n" + STATE, "Well."]
         assert any("### STATE" in text for text in await talk.ask())
         assert talk.agent.messages[-1]["content"] == "Fine."
-        assert (await telling.state(talk.parts, talk.tenant, "s")).text == NOTE
+        assert (await telling.read_state(talk.parts, talk.tenant, "s")).text == NOTE
         if policy == "progressive":
             assert not any("End your answer" in text for text in await talk.ask())
 
@@ -57,7 +57,7 @@ async def test_an_answer_without_a_state_is_none(answer: str) -> None:
     async with faulty(helper) as there, talking("thrifty", **with_helper(there.port)) as talk:
         found = await rebuilding.rebuild(talk.parts, talk.tenant, "s")
         assert (found.how, found.outcome) == ("next_request", "no state in the answer")
-        assert (await telling.state(talk.parts, talk.tenant, "s")).text is None
+        assert (await telling.read_state(talk.parts, talk.tenant, "s")).text is None
 
 
 async def test_a_day_without_money_is_one_without_a_helper() -> None:
@@ -76,12 +76,12 @@ async def test_undo_rebuilds_where_there_was_a_state() -> None:
         await telling.set_state(talk.parts, talk.tenant, "s", "Goal: old")
         changed = await deciding.undo(talk.parts, talk.tenant, "s")
         assert changed.note == "state: helper, written"
-        assert (await telling.state(talk.parts, talk.tenant, "s")).text == NOTE
+        assert (await telling.read_state(talk.parts, talk.tenant, "s")).text == NOTE
 
 
 def test_long_conversations_are_asked_about_from_the_end() -> None:
     said = messages(*(user(f"{n} " + "x" * 50_000) for n in range(9)))
-    text = rebuilding.question(said)
+    text = rebuilding.build_question(said)
     assert "[user] 8 " in text
     assert "[user] 0 " not in text
-    assert len(text) < rebuilding.WHOLE + 5000
+    assert len(text) < rebuilding.CONVERSATION_CHARS + 5000

@@ -3,7 +3,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from proxy.exchange.steering.shapes import SessionSettings, ShownMessage, Why
+from proxy.exchange.steering.inforce import SessionSettings
+from proxy.exchange.steering.shapes import EditReason, PromptMessage
 
 
 def test_settings_come_back_from_their_json_and_what_is_not_set_is_left_out() -> None:
@@ -15,7 +16,7 @@ def test_settings_come_back_from_their_json_and_what_is_not_set_is_left_out() ->
 
 
 def test_a_message_that_is_as_it_came_has_no_why_in_its_json() -> None:
-    plain = ShownMessage(0, "a", "g", "user", "in", 3, content={"role": "user"})
+    plain = PromptMessage(0, "a", "g", "user", "in", 3, content={"role": "user"})
     assert set(msgspec.to_builtins(plain)) == {"index", "id", "group", "role", "status", "tokens", "content"}
-    why = msgspec.structs.replace(plain, status="out", why=Why("close_window", "old", "gone", 3, 0))
+    why = msgspec.structs.replace(plain, status="out", why=EditReason("close_window", "old", "gone", 3, 0))
     assert msgspec.to_builtins(why)["why"]["stage"] == "close_window"

@@ -12,7 +12,7 @@ LITERAL_OR_OWN = [name for name in POLICIES if name not in ("passthrough", "obse
 @pytest.mark.parametrize("policy", LITERAL_OR_OWN)
 async def test_a_state_that_was_set_is_told(policy: str) -> None:
     async with talking(policy) as talk:
-        assert (await telling.state(talk.parts, talk.tenant, "s")).text is None
+        assert (await telling.read_state(talk.parts, talk.tenant, "s")).text is None
         made = await telling.set_state(talk.parts, talk.tenant, "s", "Goal: the operator's")
         assert (made.text, made.by) == ("Goal: the operator's", "operator")
         for _ in range(2):
@@ -27,9 +27,9 @@ async def test_a_state_of_an_undone_group_is_none_of_the_conversation() -> None:
         await telling.set_state(talk.parts, talk.tenant, "s", "Goal: before")
         talk.upstream.answers = ["Fine.\n\n### STATE\nGoal: after\nContext: it", "Well."]
         await talk.ask("Another?")
-        assert (await telling.state(talk.parts, talk.tenant, "s")).text == "Goal: after\nContext: it"
+        assert (await telling.read_state(talk.parts, talk.tenant, "s")).text == "Goal: after\nContext: it"
         await deciding.undo(talk.parts, talk.tenant, "s")
-        assert (await telling.state(talk.parts, talk.tenant, "s")).text == "Goal: before"
+        assert (await telling.read_state(talk.parts, talk.tenant, "s")).text == "Goal: before"
         said = await talk.ask()
         assert any("Goal: before" in text for text in said)
         assert not any("Goal: after" in text for text in said)
@@ -38,37 +38,37 @@ async def test_a_state_of_an_undone_group_is_none_of_the_conversation() -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 async def test_a_note_stands_in_the_prompt_until_it_is_withdrawn(policy: str) -> None:
     async with talking(policy) as talk:
-        note = await telling.add(talk.parts, talk.tenant, "s", " Use tabs. ")
-        assert [one.text for one in await telling.notes(talk.parts, talk.tenant, "s")] == ["Use tabs."]
+        note = await telling.add_note(talk.parts, talk.tenant, "s", " Use tabs. ")
+        assert [one.text for one in await telling.list_notes(talk.parts, talk.tenant, "s")] == ["Use tabs."]
         for _ in range(2):
             assert sum("Use tabs." in text for text in await talk.ask()) == 1
-        await telling.withdraw(talk.parts, talk.tenant, "s", note.id)
-        assert await telling.notes(talk.parts, talk.tenant, "s") == []
+        await telling.withdraw_note(talk.parts, talk.tenant, "s", note.id)
+        assert await telling.list_notes(talk.parts, talk.tenant, "s") == []
         for _ in range(2):
             assert not any("Use tabs." in text for text in await talk.ask())
         with pytest.raises(NotFound):
-            await telling.withdraw(talk.parts, talk.tenant, "s", note.id)
+            await telling.withdraw_note(talk.parts, talk.tenant, "s", note.id)
 
 
 async def test_notes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(telling, "NOTES", 2)
+    monkeypatch.setattr(telling, "MAX_NOTES", 2)
     async with talking("thrifty") as talk:
         for n in range(2):
-            await telling.add(talk.parts, talk.tenant, "s", f"Note {n}.")
+            await telling.add_note(talk.parts, talk.tenant, "s", f"Note {n}.")
         with pytest.raises(Conflict):
-            await telling.add(talk.parts, talk.tenant, "s", "Note 2.")
+            await telling.add_note(talk.parts, talk.tenant, "s", "Note 2.")
         with pytest.raises(Unprocessable):
-            await telling.add(talk.parts, talk.tenant, "s", " ")
+            await telling.add_note(talk.parts, talk.tenant, "s", " ")
         with pytest.raises(Unprocessable):
-            await telling.add(talk.parts, talk.tenant, "s", "x" * (telling.LONGEST + 1))
+            await telling.add_note(talk.parts, talk.tenant, "s", "x" * (telling.MAX_NOTE_CHARS + 1))
 
 
 async def test_the_scratchpad_is_set_and_told() -> None:
     async with talking("rolling") as talk:
-        assert (await telling.scratchpad(talk.parts, talk.tenant, "s")).number == 0
+        assert (await telling.read_scratchpad(talk.parts, talk.tenant, "s")).number == 0
         made = await telling.set_scratchpad(talk.parts, talk.tenant, "s", "- [ ] first\n")
         assert (made.text, made.number, made.author) == ("- [ ] first", 1, "operator")
-        assert await telling.scratchpad(talk.parts, talk.tenant, "s") == made
+        assert await telling.read_scratchpad(talk.parts, talk.tenant, "s") == made
         assert any("- [ ] first" in text for text in await talk.ask())
         with pytest.raises(Unprocessable):
             await telling.set_scratchpad(talk.parts, talk.tenant, "s", "x" * 1_000_000)
@@ -76,9 +76,11 @@ async def test_the_scratchpad_is_set_and_told() -> None:
 
 async def test_feedback_is_in_the_record_of_the_iteration() -> None:
     async with talking("reflective") as talk:
-        await telling.feedback(talk.parts, talk.tenant, "s", "Look elsewhere.")
-        assert [one.text for one in await telling.feedbacks(talk.parts, talk.tenant, "s")] == ["Look elsewhere."]
-        assert (await showing.iterations(talk.parts, talk.tenant, "s"))[-1].user_feedback.endswith("Look elsewhere.")
+        await telling.add_feedback(talk.parts, talk.tenant, "s", "Look elsewhere.")
+        assert [one.text for one in await telling.list_feedback(talk.parts, talk.tenant, "s")] == ["Look elsewhere."]
+        assert (await showing.list_iterations(talk.parts, talk.tenant, "s"))[-1].user_feedback.endswith(
+            "Look elsewhere."
+        )
 
 
 async def test_a_state_that_is_empty_or_too_long_is_refused() -> None:
@@ -86,6 +88,6 @@ async def test_a_state_that_is_empty_or_too_long_is_refused() -> None:
         for text in ("", " ", "x" * 4001):
             with pytest.raises(Unprocessable):
                 await telling.set_state(talk.parts, talk.tenant, "s", text)
-        for read in (telling.state, telling.scratchpad, telling.notes, telling.feedbacks):
+        for read in (telling.read_state, telling.read_scratchpad, telling.list_notes, telling.list_feedback):
             with pytest.raises(NotFound):
                 await read(talk.parts, "stranger", "s")

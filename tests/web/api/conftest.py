@@ -114,7 +114,7 @@ class World:
         """A stored memo's id."""
         name = f"memo{next(self.numbers)}"
         memo = Memo(name, "The tests need PostgreSQL 14, since 13 lacks a function.", ("tests",), "talk", 1.0, 1.0)
-        self.proxy.put_beside([notebook.write(tenant, memo)])
+        self.proxy.put_beside([notebook.make_memo_row(tenant, memo)])
         return name
 
 

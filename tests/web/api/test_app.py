@@ -25,7 +25,7 @@ def test_every_operation_says_what_it_does_and_what_may_go_wrong(described: dict
 def test_the_description_has_examples(described: dict[str, Any]) -> None:
     schemas = described["components"]["schemas"]
     with_examples = [name for name, schema in schemas.items() if "examples" in str(schema)]
-    assert {"SessionLine", "MessageLine", "ExchangeShown", "MemoShown"} <= set(with_examples)
+    assert {"SessionListItem", "MessageListItem", "ExchangeDetails", "MemoDetails"} <= set(with_examples)
 
 
 def test_it_is_served(world: World) -> None:

@@ -6,15 +6,15 @@ from hypothesis import strategies as st
 
 from proxy.errors import BadRequest
 from proxy.store.base import SessionRow
-from proxy.store.memory import MemoryStore
-from proxy.web.api.desk import address, named, tenants
+from proxy.store.memory import InMemoryStore
+from proxy.web.api.desk import read_address, read_tenants, write_address
 from tests.web.api.conftest import World
 
 
 @given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=100))
 def test_every_name_has_an_address_that_a_path_carries(name: str) -> None:
-    written = address(name)
-    assert named(written) == name
+    written = write_address(name)
+    assert read_address(written) == name
     assert not set(written) & set("/?#% \\")
     assert written not in (".", "..")
 
@@ -22,22 +22,22 @@ def test_every_name_has_an_address_that_a_path_carries(name: str) -> None:
 @pytest.mark.parametrize("wrong", ["~", "~!", "~_", "~/", "~AAAAA", "~AA", "~7aCA"])
 def test_what_is_no_address_is_told(wrong: str) -> None:
     if wrong == "~":
-        assert named(wrong) == ""
+        assert read_address(wrong) == ""
         return
     with pytest.raises(BadRequest):
-        named(wrong)
+        read_address(wrong)
 
 
 async def test_tenants_are_found_a_row_each() -> None:
-    store = MemoryStore()
+    store = InMemoryStore()
     await store.open()
     try:
         for tenant in ("a", "b", "c"):
             for n in range(20):
                 await store.put([SessionRow(tenant, f"s{n}", True, 1.0)])
-        assert await tenants(store, "", 2) == ["a", "b"]
-        assert await tenants(store, "b", 9) == ["c"]
-        assert await tenants(store, "c", 9) == []
+        assert await read_tenants(store, "", 2) == ["a", "b"]
+        assert await read_tenants(store, "b", 9) == ["c"]
+        assert await read_tenants(store, "c", 9) == []
     finally:
         await store.close()
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from proxy.exchange import news
-from proxy.web.api.events import frames
+from proxy.web.api.events import render_frames
 from tests.faulty import ask, connect, faulty, until
 from tests.hearing import Stream, hearing
 from tests.running import Agent, Running, running
@@ -19,7 +19,7 @@ from tests.web.test_keys import entry
 
 
 def tell(proxy: Running, kind: str = news.FALLBACK, tenant: str = "t", session: str = "s", **data: Any) -> None:
-    proxy.app.parts.news.tell(kind, tenant, data, session=session)
+    proxy.app.services.event_bus.publish(kind, tenant, data, session=session)
 
 
 async def test_an_event_is_one_block_with_an_id_that_rises_a_kind_and_json() -> None:
@@ -92,10 +92,13 @@ async def test_only_what_is_asked_for_is_heard() -> None:
     async with running("demo") as proxy:
         async with hearing(proxy, "?session=a&kind=memo:saved&kind=context:*") as stream:
             for session in ("a", "b"):
-                for kind in news.KINDS:
+                for kind in news.EVENT_KINDS:
                     tell(proxy, kind, session=session)
             await stream.wait(news.MEMO)
-            assert {kind for _, kind, _ in stream.told} == {news.MEMO, *(k for k in news.KINDS if k[:8] == "context:")}
+            assert {kind for _, kind, _ in stream.told} == {
+                news.MEMO,
+                *(k for k in news.EVENT_KINDS if k[:8] == "context:"),
+            }
             assert {told["session"] for _, _, told in stream.told} == {"a"}
         async with hearing(proxy, "?kind=no:such") as stream:
             assert b" 400 " in stream.head
@@ -146,8 +149,8 @@ async def test_a_client_that_does_not_read_costs_a_bounded_queue_and_reads_on_wi
             if proxy.count("events_lost_total") > 20:
                 break
         assert proxy.count("events_lost_total") > 20
-        (listener,) = proxy.app.parts.news._listeners
-        assert listener.waiting <= 10
+        (listener,) = proxy.app.services.event_bus._listeners
+        assert listener.waiting_count <= 10
         there.writer.transport.resume_reading()  # type: ignore[attr-defined]  # as above
         stream = Stream(there)
         try:
@@ -195,9 +198,9 @@ async def test_when_the_proxy_is_told_to_stop_streams_end_as_they_should_within_
 
 async def test_silence_is_broken_by_comments() -> None:
     async with running("demo") as proxy:
-        bus = proxy.app.parts.news
-        listener = bus.listen(news.Wants())
-        found = [frame async for frame in taken(frames(listener, 0.01), 2)]
+        bus = proxy.app.services.event_bus
+        listener = bus.subscribe(news.EventFilter())
+        found = [frame async for frame in taken(render_frames(listener, 0.01), 2)]
         assert found == [b": still here\n\n"] * 2
 
 
@@ -210,7 +213,7 @@ async def test_the_kinds_are_listed() -> None:
     async with running("demo") as proxy:
         asked = b"GET /api/events/kinds HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
         answer = await ask(proxy.port, asked)
-        assert {one["kind"] for one in json.loads(answer.partition(b"\r\n\r\n")[2])} == set(news.KINDS)
+        assert {one["kind"] for one in json.loads(answer.partition(b"\r\n\r\n")[2])} == set(news.EVENT_KINDS)
 
 
 async def test_a_name_that_no_encoder_takes_is_told_with_a_question_mark() -> None:

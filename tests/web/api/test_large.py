@@ -29,7 +29,7 @@ PROMISED_MS = 100.0
 
 def named(seq: int) -> bytes:
     """A chain key."""
-    return hashlib.blake2b(str(seq).encode(), digest_size=key.SIZE).digest()
+    return hashlib.blake2b(str(seq).encode(), digest_size=key.DIGEST_BYTES).digest()
 
 
 async def made(path: Path) -> None:

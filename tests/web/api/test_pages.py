@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.errors import BadRequest
-from proxy.web.api.pages import cleaned, cursor, page, place, preview, shown, text_of
+from proxy.web.api.pages import clean_json, cut_preview, decode_json, make_page, read_cursor, render_text, write_cursor
 
 
 @given(
@@ -18,41 +18,52 @@ from proxy.web.api.pages import cleaned, cursor, page, place, preview, shown, te
     st.floats(-1e15, 1e15),
 )
 def test_a_cursor_brings_back_its_place(number: int, text: str, time: float) -> None:
-    assert place(cursor([number, text, time]), int, str, float) == (number, text, time)
+    assert read_cursor(write_cursor([number, text, time]), int, str, float) == (number, text, time)
 
 
 @pytest.mark.parametrize(
-    "wrong", ["", "x", "é", "WyJ4Il0", cursor([]), cursor([1, 2]), cursor([1e300]), cursor([2**62]), cursor([-(2**62)])]
+    "wrong",
+    [
+        "",
+        "x",
+        "é",
+        "WyJ4Il0",
+        write_cursor([]),
+        write_cursor([1, 2]),
+        write_cursor([1e300]),
+        write_cursor([2**62]),
+        write_cursor([-(2**62)]),
+    ],
 )
 def test_a_cursor_that_is_none_or_another_lists_is_told(wrong: str) -> None:
     with pytest.raises(BadRequest):
-        place(wrong, int)
+        read_cursor(wrong, int)
 
 
 def test_a_cursor_holds_no_nul() -> None:
     with pytest.raises(BadRequest):
-        place(cursor(["a\0"]), str)
+        read_cursor(write_cursor(["a\0"]), str)
 
 
 def test_no_cursor_is_no_place() -> None:
-    assert place(None, int) is None
+    assert read_cursor(None, int) is None
 
 
 def test_pages_end_where_nothing_follows() -> None:
-    first = page([1, 2, 3], 2, str, lambda row: [row])
-    assert (first.items, place(first.next, int)) == (["1", "2"], (2,))
-    assert page([3], 2, str, lambda row: [row]).next is None
-    assert page([2, 3], 2, str, lambda row: [row]).next is None
+    first = make_page([1, 2, 3], 2, str, lambda row: [row])
+    assert (first.items, read_cursor(first.next, int)) == (["1", "2"], (2,))
+    assert make_page([3], 2, str, lambda row: [row]).next is None
+    assert make_page([2, 3], 2, str, lambda row: [row]).next is None
 
 
 @pytest.mark.parametrize("body", [b'{"a": "\\ud800"}', b'{"a": NaN}', b'{"a": 1e999}', b"\xff", b"[" * 100_000, b"{"])
 def test_what_no_strict_reader_takes_is_shown_all_the_same(body: bytes) -> None:
-    json.dumps(shown(body), allow_nan=False).encode()
+    json.dumps(decode_json(body), allow_nan=False).encode()
 
 
 def test_json_is_shown_as_it_is() -> None:
-    assert shown(b'{"a": [1, null, "x"]}') == {"a": [1, None, "x"]}
-    assert cleaned({"\ud800": [math.nan, "ok"]}) == {"?": ["nan", "ok"]}
+    assert decode_json(b'{"a": [1, null, "x"]}') == {"a": [1, None, "x"]}
+    assert clean_json({"\ud800": [math.nan, "ok"]}) == {"?": ["nan", "ok"]}
 
 
 @pytest.mark.parametrize(
@@ -66,9 +77,9 @@ def test_json_is_shown_as_it_is() -> None:
     ],
 )
 def test_a_line_says_what_a_message_says(message: object, text: str) -> None:
-    assert text_of(json.dumps(message).encode()) == text
+    assert render_text(json.dumps(message).encode()) == text
 
 
 def test_a_preview_is_short() -> None:
-    assert preview("x" * 200) == "x" * 200
-    assert len(preview("x" * 201)) == 200
+    assert cut_preview("x" * 200) == "x" * 200
+    assert len(cut_preview("x" * 201)) == 200

@@ -4,12 +4,12 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from proxy.errors import Conflict, StoreUnavailable
-from proxy.web.api.problems import EVERY, tell_all
+from proxy.web.api.problems import ERROR_RESPONSES, register_error_handlers
 
 
 def app() -> FastAPI:
     made = FastAPI(openapi_url=None)
-    tell_all(made)
+    register_error_handlers(made)
 
     @made.get("/conflict")
     async def conflict() -> None:
@@ -55,4 +55,4 @@ def test_every_problem_has_one_shape() -> None:
 
 
 def test_every_status_is_described() -> None:
-    assert set(EVERY) == {400, 401, 403, 404, 409, 413, 415, 422, 429, 503}
+    assert set(ERROR_RESPONSES) == {400, 401, 403, 404, 409, 413, 415, 422, 429, 503}

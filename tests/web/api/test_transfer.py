@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from proxy.replay.read import conversations
+from proxy.replay.read import read_conversations
 from tests.web.api.conftest import Got, World
 from tests.web.api.test_settings import go_on, sent
 
@@ -24,7 +24,7 @@ def test_what_is_exported_can_be_replayed_and_is_what_the_client_said(world: Wor
     assert got.headers["content-type"].startswith(LINES)
     file = tmp_path / "a.jsonl"
     file.write_bytes(got.body)
-    (one,) = conversations(file)
+    (one,) = read_conversations(file)
     assert [json.loads(raw) for raw in one.messages] == history
     assert one.tools is not None
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from proxy.web.api.wire import answer, described
+from proxy.web.api.wire import describe, render
 
 
 class Inner(Struct, frozen=True):
@@ -26,22 +26,22 @@ class Outer(Struct, frozen=True, omit_defaults=True):
 
 
 def test_a_model_has_the_fields_of_its_struct_and_those_within() -> None:
-    schema = described(Outer).model_json_schema()
+    schema = describe(Outer).model_json_schema()
     assert schema["description"] == "Around."
     assert schema["required"] == ["inner", "many", "named"]
     assert set(schema["$defs"]) == {"Inner"}
     assert schema["properties"]["kind"]["enum"] == ["a", "b"]
-    assert described(Outer) is described(Outer)
+    assert describe(Outer) is describe(Outer)
 
 
 def test_what_is_sent_fits_the_model() -> None:
     value = Outer(Inner("x"), [Inner("y")], {"z": Inner("w")})
-    body = bytes(answer(value).body)
-    assert described(Outer).model_validate_json(body).model_dump() == {
+    body = bytes(render(value).body)
+    assert describe(Outer).model_validate_json(body).model_dump() == {
         "inner": {"name": "x"}, "many": [{"name": "y"}], "named": {"z": {"name": "w"}}, "kind": "a", "maybe": None,
         "more": [],
     }  # fmt: skip
 
 
 def test_half_a_surrogate_pair_is_sent_as_a_question_mark() -> None:
-    assert json.loads(bytes(answer({"items": [Inner("a\ud800b")]}).body)) == {"items": [{"name": "a?b"}]}
+    assert json.loads(bytes(render({"items": [Inner("a\ud800b")]}).body)) == {"items": [{"name": "a?b"}]}

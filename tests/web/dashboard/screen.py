@@ -124,7 +124,7 @@ class Stage:
     def memo(self, content: str, *tags: str) -> str:
         """A memo that is in the store."""
         memo = Memo(f"memo-{tags[0]}", content, tags, "", 1.0, 1.0)
-        self.proxy.put_beside([notebook.write("acme", memo)])
+        self.proxy.put_beside([notebook.make_memo_row("acme", memo)])
         return memo.id
 
 

@@ -9,7 +9,7 @@ from importlib.resources import files
 
 import pytest
 
-from proxy.web.dashboard.files import POLICY, Files
+from proxy.web.dashboard.files import CSP, DashboardFiles
 from tests.running import Running, running_beside
 from tests.web.test_keys import entry
 
@@ -33,27 +33,27 @@ def ask(proxy: Running, path: str, method: str = "GET", **headers: str) -> tuple
 
 
 def test_every_file_is_served_without_a_key_and_with_every_guard(proxy: Running) -> None:
-    there = Files()
-    assert {"index.html", "main.js", "base.css", "widget.js", "icon.svg"} <= set(there.found)
-    for name, body in there.found.items():
+    there = DashboardFiles()
+    assert {"index.html", "main.js", "base.css", "widget.js", "icon.svg"} <= set(there.contents)
+    for name, body in there.contents.items():
         status, headers, got = ask(proxy, f"/dashboard/{name}")
         assert (status, got) == (200, body)
-        assert headers["content-security-policy"] == POLICY
+        assert headers["content-security-policy"] == CSP
         assert headers["x-content-type-options"] == "nosniff"
         assert headers["content-type"].split(";")[0] in ("text/html", "text/css", "text/javascript", "image/svg+xml")
         assert headers["cache-control"] == "no-cache"
 
 
 def test_the_policy_lets_nothing_in_but_our_own_files() -> None:
-    rules = dict(rule.partition(" ")[::2] for rule in POLICY.split("; "))
+    rules = dict(rule.partition(" ")[::2] for rule in CSP.split("; "))
     assert rules["default-src"] == "'none'"
     assert {rules[name] for name in ("script-src", "style-src", "connect-src", "img-src")} == {"'self'"}
     assert rules["frame-ancestors"] == rules["base-uri"] == rules["form-action"] == "'none'"
-    assert "unsafe" not in POLICY
+    assert "unsafe" not in CSP
 
 
 def test_the_start_page_and_what_is_not_there(proxy: Running) -> None:
-    assert ask(proxy, "/dashboard/")[2] == Files().found["index.html"]
+    assert ask(proxy, "/dashboard/")[2] == DashboardFiles().contents["index.html"]
     status, headers, _ = ask(proxy, "/dashboard")
     assert (status, headers["location"]) == (308, "/dashboard/")
     for path in ("/dashboard/none.js", "/dashboard/../web/app.py", "/dashboard/%2e%2e/app.py", "/dashboard/files.py"):
@@ -62,7 +62,7 @@ def test_the_start_page_and_what_is_not_there(proxy: Running) -> None:
         assert b"import" not in body
     assert ask(proxy, "/dashboard/", "POST")[0] == 405
     status, headers, body = ask(proxy, "/dashboard/main.js", "HEAD")
-    assert (status, body, int(headers["content-length"])) == (200, b"", len(Files().found["main.js"]))
+    assert (status, body, int(headers["content-length"])) == (200, b"", len(DashboardFiles().contents["main.js"]))
 
 
 def test_a_file_that_the_browser_has_is_not_sent_again(proxy: Running) -> None:

@@ -1,0 +1,22 @@
+"""A client that resends a message which an operator has removed does not bring its text back into the store."""
+
+from __future__ import annotations
+
+import json
+
+from proxy.exchange.steering import deciding
+from tests.exchange.steering.agent import numbers, of, talking
+
+
+async def test_what_is_removed_does_not_come_back_in_other_bytes() -> None:
+    async with talking("thrifty") as talk:
+        await deciding.remove(talk.parts, talk.tenant, "s", [(await talk.groups())[0]])
+        await talk.ask()
+        talk.agent.messages[1]["content"] = [{"type": "text", "text": "Prompt number 0?"}]
+        assert not numbers(await talk.ask("As parts.")) & of(0)
+        body = {"model": "m", "messages": [*talk.agent.messages, {"role": "user", "content": "With blanks."}]}
+        await talk.proxy.post(json.dumps(body, indent=1).encode(), b"x-context-session: s")
+        assert not any("number 0" in (text or "") for text in talk.upstream.texts())
+        for table in ("messages", "forms"):
+            rows = await talk.proxy.rows(f"SELECT body FROM {table}")
+            assert not any(b"number 0" in bytes(row[0]) for row in rows), table
